@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every command a developer needs. `make` alone prints them. All of them set the environment up first, in .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PY := .venv/bin/python
+SETUP := .venv/.setup
+DEMO := .venv/.demo
+
+.PHONY: help
+help:  ## print the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)$$/  make \1\t\2/' | expand -t 18
+
+.PHONY: setup
+setup: $(SETUP)  ## make .venv with everything the other targets need (only Python 3.11 or later must be present)
+
+# The stamp is older than pyproject.toml whenever the requirements may have changed; otherwise there is nothing to do.
+$(SETUP): pyproject.toml
+	@test -x $(PY) || tools/make_venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(DEMO): $(SETUP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+.PHONY: fmt
+fmt: $(SETUP)  ## put the code into its one layout
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
+
+.PHONY: check
+check: $(SETUP)  ## lint, types, import contracts and documentation, as CI does
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest --quiet tests/test_docs.py
+
+.PHONY: test
+test: $(SETUP)  ## all tests
+	$(PY) -m pytest tests
+
+.PHONY: compat
+compat: $(SETUP)  ## public Pulsar clients against a real broker process
+	$(PY) -m pytest tests/compat
+
+.PHONY: fuzz
+fuzz: $(SETUP)  ## ten minutes of hostile bytes for the parser (FUZZ_SECONDS=600)
+	$(PY) tests/fuzz/fuzz_parser.py --seconds $(or $(FUZZ_SECONDS),600)
+
+.PHONY: crash
+crash: $(SETUP)  ## kill -9 while publishing and acknowledging, 200 times (CRASH_ROUNDS=200)
+	$(PY) tests/crash/run.py --rounds $(or $(CRASH_ROUNDS),200)
+
+.PHONY: flood
+flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under a hard memory limit
+	$(PY) benchmarks/flood.py
+
+.PHONY: bench
+bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
+	$(PY) benchmarks/run.py $(if $(PEER),--peer $(PEER))
+
+.PHONY: demo
+demo: $(DEMO)  ## replay the real flights of 2013 through a broker, then flood it
+	$(PY) examples/flights.py
+
+.PHONY: docs
+docs: $(SETUP)  ## rewrite the generated parts of docs/reference
+	$(PY) tools/write_reference.py
+
+.PHONY: shape
+shape: $(SETUP)  ## print files over 400 lines and functions over 70: places to look for two ideas
+	$(PY) tools/shape.py
+
+.PHONY: clean
+clean:  ## remove what was built, the environment included
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every load that is measured, and what penstock must reach in it: the two tables that `run` follows.
+
+Why: what is measured, and what counts as good, should be read in one place.
+
+A ratio is always "how many times better than the peer": more entries a second, or fewer milliseconds or MiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.frames import Shape
+
+Tool = Literal["generator", "pyclient"]
+Mode = Literal["publish", "tail", "catch-up", "latency"]
+
+ONE_KIB = Shape(1024)
+SMALL_BATCH = Shape(100, 100)
+LARGE_BATCH = Shape(1024, 128)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One named load: which tool drives it, and how."""
+
+    name: str
+    mode: Mode
+    shape: Shape
+    tool: Tool = "generator"
+    window: int = 1_000
+    producers: int = 1
+    connections: int = 1
+    subscriptions: int = 0
+    backlog_per_s: int = 0  # entries published before a catch-up, for every second that it may take
+    cold: bool = False  # the broker is restarted and its page cache dropped between backlog and catch-up
+    pool_off: bool = False  # measured a second time on a broker without the request memory pool
+
+
+def interleaved(name: str, *, producers: int = 1, connections: int = 1) -> Plan:
+    """Plan a publish load of many producers, 20,000 entries in flight in all."""
+    window = 20_000 // connections
+    return Plan(name=name, mode="publish", shape=ONE_KIB, window=window, producers=producers, connections=connections)
+
+
+def catch_up(
+    name: str, shape: Shape, backlog_per_s: int, *, subscriptions: int = 0, cold: bool = False, tool: Tool = "generator"
+) -> Plan:
+    """Plan a backlog and one consumer that catches up with it."""
+    return Plan(
+        name=name,
+        mode="catch-up",
+        shape=shape,
+        tool=tool,
+        subscriptions=subscriptions,
+        backlog_per_s=backlog_per_s,
+        cold=cold,
+    )
+
+
+PLANS: tuple[Plan, ...] = (
+    Plan(name="publish-1k-w1000", mode="publish", shape=ONE_KIB, pool_off=True),
+    Plan(name="publish-1k-w20000", mode="publish", shape=ONE_KIB, window=20_000),
+    interleaved("publish-1k-50-producers", producers=50),
+    interleaved("publish-1k-50-connections", connections=50),
+    Plan(name="publish-100b-batched", mode="publish", shape=SMALL_BATCH),
+    Plan(name="publish-128k", mode="publish", shape=LARGE_BATCH, pool_off=True),
+    Plan(name="publish-1k-3-subscriptions", mode="publish", shape=ONE_KIB, subscriptions=3),
+    Plan(name="tail-1k", mode="tail", shape=ONE_KIB, pool_off=True),
+    Plan(name="tail-1k-3-subscriptions", mode="tail", shape=ONE_KIB, subscriptions=3),
+    Plan(name="tail-100b-batched", mode="tail", shape=SMALL_BATCH),
+    Plan(name="tail-128k", mode="tail", shape=LARGE_BATCH),
+    catch_up("catch-up-1k", ONE_KIB, 60_000),
+    catch_up("catch-up-1k-3-subscriptions", ONE_KIB, 60_000, subscriptions=3),
+    catch_up("catch-up-100b-batched", SMALL_BATCH, 10_000),
+    catch_up("catch-up-128k", LARGE_BATCH, 2_000),
+    Plan(name="latency-1k", mode="latency", shape=ONE_KIB),
+    Plan(name="py-publish-1k", mode="publish", shape=ONE_KIB, tool="pyclient"),
+    Plan(name="py-publish-100b-batched", mode="publish", shape=SMALL_BATCH, tool="pyclient"),
+    Plan(name="py-publish-128k", mode="publish", shape=LARGE_BATCH, tool="pyclient"),
+    Plan(name="py-tail-1k", mode="tail", shape=ONE_KIB, tool="pyclient"),
+    Plan(name="py-tail-100b-batched", mode="tail", shape=SMALL_BATCH, tool="pyclient"),
+    Plan(name="py-tail-128k", mode="tail", shape=LARGE_BATCH, tool="pyclient"),
+    catch_up("py-catch-up-1k", ONE_KIB, 20_000, tool="pyclient"),
+    catch_up("py-catch-up-100b-batched", SMALL_BATCH, 200, tool="pyclient"),
+    catch_up("py-catch-up-128k", LARGE_BATCH, 160, tool="pyclient"),
+    Plan(name="py-latency-1k", mode="latency", shape=ONE_KIB, tool="pyclient"),
+    # Last, because they restart the brokers: whatever had warmed up in them is cold again.
+    catch_up("catch-up-1k-cold", ONE_KIB, 60_000, cold=True),
+    catch_up("catch-up-128k-cold", LARGE_BATCH, 2_000, cold=True),
+)
+
+# A smoke test of the benchmarks themselves: every tool, every mode.
+QUICK = (
+    "publish-1k-w1000",
+    "publish-1k-50-producers",
+    "tail-128k",
+    "catch-up-1k",
+    "latency-1k",
+    "py-tail-1k",
+    "py-latency-1k",
+    "catch-up-1k-cold",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many times better than the peer a figure must be, and should be; or a bound of its own."""
+
+    load: str
+    figure: str
+    floor: float | None = None
+    goal: float | None = None
+    at_most: float | None = None
+
+
+RATE, P50, P99 = "entries/s", "p50 ms", "p99 ms"
+
+TARGETS: tuple[Target, ...] = (
+    Target("publish-1k-w1000", RATE, 1.2, 4),
+    Target("publish-1k-w20000", RATE, 1.2, 4),
+    Target("publish-1k-50-producers", RATE, 0.8, 2),
+    Target("publish-1k-50-connections", RATE, 0.8, 2),
+    Target("publish-128k", RATE, 2.5, 4),
+    Target("catch-up-1k", RATE, 10, 50),
+    Target("catch-up-128k", RATE, 3, 7),
+    Target("latency-1k", P50, 2, 3),
+    Target("latency-1k", P99, 1, 2),
+    Target("py-latency-1k", P50, 2),
+    Target("py-latency-1k", P99, 2),
+    Target("start", "first acknowledged s", 10),
+    Target("idle", "RSS MiB", 5),
+    Target("idle", "core %", at_most=1),
+    Target("peak", "RSS MiB", 4, 8),
+)

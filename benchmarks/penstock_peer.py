@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock serve` as a process of its own, started and stopped the way its peer is.
+
+Where: `run` always; by hand: `python -m benchmarks.penstock_peer` keeps one up until Ctrl-C.
+
+The environment goes through as it is: PENSTOCK_PURE=1 measures the broker without its compiled part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.process import Address, PeerError
+
+from penstock.testing.process import BrokerDidNotStart, BrokerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@contextmanager
+def penstock(data: Path | None = None, environment: Mapping[str, str] | None = None) -> Iterator[Address]:
+    """Start penstock, yield it when it serves, and stop it.
+
+    Args:
+        data: the data directory; a second start there finds what the first one stored. None: one of its own that is
+            removed afterwards.
+        environment: settings on top of this process's own environment, e.g. PENSTOCK_QUEUED_MAX_REQUEST_BYTES.
+
+    Raises:
+        PeerError: the broker did not come up.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-peer-") as scratch:
+        home = data or Path(scratch) / "data"
+        broker = BrokerProcess(home)
+        started_s = time.monotonic()
+        try:
+            with changed_environment(environment or {}):
+                broker.start()
+        except BrokerDidNotStart as error:
+            raise PeerError(str(error)) from error
+        with broker:
+            yield Address(
+                port=broker.port, admin_port=broker.admin_port, pid=broker.pid, data=home, started_s=started_s
+            )
+
+
+@contextmanager
+def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Let processes that are started meanwhile inherit some changed variables."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def main() -> None:
+    """Keep one broker up until Ctrl-C or SIGTERM, and print where it is as one line of JSON."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), penstock() as address:
+        print(json.dumps({"port": address.port, "admin_port": address.admin_port, "pid": address.pid}), flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Apache Pulsar standalone broker on this machine, to measure against: no tarball, no container.
+
+Why: a ratio needs both sides on the same machine in the same minute. The broker comes from the artifacts its project
+publishes; its journal syncs before it acknowledges, as penstock's does.
+Where: `run` with `--peer pulsar`. By hand: `python -m benchmarks.pulsar_peer` keeps one up until Ctrl-C.
+
+The first start downloads about 280 MB through Maven; the class path is kept in `~/.cache/penstock-peer`, or where
+PENSTOCK_PEER_CACHE says. Needs Java 17 or later and mvn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.process import Address, PeerError, free_port, stop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PULSAR_VERSION = "4.2.4"
+JAVA_MAJOR_MIN = 17
+RESOLVE_TIMEOUT_S = 900.0
+# 7 s when the machine is idle; 36 s was seen under load.
+START_TIMEOUT_S = 120.0
+POLL_S = 0.05
+CLASSPATH_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+
+# The project's own parent is imported, so that every transitive version is the one Pulsar ships.
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>penstock.benchmarks</groupId>
+  <artifactId>pulsar-peer</artifactId>
+  <version>0</version>
+  <packaging>pom</packaging>
+  <dependencyManagement>
+    <dependencies>
+      <dependency>
+        <groupId>org.apache.pulsar</groupId>
+        <artifactId>pulsar</artifactId>
+        <version>{PULSAR_VERSION}</version>
+        <type>pom</type>
+        <scope>import</scope>
+      </dependency>
+    </dependencies>
+  </dependencyManagement>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.pulsar</groupId>
+      <artifactId>pulsar-broker</artifactId>
+      <version>{PULSAR_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+# What the shipped standalone.conf says, on loopback and for one bookie, save for one line: journalSyncData, which the
+# shipped file switches off and the server's own default switches on.
+SETTINGS = {
+    "clusterName": "standalone",
+    "bindAddress": "127.0.0.1",
+    "advertisedAddress": "127.0.0.1",
+    "allowAutoTopicCreation": "true",
+    "allowAutoTopicCreationType": "non-partitioned",
+    "bookkeeperNumberOfChannelsPerBookie": "16",
+    "brokerDeleteInactiveTopicsEnabled": "false",
+    "defaultNumberOfNamespaceBundles": "4",
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.99",
+    "flushInterval": "60000",
+    "httpServerEnabled": "false",
+    "journalMaxGroupWaitMSec": "1",
+    "journalSyncData": "true",
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "loadBalancerEnabled": "false",
+    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.NoopLoadManager",
+    "managedLedgerDefaultAckQuorum": "1",
+    "managedLedgerDefaultEnsembleSize": "1",
+    "managedLedgerDefaultWriteQuorum": "1",
+    "managedLedgerMaxEntriesPerLedger": "50000",
+    "managedLedgerMinimumBacklogCursorsForCaching": "0",
+    "nettyMaxFrameSizeBytes": "5253120",
+    "transactionCoordinatorEnabled": "false",
+}
+
+LOGGING = """<Configuration status="WARN">
+  <Appenders><File name="file" fileName="${sys:pulsar.log.dir}/pulsar.log">
+    <PatternLayout pattern="%d %p [%t] %c{1} %m%n"/></File></Appenders>
+  <Loggers><Root level="warn"><AppenderRef ref="file"/></Root></Loggers>
+</Configuration>
+"""
+
+OPENED_TO_ALL = (
+    "java.base/java.io",
+    "java.base/java.nio",
+    "java.base/java.util.zip",
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.platform",
+    "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+)
+# A small heap for a small machine; the shipped scripts would take 2 GiB of heap and 4 GiB of direct memory.
+MEMORY = ("-Xms256m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-XX:+UseG1GC")
+
+
+@contextmanager
+def pulsar(data: Path | None = None) -> Iterator[Address]:
+    """Start Apache Pulsar, yield it when it serves, and stop it.
+
+    Args:
+        data: where it keeps everything; a second start there finds what the first one stored. None: a folder of its
+            own that is removed afterwards.
+
+    Raises:
+        PeerError: Java, Maven or the artifacts are missing, or the broker did not come up.
+    """
+    java, class_path = find_java(), resolve()
+    with tempfile.TemporaryDirectory(prefix="pulsar-peer-") as scratch:
+        home = data or Path(scratch)
+        ports = {"brokerServicePort": free_port(), "webServicePort": free_port()}
+        home.mkdir(exist_ok=True)
+        started_s = time.monotonic()
+        process = spawn(java, class_path, home, ports)
+        try:
+            wait_until_ready(process, ports["webServicePort"], home)
+            yield Address(
+                port=ports["brokerServicePort"],
+                admin_port=ports["webServicePort"],
+                pid=process.pid,
+                data=home,
+                started_s=started_s,
+            )
+        finally:
+            stop(process)
+
+
+def find_java() -> str:
+    """Return a Java launcher that is new enough."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(f"{home}/bin/java" if home else "java")
+    if java is None:
+        raise PeerError(f"Apache Pulsar needs Java {JAVA_MAJOR_MIN} or later: install a JRE or set JAVA_HOME")
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    found = re.search(r'version "(\d+)', text)
+    if found is None or int(found[1]) < JAVA_MAJOR_MIN:
+        raise PeerError(f"Apache Pulsar needs Java {JAVA_MAJOR_MIN} or later, and {java} says: {text.splitlines()[0]}")
+    return java
+
+
+def resolve() -> str:
+    """Return the broker's class path, downloading it the first time."""
+    cache = Path(os.environ.get("PENSTOCK_PEER_CACHE", "~/.cache/penstock-peer")).expanduser() / PULSAR_VERSION
+    kept = cache / "classpath.txt"
+    if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(":")):
+        return kept.read_text()
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PeerError("Apache Pulsar is fetched by Maven the first time: install mvn (3.6 or later)")
+    cache.mkdir(parents=True, exist_ok=True)
+    pom, fresh = cache / "pom.xml", cache / "classpath.new"
+    pom.write_text(POM)
+    fetch = subprocess.run(
+        [maven, "-q", "-B", "-f", pom, CLASSPATH_GOAL, f"-Dmdep.outputFile={fresh}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RESOLVE_TIMEOUT_S,
+    )
+    if fetch.returncode:
+        raise PeerError(f"Maven could not fetch Apache Pulsar {PULSAR_VERSION}:\n{fetch.stdout[-2000:]}")
+    fresh.replace(kept)
+    return kept.read_text()
+
+
+def spawn(java: str, class_path: str, home: Path, ports: dict[str, int]) -> subprocess.Popen[bytes]:
+    """Write the settings and start the virtual machine; everything it writes stays under `home`."""
+    settings, logging = home / "standalone.conf", home / "log4j2.xml"
+    settings.write_text("".join(f"{key}={value}\n" for key, value in {**SETTINGS, **ports}.items()))
+    logging.write_text(LOGGING)
+    options = [
+        *MEMORY,
+        *(word for package in OPENED_TO_ALL for word in ("--add-opens", f"{package}=ALL-UNNAMED")),
+        "-Djava.net.preferIPv4Stack=true",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Djute.maxbuffer=10485760",
+        "-Dzookeeper.snapshot.trust.empty=true",
+        f"-Dpulsar.log.dir={home}",
+        f"-Dpulsar.config.file={settings}",
+        f"-Dlog4j.configurationFile={logging}",
+        "-Dlog4j2.is.webapp=false",
+    ]
+    command: list[str | Path] = [
+        *(java, "-cp", class_path, *options, "org.apache.pulsar.PulsarStandaloneStarter"),
+        *("--config", settings, "-nfw", "-nss", "--bookkeeper-port", str(free_port())),
+        *("--metadata-dir", home / "metadata", "--bookkeeper-dir", home / "bookkeeper"),
+    ]
+    with (home / "stdout.log").open("wb") as output:
+        return subprocess.Popen(command, cwd=home, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], admin_port: int, home: Path) -> None:
+    """Return once the broker says it is ready and has made the namespace everybody uses."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not (answers(admin_port, "brokers/ready") and answers(admin_port, "namespaces/public/default")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            log = home / "pulsar.log"
+            tail = (log if log.exists() else home / "stdout.log").read_text(errors="replace")[-2000:]
+            raise PeerError(f"Apache Pulsar did not become ready in {START_TIMEOUT_S:.0f} s; its log ends:\n{tail}")
+        time.sleep(POLL_S)
+
+
+def answers(admin_port: int, path: str) -> bool:
+    """Say whether the admin port serves a path; never through a proxy."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{admin_port}/admin/v2/{path}", timeout=5) as reply:
+            return bool(reply.status < 300)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def main() -> None:
+    """Keep one broker up until Ctrl-C or SIGTERM, and print where it is as one line of JSON."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), pulsar() as address:
+        print(json.dumps({"port": address.port, "admin_port": address.admin_port, "pid": address.pid}), flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

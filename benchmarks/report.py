@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples → medians, spreads, ratios and verdicts → a table for people and one for programs.
+
+Where: `run` hands it everything at the end.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.loads import P50, P99, RATE, TARGETS, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+PENSTOCK, POOL_OFF, PEER = "penstock", "penstock without pool", "pulsar"
+# What is shown for a load; a program finds the others in the JSON file.
+SHOWN = (RATE, "MB/s", P50, P99, "broker µs/entry", "ready s", "first acknowledged s", "RSS MiB", "core %")
+RATES = {RATE, "messages/s", "MB/s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One figure of one load on one broker in one round."""
+
+    load: str
+    subject: str
+    figure: str
+    value: float
+    void: str | None = None  # why it does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A figure over all rounds: median, least and most; `void` if any round of it was."""
+
+    median: float
+    least: float
+    most: float
+    void: str | None
+
+    def __str__(self) -> str:
+        spread = "" if self.least == self.most else f" ({short(self.least)}–{short(self.most)})"
+        return f"{short(self.median)}{spread}{' void' if self.void else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    load: str
+    figure: str
+    by_subject: Mapping[str, Summary]
+    ratio: float | None  # how many times better than the peer
+    target: Target | None
+
+    @property
+    def verdict(self) -> str:
+        """Say what the target makes of it: goal, floor, missed, or nothing."""
+        if self.target is None or PENSTOCK not in self.by_subject:
+            return ""
+        if self.target.at_most is not None:
+            return "floor" if self.by_subject[PENSTOCK].median <= self.target.at_most else "missed"
+        if self.ratio is None or self.target.floor is None:
+            return ""
+        if self.target.goal is not None and self.ratio >= self.target.goal:
+            return "goal"
+        return "floor" if self.ratio >= self.target.floor else "missed"
+
+
+def summarize(samples: Iterable[Sample]) -> list[Row]:
+    """Gather samples into rows, in the order in which loads and figures first came."""
+    gathered: dict[tuple[str, str], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        gathered[sample.load, sample.figure][sample.subject].append(sample)
+    targets = {(target.load, target.figure): target for target in TARGETS}
+    rows = []
+    for (load, figure), by_subject in gathered.items():
+        summaries = {subject: summary(taken) for subject, taken in by_subject.items()}
+        rows.append(Row(load, figure, summaries, ratio(figure, summaries), targets.get((load, figure))))
+    return rows
+
+
+def summary(taken: Sequence[Sample]) -> Summary:
+    """Summarize one figure's rounds."""
+    values = [sample.value for sample in taken]
+    void = next((sample.void for sample in taken if sample.void), None)
+    return Summary(statistics.median(values), min(values), max(values), void)
+
+
+def ratio(figure: str, summaries: Mapping[str, Summary]) -> float | None:
+    """Say how many times better than the peer penstock is, or None where that can't be said."""
+    own, peer = summaries.get(PENSTOCK), summaries.get(PEER)
+    if own is None or peer is None or own.void or peer.void or not own.median or not peer.median:
+        return None
+    return own.median / peer.median if figure in RATES else peer.median / own.median
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Write the rows as a Markdown table that also reads well as plain text."""
+    subjects = [name for name in (PENSTOCK, POOL_OFF, PEER) if any(name in row.by_subject for row in rows)]
+    cells = [["load", "figure", *subjects, "times better", "floor", "goal", "reached"]]
+    for row in (row for row in rows if row.figure in SHOWN):
+        target = row.target or Target(row.load, row.figure)
+        floor = f"≤ {short(target.at_most)}" if target.at_most is not None else times(target.floor)
+        values = [str(row.by_subject.get(subject, "")) for subject in subjects]
+        cells.append([row.load, row.figure, *values, times(row.ratio), floor, times(target.goal), row.verdict])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def times(value: float | None) -> str:
+    """Format a ratio."""
+    return "" if value is None else f"{short(value)}×"
+
+
+def short(value: float) -> str:
+    """Format a figure with three digits or so."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make bench`: every load against penstock, and with `--peer pulsar` against Apache Pulsar in the same minutes.
+
+Why: a figure alone says more about the machine than about the broker. So both brokers run side by side on fresh data,
+take each load in turns (A B, then B A), both with fsync, and the medians of several rounds are compared.
+Where: prints a table; leaves it and all samples in `benchmarks/results/`. Exits 1 if a load failed or a floor was
+missed.
+
+    python -m benchmarks.run --peer pulsar --loads 'publish-*' --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import functools
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.loads import ONE_KIB, PLANS, QUICK, Plan
+from benchmarks.penstock_peer import penstock
+from benchmarks.process import PeerError, usage
+from benchmarks.pulsar_peer import pulsar
+from benchmarks.report import PEER, PENSTOCK, POOL_OFF, Sample, markdown, summarize
+from benchmarks.subjects import GENERATOR_CORE_RATIO_MAX, LoadFailed, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RESULTS = Path(__file__).resolve().parent / "results"
+# Both kinds of work once, so that a virtual machine has compiled its hot paths before it is measured.
+WARM_UP = (
+    Plan(name="warm-up-publish", mode="publish", shape=ONE_KIB),
+    Plan(name="warm-up-tail", mode="tail", shape=ONE_KIB),
+)
+SETTLE_S = 3.0
+POOL_OFF_ENVIRONMENT = {"PENSTOCK_QUEUED_MAX_REQUEST_BYTES": "-1"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, report, and return the exit status."""
+    options = parse(argv)
+    plans = chosen(options)
+    try:
+        samples = [sample for row in range(options.rounds) for sample in one_round(options, plans, row)]
+    except PeerError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    rows = summarize(samples)
+    table = markdown(rows)
+    print(f"\n{table}")
+    write(options, samples, table)
+    failed = [sample for sample in samples if sample.void and sample.figure == "failed"]
+    missed = [row for row in rows if row.verdict == "missed"] if not options.quick else []
+    return 1 if failed or missed else 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="bench", description="Measure penstock, and a peer beside it.")
+    parser.add_argument("--peer", choices=[PEER], help="measure this broker in the same run")
+    parser.add_argument("--loads", default="*", metavar="GLOB", help="only loads whose name matches")
+    parser.add_argument("--seconds", type=float, default=3.0, help="the measured part of each load")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1, help="chooses payloads and sizes")
+    parser.add_argument("--idle-seconds", type=float, default=10.0, help="over which idle processor time is taken")
+    parser.add_argument("--scratch", type=Path, help="where the brokers keep their data (default: a temporary folder)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the table and the samples are left")
+    parser.add_argument("--name", default="latest", help="of the files there")
+    parser.add_argument("--quick", action="store_true", help="a smoke test of the benchmarks: means nothing as figures")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.seconds, options.rounds, options.idle_seconds = 0.2, 1, 0.2
+    return options
+
+
+def chosen(options: argparse.Namespace) -> list[Plan]:
+    """Return the loads that were asked for."""
+    return [
+        plan
+        for plan in PLANS
+        if fnmatch.fnmatchcase(plan.name, options.loads) and (plan.name in QUICK or not options.quick)
+    ]
+
+
+def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> Iterator[Sample]:
+    """Start all brokers on fresh data, take every load on each of them in turns, stop them."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=options.scratch)))
+        subjects = make_subjects(options, scratch, with_pool_off=any(plan.pool_off for plan in plans))
+        for subject in subjects:
+            stack.callback(subject.stop)
+            for figure, value in subject.start().items():
+                yield Sample("start", subject.name, figure, value)
+        yield from idle(subjects, options)
+        if not options.quick:
+            for subject in subjects:
+                for plan in WARM_UP:
+                    subject.drive(plan, seconds=options.seconds, seed=options.seed, note="0")
+        turns = subjects if row % 2 == 0 else subjects[::-1]
+        for plan in plans:
+            for subject in turns:
+                if subject.name != POOL_OFF or plan.pool_off:
+                    yield from one_load(subject, plan, options, row)
+        for subject in subjects:
+            subject.stop()
+            yield Sample("peak", subject.name, "RSS MiB", subject.rss_peak_mib)
+
+
+def make_subjects(options: argparse.Namespace, scratch: Path, *, with_pool_off: bool) -> list[Subject]:
+    """Name the brokers of a run."""
+    subjects = [Subject(PENSTOCK, penstock, scratch / "penstock")]
+    if with_pool_off:
+        without_pool = functools.partial(penstock, environment=POOL_OFF_ENVIRONMENT)
+        subjects.append(Subject(POOL_OFF, without_pool, scratch / "penstock-without-pool"))
+    if options.peer:
+        subjects.append(Subject(PEER, pulsar, scratch / "pulsar"))
+    return subjects
+
+
+def idle(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[Sample]:
+    """Measure what the brokers take while nobody talks to them."""
+    time.sleep(0 if options.quick else SETTLE_S)
+    running = [(subject.name, subject.address.pid) for subject in subjects if subject.address is not None]
+    before = [usage(pid) for _, pid in running]
+    time.sleep(options.idle_seconds)
+    for (name, pid), then in zip(running, before, strict=True):
+        now = usage(pid)
+        yield Sample("idle", name, "RSS MiB", now.rss_mib)
+        yield Sample("idle", name, "core %", (now.cpu_s - then.cpu_s) / options.idle_seconds * 100)
+
+
+def one_load(subject: Subject, plan: Plan, options: argparse.Namespace, row: int) -> Iterator[Sample]:
+    """Drive one load, say how it went, and return its figures; a failure is one of them."""
+    try:
+        taken = subject.drive(plan, seconds=options.seconds, seed=options.seed + row, note=str(row))
+    except LoadFailed as failure:
+        print(f"{plan.name:30} {subject.name:22} FAILED: {failure}", flush=True)
+        yield Sample(plan.name, subject.name, "failed", 1, str(failure))
+        return
+    # The official client is measured as it is: it is part of what users get.
+    busy = plan.tool == "generator" and taken["generator core"] > GENERATOR_CORE_RATIO_MAX
+    void = f"the generator took {taken['generator core']:.0%} of a core" if busy else None
+    shown = ", ".join(f"{value:,.4g} {figure}" for figure, value in taken.items())
+    print(f"{plan.name:30} {subject.name:22} {shown}{f'  VOID: {void}' if void else ''}", flush=True)
+    for figure, value in taken.items():
+        yield replace(Sample(plan.name, subject.name, figure, value), void=void)
+
+
+def write(options: argparse.Namespace, samples: Sequence[Sample], table: str) -> None:
+    """Leave the table and every sample in the results folder."""
+    options.results.mkdir(exist_ok=True)
+    about = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.release()}",
+        "pure": os.environ.get("PENSTOCK_PURE") == "1",
+        **{name: value for name, value in vars(options).items() if not isinstance(value, Path)},
+    }
+    document = {"about": about, "samples": [asdict(sample) for sample in samples]}
+    (options.results / f"{options.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    (options.results / f"{options.name}.md").write_text(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One broker under measurement: started, driven load by load, restarted when a load wants it cold, and stopped.
+
+Where: `run` holds one for each broker and takes them in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.client import Client
+from benchmarks.frames import Block, Shape
+from benchmarks.process import Address, forget_pages, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from benchmarks.loads import Plan
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+# Above the longest load with its drain; a generator that takes longer hangs.
+GENERATOR_TIMEOUT_S = 120.0
+# A generator this busy may itself have been the limit; so may one that together with the broker filled the machine,
+# but that is the broker's doing.
+GENERATOR_CORE_RATIO_MAX = 0.85
+TOPIC = "persistent://public/default/"
+
+
+class LoadFailed(Exception):
+    """A load ended with an error: a receipt missing or out of order, a wrong byte, a refusal."""
+
+
+class Subject:
+    """A broker by name, with the data directory that its restarts share."""
+
+    def __init__(self, name: str, launch: Callable[[Path], AbstractContextManager[Address]], data: Path) -> None:
+        self.name, self.launch, self.data = name, launch, data
+        self.running = ExitStack()
+        self.address: Address | None = None
+        self.rss_peak_mib = 0.0
+
+    def start(self) -> dict[str, float]:
+        """Start it; return the seconds until it said it was ready, and until it had acknowledged one message."""
+        self.address = self.running.enter_context(self.launch(self.data))
+        ready_s = time.monotonic() - self.address.started_s
+        acknowledge_one(self.address.port)
+        return {"ready s": ready_s, "first acknowledged s": time.monotonic() - self.address.started_s}
+
+    def stop(self) -> None:
+        """Stop it, and keep its highest memory."""
+        if self.address is not None:
+            self.rss_peak_mib = max(self.rss_peak_mib, usage(self.address.pid).rss_peak_mib)
+            self.address = None
+        self.running.close()
+
+    def drive(self, plan: Plan, *, seconds: float, seed: int, note: str) -> dict[str, float]:
+        """Run one load and return its figures. Raises LoadFailed."""
+        arguments = [
+            *("--topic", f"{TOPIC}{plan.name}-{note}"),
+            *("--message-bytes", plan.shape.message_bytes, "--messages", plan.shape.messages),
+            *("--seconds", seconds, "--producers", plan.producers, "--connections", plan.connections),
+            *("--window", plan.window, "--subscriptions", plan.subscriptions, "--seed", seed),
+        ]
+        if plan.mode == "catch-up":
+            arguments += ["--entries", round(plan.backlog_per_s * seconds)]
+            self.generate(plan.tool, "backlog", arguments)
+            if plan.cold:
+                self.restart_cold()
+        # What one broker left to be written must not be written during the other one's load.
+        os.sync()
+        return figures(self.generate(plan.tool, plan.mode, arguments))
+
+    def generate(self, tool: str, mode: str, arguments: list[Any]) -> dict[str, Any]:
+        """Run a generator process and return what it printed."""
+        assert self.address is not None, "a subject is driven only while it runs"
+        own = ["--port", self.address.port, "--pid", self.address.pid]
+        done = subprocess.run(
+            [sys.executable, "-m", f"benchmarks.{tool}", mode, *map(str, [*own, *arguments])],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=REPOSITORY,
+            timeout=GENERATOR_TIMEOUT_S,
+        )
+        if done.returncode:
+            raise LoadFailed(done.stderr.strip().rpartition("\n")[2])
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def restart_cold(self) -> None:
+        """Stop the broker, drop its files from the page cache, and start it again."""
+        self.stop()
+        forget_pages(self.data)
+        self.start()
+
+
+def acknowledge_one(port: int) -> None:
+    """Publish one message and wait for its receipt."""
+    with closing(Client(port)) as client:
+        client.open_producer(f"{TOPIC}first", 0)
+        block = Block.make(Shape(1024), seed=0)
+        client.socket.sendall(block.frames[: block.ends[0]])
+        client.await_receipt()
+
+
+def figures(result: dict[str, Any]) -> dict[str, float]:
+    """Name a generator's result as the tables do."""
+    named = {
+        "entries/s": result["entries_per_s"],
+        "messages/s": result["messages_per_s"],
+        "MB/s": result["megabytes_per_s"],
+        "broker µs/entry": result["broker_us_per_entry"],
+        "generator core": result["generator_core_ratio"],
+    }
+    return named | {f"{name} ms": value for name, value in result["latency_ms"].items()}

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker: what all sessions share, and the once-a-second work.
+
+Where: app builds it over the log, the catalog and the request memory; listeners hand it connections.
+
+What it promises: a topic, a subscription or an acknowledgement that was answered is stored; cursors that moved are
+stored within `CURSOR_SAVE_S`; when the disk fails, publishers are told and `/healthz` says so, consumers go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.directory import TopicDirectory
+from penstock.broker.session import Session
+from penstock.broker.tail import TailCache
+from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly
+from penstock.governance.muting import MuteReason
+from penstock.storage.catalog import CursorSave, StoredCursor, SubscriptionRecord
+from penstock.storage.journal import AppendRun
+from penstock.wire import metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.broker.members import Consumer
+    from penstock.broker.subscription import Subscription
+    from penstock.broker.topic import Topic
+    from penstock.core.clock import Clock
+    from penstock.core.names import TopicName
+    from penstock.net.listener import Connections
+    from penstock.storage.catalog import Catalog, TopicRecord
+    from penstock.storage.cursor import Cursor
+    from penstock.storage.entry_log import EntryLog, ReadResult
+
+log = logging.getLogger(__name__)
+
+# Acknowledgements are stored at least this often, at a clean stop, and before an ACK_RESPONSE.
+CURSOR_SAVE_S: Final = 0.5
+TICK_S: Final = 1.0
+READER_THREADS: Final = 2
+# How long a subscription without a cursor on disk outlives its last consumer after a seek: the client reconnects.
+RECONNECT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLimits:
+    """What the broker was told; spelled as keys in the reference of the configuration."""
+
+    message_bytes_max: int
+    keep_alive_ns: int
+    liveness_check_ns: int
+    failover_delay_s: float
+    unacked_messages_max: int
+    round_robin_entries_max: int
+    auto_create_topics: bool
+    tail_cache_bytes: int
+    cluster_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUrls:
+    """What lookups tell clients to connect to."""
+
+    plain: str
+    tls: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the broker can do its work, and if not, why."""
+
+    ok: bool
+    reason: str
+
+
+class Broker:
+    """One broker process."""
+
+    def __init__(
+        self,
+        *,
+        entry_log: EntryLog,
+        catalog: Catalog,
+        connections: Connections,
+        limits: BrokerLimits,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.log = entry_log
+        self.catalog = catalog
+        self.connections = connections
+        self.limits = limits
+        self.clock = clock
+        self.loop = loop
+        self.service_urls = ServiceUrls("", None)
+        self.topics = TopicDirectory(self)
+        self.tail_cache = TailCache(limits.tail_cache_bytes)
+        self.sessions: set[Session] = set()
+        self.stopping = False
+        self.started_at_ms = clock.wall_ms()
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="log-reader")
+        self._moved: set[Subscription] = set()
+        self._cursor_timer: asyncio.TimerHandle | None = None
+        self._tick_timer = loop.call_later(TICK_S, self._tick)
+        self._producer_names = 0
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def new_session(self, connection: object) -> Session:
+        """The handler of a connection that was just accepted."""
+        session = Session(self, connection)  # type: ignore[arg-type]
+        self.sessions.add(session)
+        return session
+
+    def session_closed(self, session: Session, reason: str) -> None:
+        """A client is gone."""
+        self.sessions.discard(session)
+        log.info("connection %s closed: %s", session.connection.peer, reason)
+
+    def next_producer_name(self) -> str:
+        """A name that no producer of this cluster has had."""
+        self._producer_names += 1
+        return f"{self.limits.cluster_name}-{self.started_at_ms}-{self._producer_names}"
+
+    # -- may we? ------------------------------------------------------------------------------------------------------
+
+    @property
+    def health(self) -> Health:
+        """Whether everything that must work works."""
+        if self.stopping:
+            return Health(ok=False, reason="stopping")
+        log_health = self.log.health
+        if log_health.read_only is not None:
+            return Health(ok=False, reason=log_health.read_only)
+        if log_health.stalled:
+            return Health(ok=False, reason="the disk holds a write for too long")
+        if self.catalog.failed is not None:
+            return Health(ok=False, reason=self.catalog.failed)
+        return Health(ok=True, reason="ok")
+
+    def check_lookup(self, name: TopicName) -> None:
+        """Raises ServiceNotReady when topics are no longer served."""
+        if self.stopping:
+            raise ServiceNotReady(f"broker is stopping; look {name} up again")
+
+    def check_writable(self) -> None:
+        """Raises StorageReadOnly when publishing cannot work."""
+        reason = self.log.health.read_only
+        if reason is not None:
+            raise StorageReadOnly(reason)
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str) -> TopicRecord:
+        """Store a new topic; raises MetadataFailed."""
+        now_ms = self.clock.wall_ms()
+        await self._stored(
+            lambda done: self.catalog.create_topic(name, properties={}, created_wall_ms=now_ms, done=done)
+        )
+        record = self.catalog.topic(name)
+        assert record is not None
+        log.info("topic %s created, ledger %d", name, record.ledger_id)
+        return record
+
+    async def store_subscription(self, topic: Topic, name: str, cursor: Cursor, *, initial: str) -> None:
+        """Store a new durable subscription; raises MetadataFailed."""
+        record = SubscriptionRecord(topic.text, name, initial)
+        await self._stored(lambda done: self.catalog.create_subscription(record, _stored_form(cursor), done))
+
+    async def delete_subscription(self, subscription: Subscription) -> None:
+        """Forget a durable subscription; raises MetadataFailed."""
+        self._moved.discard(subscription)
+        topic = subscription.topic
+        # Its cursor told how far the topic was reclaimed; from now on the topic says so itself.
+        topic.first_entry_id = topic.retained_from()
+        await self._stored(
+            lambda done: self.catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done)
+        )
+        await self._stored(lambda done: self.catalog.delete_subscription(topic.text, subscription.name, done))
+
+    async def save_cursor(self, subscription: Subscription) -> None:
+        """Store a cursor now; returns when it is durable, raises MetadataFailed."""
+        if not subscription.durable:
+            return
+        self._moved.add(subscription)
+        await self._save_cursors()
+
+    def _stored(self, submit: Callable[[Callable[[PenstockError | None], None]], None]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self.loop.create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        submit(done)
+        return future
+
+    # -- cursors ------------------------------------------------------------------------------------------------------
+
+    def cursor_moved(self, subscription: Subscription) -> None:
+        """A cursor changed; it is stored with all others that did, within CURSOR_SAVE_S."""
+        if subscription.durable:
+            self._moved.add(subscription)
+            if self._cursor_timer is None:
+                self._cursor_timer = self.loop.call_later(CURSOR_SAVE_S, self._save_cursors)
+
+    def _save_cursors(self) -> asyncio.Future[None]:
+        if self._cursor_timer is not None:
+            self._cursor_timer.cancel()
+            self._cursor_timer = None
+        moved, self._moved = self._moved, set()
+        saves = []
+        for subscription in moved:
+            topic = subscription.topic
+            saves.append(CursorSave(topic.text, subscription.name, _stored_form(subscription.cursor)))
+        future = self._stored(lambda done: self.catalog.save_cursors(saves, done))
+        future.add_done_callback(lambda done: self._cursors_saved(done, {s.topic for s in moved}))
+        return future
+
+    def _cursors_saved(self, done: asyncio.Future[None], topics: set[Topic]) -> None:
+        """What every subscription has durably acknowledged may be reclaimed."""
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            log.error("cursors could not be stored: %s", error)
+            return
+        for topic in topics:
+            self.log.trim(topic.ledger_id, topic.retained_from())
+
+    def subscription_idle(self, subscription: Subscription) -> None:
+        """The last consumer left: a subscription that is not durable ends with it."""
+        topic = subscription.topic
+        if not subscription.durable and not subscription.fenced and not subscription.consumers:
+            if topic.subscriptions.get(subscription.name) is subscription:
+                del topic.subscriptions[subscription.name]
+
+    def expect_reconnect(self, subscription: Subscription) -> None:
+        """After a seek the client comes back to the same subscription; give it time to."""
+        if not subscription.durable:
+            self.loop.call_later(RECONNECT_S, self.subscription_idle, subscription)
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    def read_log(
+        self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int
+    ) -> asyncio.Future[ReadResult]:
+        """Read entries in a reader thread."""
+        return self.loop.run_in_executor(
+            self._readers,
+            lambda: self.log.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max),
+        )
+
+    async def read_entry(self, topic: Topic, entry_id: int) -> bytes | None:
+        """One entry, sealed as it was stored; None when the log does not have it."""
+        result = await self.read_log(topic.ledger_id, entry_id, bytes_max=1, entries_max=1)
+        return _first_entry(result, entry_id)
+
+    async def first_entry_published_since(self, topic: Topic, wall_ms: int) -> int:
+        """The first entry whose producer stamped it at or after this time; the end of the topic when there is none.
+
+        A binary search, since producers' clocks mostly agree; where they do not, a close neighbour is found.
+        """
+        low, high = topic.first_entry_id, topic.last_entry_id + 1
+        while low < high:
+            middle = (low + high) // 2
+            entry = await self.read_entry(topic, middle)
+            if entry is None or metadata.publish_time(entry) < wall_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def after_appends(self, action: Callable[[], None]) -> None:
+        """Call back once everything that was appended before is durable or has failed."""
+        barrier = AppendRun(
+            groups=[], offsets=(), lengths=(), message_counts=None, data=b"", done=lambda _run, _error: action()
+        )
+        self.log.append(barrier)
+
+    # -- once a second ------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._tick_timer = self.loop.call_later(TICK_S, self._tick)
+        now_ns = self.clock.monotonic_ns()
+        for session in list(self.sessions):
+            session.check_alive(now_ns)
+        self.connections.evict_slow()
+        self._mute_while_stalled()
+
+    def _mute_while_stalled(self) -> None:
+        """While the disk holds one write for too long, publishers are not read: memory would only fill."""
+        stalled = self.log.health.stalled
+        for session in self.sessions:
+            if stalled and session.producers:
+                session.connection.mute(MuteReason.STORAGE)
+            elif not stalled:
+                session.connection.unmute(MuteReason.STORAGE)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Tell all clients, let what was accepted become durable and be answered, store cursors, close."""
+        self.stopping = True
+        self._tick_timer.cancel()
+        for session in list(self.sessions):
+            for producer in list(session.producers.values()):
+                session.disconnect_producer(producer)
+            for consumer in list(session.consumers.values()):
+                session.disconnect_consumer(consumer)
+        drained = self.loop.create_future()
+        self.after_appends(lambda: drained.set_result(None))
+        await drained
+        try:
+            await self._save_cursors()
+        except MetadataFailed:
+            pass  # It was logged, and acknowledgements that were not stored are only delivered again.
+        for session in list(self.sessions):
+            session.connection.close_after_flush("broker is stopping")
+        self._readers.shutdown(wait=True)
+
+
+def _stored_form(cursor: Cursor) -> StoredCursor:
+    return StoredCursor(cursor.mark_delete, cursor.encode())
+
+
+def _first_entry(result: ReadResult, entry_id: int) -> bytes | None:
+    for batch in result.batches:
+        if batch.entry_ids[0] == entry_id:
+            start = batch.offsets[0]
+            return bytes(batch.data[start : start + batch.lengths[0]])
+    return None

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One topic: a ledger being written, the producers that write it and the subscriptions that read it.
+
+Where: the directory loads or creates topics; publish gives entries their ids and tells the topic when they are durable;
+sessions attach producers and consumers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.subscription import Subscription
+from penstock.broker.tail import Tail
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.members import Producer
+    from penstock.core.names import TopicName
+    from penstock.storage.cursor import Cursor
+    from penstock.storage.entry_log import Batch
+
+
+class Topic:
+    """A topic of this broker, persistent or not.
+
+    `next_entry_id` is the id that the next SEND gets; `last_entry_id` the last one that is durable and may be read.
+    They differ by what is on its way to the disk. A non-persistent topic counts in the same way and stores nothing.
+    """
+
+    __slots__ = (
+        "broker",
+        "bytes_in",
+        "entries_in",
+        "first_entry_id",
+        "last_entry_id",
+        "ledger_id",
+        "messages_in",
+        "name",
+        "next_entry_id",
+        "partition",
+        "persistent",
+        "producers",
+        "subscriptions",
+        "tail",
+        "text",
+    )
+
+    def __init__(
+        self, broker: Broker, name: TopicName, *, ledger_id: int, last_entry_id: int, first_entry_id: int
+    ) -> None:
+        self.broker = broker
+        self.name = name
+        self.text = str(name)
+        self.persistent = name.is_persistent
+        self.partition = name.partition
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = last_entry_id
+        self.next_entry_id = last_entry_id + 1
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.tail = Tail()
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+
+    def add_subscription(self, name: str, *, cursor: Cursor, durable: bool) -> Subscription:
+        """Attach a subscription whose cursor was loaded or made."""
+        subscription = Subscription(self, name, cursor=cursor, durable=durable)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    def appended(self, last_entry_id: int) -> None:
+        """Entries up to this one are durable: whoever waits at the tail may have them."""
+        self.last_entry_id = last_entry_id
+        for subscription in self.subscriptions.values():
+            if subscription.consumers:
+                subscription.wake()
+
+    def wants_tail(self) -> bool:
+        """Whether a connected consumer is likely to read new entries soon, so that caching them pays."""
+        return any(subscription.consumers for subscription in self.subscriptions.values())
+
+    def pass_through(self, batch: Batch) -> None:
+        """Hand entries of a non-persistent topic to whoever has permits now; nobody else will see them."""
+        self.last_entry_id = batch.entry_ids[-1]
+        for subscription in self.subscriptions.values():
+            subscription.offer(batch)
+
+    def retained_from(self) -> int:
+        """The first entry that somebody may still want: all durable subscriptions have acknowledged what is before.
+
+        A topic without a durable subscription keeps everything: nobody has said yet that it may go.
+        """
+        marks = [s.cursor.mark_delete for s in self.subscriptions.values() if s.durable]
+        return max(self.first_entry_id, min(marks) + 1) if marks else self.first_entry_id

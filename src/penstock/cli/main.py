@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `penstock` command: finds the subcommand and hands over.
+
+Why: `--help` and `--version` must answer at once, so nothing but argparse is imported until a subcommand runs.
+Where: the console script, and `python -m penstock`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+import penstock
+from penstock.cli import serve
+from penstock.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What shells expect of a command that was called wrongly; argparse uses it too.
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 1 failed, 2 called or configured wrongly."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except ConfigurationError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    return status
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the whole command line; the reference documentation is checked against it."""
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="A Pulsar broker in pure Python: durable, small, and it never takes more memory than it was given.",
+        epilog="Start a broker with: penstock serve --data-dir ./data",
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    serve.add_command(commands)
+    return parser

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names: tenants, namespaces and topics, read from text and printed back.
+
+Why: clients write one topic in three ways (`t`, `tenant/ns/t`, `persistent://tenant/ns/t`), and everything behind the
+session must agree on one. Rules and corner cases are Pulsar's, so that a name means the same topic on both.
+Where: sessions and the admin port parse once; the rest of the broker passes `TopicName` about and prints it with `str`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from penstock.core.errors import InvalidTopicName
+
+Domain: TypeAlias = Literal["persistent", "non-persistent"]
+
+DEFAULT_TENANT: Final = "public"
+DEFAULT_NAMESPACE: Final = "default"
+
+# The characters Pulsar allows in tenants and namespaces. A topic's own name may hold any but the slash.
+_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+
+_PARTITION_MARK: Final = "-partition-"
+# Written as Pulsar prints it, nothing else: `t-partition-01` and `t-partition--1` are plain topics there too.
+_PARTITION_SUFFIX: Final = re.compile(rf"{_PARTITION_MARK}(0|[1-9][0-9]{{0,9}})\Z", re.ASCII)
+_PARTITION_INDEX_MAX: Final = 2**31 - 1  # partition ids travel as int32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamespaceName:
+    """`tenant/namespace`: where policies are set."""
+
+    tenant: str
+    namespace: str
+
+    def __post_init__(self) -> None:
+        for kind, part in (("tenant", self.tenant), ("namespace", self.namespace)):
+            if _ENTITY.fullmatch(part) is None:
+                raise InvalidTopicName(str(self), f"{kind} {part!r} may hold letters, digits and - = : . _ only")
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.namespace}"
+
+    @classmethod
+    def parse(cls, text: str) -> NamespaceName:
+        """Read `tenant/namespace`.
+
+        Raises:
+            InvalidTopicName: the text has another shape, or characters that names may not hold.
+        """
+        parts = text.split("/")
+        if len(parts) != 2:
+            raise InvalidTopicName(text, "want tenant/namespace")
+        return cls(*parts)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """One topic, or one partition of a partitioned topic, by its full name."""
+
+    domain: Domain
+    tenant: str
+    namespace: str
+    local: str
+
+    def __post_init__(self) -> None:
+        if self.domain not in get_args(Domain):
+            raise InvalidTopicName(str(self), f"unknown domain {self.domain!r}, want persistent or non-persistent")
+        if not self.local.strip() or "/" in self.local:
+            raise InvalidTopicName(str(self), "the topic's own name is empty or holds a slash")
+        NamespaceName(self.tenant, self.namespace)
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        """Read a full name or one of the short forms `t` and `tenant/ns/t`, which are persistent.
+
+        Raises:
+            InvalidTopicName: the text has another shape, or characters that names may not hold.
+        """
+        domain, mark, path = text.partition("://")
+        parts = (path if mark else text).split("/")
+        if not mark:
+            domain = "persistent"
+            if len(parts) == 1:
+                parts = [DEFAULT_TENANT, DEFAULT_NAMESPACE, *parts]
+        if len(parts) == 4:
+            raise InvalidTopicName(text, "names with a cluster in them (four parts) went with Pulsar 1")
+        if len(parts) != 3:
+            raise InvalidTopicName(text, "want topic, tenant/namespace/topic or domain://tenant/namespace/topic")
+        # The constructor checks the domain; until then it is any text.
+        return cls(domain, *parts)  # type: ignore[arg-type]
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether entries of this topic are stored."""
+        return self.domain == "persistent"
+
+    @property
+    def namespace_name(self) -> NamespaceName:
+        """The namespace this topic lies in."""
+        return NamespaceName(self.tenant, self.namespace)
+
+    @property
+    def partition(self) -> int:
+        """The partition's index, read from the name; -1 for a topic that is no partition."""
+        match = _PARTITION_SUFFIX.search(self.local)
+        if match is None:
+            return -1
+        index = int(match[1])
+        return index if index <= _PARTITION_INDEX_MAX else -1
+
+    @property
+    def parent(self) -> TopicName:
+        """The partitioned topic this is a partition of; itself when it is none."""
+        if self.partition < 0:
+            return self
+        return TopicName(self.domain, self.tenant, self.namespace, self.local[: self.local.rindex(_PARTITION_MARK)])
+
+    def of_partition(self, index: int) -> TopicName:
+        """Name partition `index` of this topic."""
+        assert self.partition < 0, f"{self} is a partition itself"
+        assert 0 <= index <= _PARTITION_INDEX_MAX, index
+        return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}{_PARTITION_MARK}{index}")

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Non-blocking memory pools: how many bytes are lent out, and to whom (KIP-72).
+
+Why: a bound on the *number* of queued requests says nothing about memory; a bound on bytes does. A pool never blocks:
+it answers at once, and whoever is refused stops reading.
+Where: `RequestMemory` is such a pool and adds the order in which connections draw from it.
+
+A pool here keeps books; it does not hand out storage. What it lends is a `Lease` of an exact number of bytes, because
+the bytes themselves land where the parser wants them, in an arena or in a frame's own buffer, and are charged as they
+arrive. A lease is an object rather than a number for three things a number cannot do: it can be given back only once,
+only to its own pool, and its loss can be noticed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Final, NamedTuple, Protocol
+
+# What an absent bound reads as: more than any machine has, and still a signed 64-bit gauge.
+UNBOUNDED: Final = 2**63 - 1
+
+
+class Lease:
+    """`size_bytes` lent by `pool` (None once given back) to `owner`, for `requests` requests not yet answered."""
+
+    __slots__ = ("__weakref__", "owner", "pool", "requests", "size_bytes")
+
+    def __init__(self, pool: MemoryPool, size_bytes: int, owner: int = 0, requests: int = 0) -> None:
+        self.pool: MemoryPool | None = pool
+        self.size_bytes = size_bytes
+        self.owner = owner
+        self.requests = requests
+
+
+class ForeignLease(ValueError):
+    """Something was released that is not a lease of this pool, or came back before. Always a bug of ours."""
+
+    def __init__(self, lease: object) -> None:
+        super().__init__(f"released what this pool has not lent out, or has back already: {lease!r}")
+
+
+class MemoryPool(Protocol):
+    """A non-blocking pool. Every lease that comes out of `try_allocate` must go back through `release`."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes the pool lends, in all."""
+
+    @property
+    def available(self) -> int:
+        """How many bytes it can still lend; negative while an allocation is overdrawn."""
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether nothing can be lent until something comes back: `available <= 0`."""
+
+    def try_allocate(self, size_bytes: int, owner: int = 0) -> Lease | None:
+        """Lend exactly `size_bytes`, or return None when there is no memory. ValueError for a size never lent."""
+
+    def release(self, lease: Lease) -> None:
+        """Take a lease back. ForeignLease if it is not one of ours or came back before."""
+
+
+class Leak(NamedTuple):
+    """A lease nobody can give back any more: who had it, how many bytes, how many requests. Always a bug of ours."""
+
+    owner: int
+    size_bytes: int
+    requests: int
+
+
+class LeakHunter:
+    """Notices leases that are dropped without release. A debugging aid: it costs a weak reference per lease.
+
+    A lease may die in any thread, so its death is only noted here; the pool settles it in `recover_leaks`.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[weakref.ref[Lease], Leak] = {}
+        self._lost: deque[Leak] = deque()
+
+    def watch(self, lease: Lease) -> None:
+        """Note a lease's death unless the lease has gone back to its pool before."""
+        self._watched[weakref.ref(lease, self._died)] = Leak(lease.owner, lease.size_bytes, lease.requests)
+
+    def forget(self, lease: Lease) -> None:
+        """The lease came back."""
+        # A weak reference to a living object equals, and hashes like, any other to the same object.
+        self._watched.pop(weakref.ref(lease), None)
+
+    def take(self) -> list[Leak]:
+        """What has been lost since the last call."""
+        return [self._lost.popleft() for _ in range(len(self._lost))]
+
+    def _died(self, reference: weakref.ref[Lease]) -> None:
+        leak = self._watched.pop(reference, None)
+        if leak is not None:
+            self._lost.append(leak)
+
+
+class SimpleMemoryPool:
+    """A pool of `size_bytes` whose single allocations are at most `single_max_bytes`.
+
+    Unless strict, any free byte is enough for an allocation of any size up to the maximum. A large request can then
+    not be starved by a stream of small ones, and what is lent never exceeds `size_bytes + single_max_bytes - 1`.
+    A strict pool never lends beyond its size.
+    """
+
+    __slots__ = ("_hunter", "_used", "single_max_bytes", "size", "strict")
+
+    def __init__(
+        self, size_bytes: int, single_max_bytes: int, *, strict: bool = False, hunter: LeakHunter | None = None
+    ) -> None:
+        if not 0 < single_max_bytes <= size_bytes:
+            raise ValueError(f"want 0 < single_max_bytes <= size_bytes, got {single_max_bytes=} {size_bytes=}")
+        self.size = size_bytes
+        self.single_max_bytes = single_max_bytes
+        self.strict = strict
+        self._hunter = hunter
+        self._used = 0
+
+    @property
+    def used(self) -> int:
+        """How many bytes are lent out."""
+        return self._used
+
+    @property
+    def available(self) -> int:
+        """How many bytes are left; negative while an allocation is overdrawn."""
+        return self.size - self._used
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether nothing is left."""
+        return self._used >= self.size
+
+    def try_allocate(self, size_bytes: int, owner: int = 0) -> Lease | None:
+        """Lend exactly `size_bytes` (1 to `single_max_bytes`, else ValueError), or return None."""
+        if not 0 < size_bytes <= self.single_max_bytes:
+            raise ValueError(f"want an allocation of 1 to {self.single_max_bytes} bytes, got {size_bytes}")
+        if self.size - self._used < (size_bytes if self.strict else 1):
+            return None
+        self._used += size_bytes
+        return self._lend(size_bytes, owner, 0)
+
+    def release(self, lease: Lease) -> None:
+        """Take a lease back. ForeignLease, and nothing changed, if it is not ours or came back before."""
+        if getattr(lease, "pool", None) is not self:
+            raise ForeignLease(lease)
+        lease.pool = None
+        self._used -= lease.size_bytes
+        if self._hunter is not None:
+            self._hunter.forget(lease)
+
+    def recover_leaks(self) -> list[Leak]:
+        """Take back what was dropped without release, and say whose it was; always empty without a hunter."""
+        leaks = self._hunter.take() if self._hunter is not None else []
+        for leak in leaks:
+            self._used -= leak.size_bytes
+        return leaks
+
+    def _lend(self, size_bytes: int, owner: int, requests: int) -> Lease:
+        """Write the lease for bytes already counted in `_used`."""
+        lease = Lease(self, size_bytes, owner, requests)
+        if self._hunter is not None:
+            self._hunter.watch(lease)
+        return lease
+
+
+class NoMemoryPool:
+    """The pool of a broker without a bound: it lends whatever is asked and keeps no books."""
+
+    size: Final = UNBOUNDED
+    available: Final = UNBOUNDED
+    is_out_of_memory: Final = False
+
+    def try_allocate(self, size_bytes: int, owner: int = 0) -> Lease:
+        """Lend exactly `size_bytes`, always."""
+        return Lease(self, size_bytes, owner)
+
+    def release(self, lease: Lease) -> None:
+        """Nothing was counted, so nothing is."""
+
+
+NONE: Final[MemoryPool] = NoMemoryPool()

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a connection is muted, that is, why we have stopped reading from it.
+
+Why: several mechanisms stop the same connection at the same time, and so may two topics of one mechanism. If each of
+them switched reading on and off, the first to let go would undo the others. Independent reasons therefore make a set:
+a connection is muted exactly as long as the set is not empty.
+Where: a session holds one `MuteReasons`; it stops reading when `add` says so and reads again when `discard` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class MuteReason(Enum):
+    """Why reading stopped, and what will lift it. The values are the words used in metrics and snapshots."""
+
+    REQUEST_MEMORY = "request-memory"  # queued.max.request.bytes is spent; lifted by RequestMemory.wake()
+    REQUEST_COUNT = "request-count"  # queued.max.requests are unanswered; lifted by RequestMemory.wake()
+    STORAGE = "storage"  # the journal is stalled or read-only; lifted when it appends again
+    OUTBOUND = "outbound"  # the client does not read its answers; lifted when they have drained
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """One reason in force: who asked for it (a topic, a group; None: the connection itself) and since when."""
+
+    reason: MuteReason
+    owner: str | None
+    since_ns: int
+
+
+class MuteReasons:
+    """The set of (reason, owner) that mutes one connection. Empty means: reading."""
+
+    __slots__ = ("_mutes",)
+
+    def __init__(self) -> None:
+        self._mutes: dict[tuple[MuteReason, str | None], int] = {}
+
+    def __bool__(self) -> bool:
+        """Tell whether the connection is muted."""
+        return bool(self._mutes)
+
+    @property
+    def since_ns(self) -> int | None:
+        """When the oldest reason still in force was added; None while reading."""
+        return min(self._mutes.values(), default=None)
+
+    def add(self, reason: MuteReason, owner: str | None = None, *, now_ns: int) -> bool:
+        """Add a reason; True if the connection was reading until now, so the caller must stop it.
+
+        Adding the same reason of the same owner again changes nothing, its time included.
+        """
+        was_reading = not self._mutes
+        self._mutes.setdefault((reason, owner), now_ns)
+        return was_reading
+
+    def discard(self, reason: MuteReason, owner: str | None = None) -> bool:
+        """Take a reason away; True if it was the last one, so the caller must read again.
+
+        A reason that is not in force is ignored: whoever lifts a limit need not know whom it had stopped.
+        """
+        if self._mutes.pop((reason, owner), None) is None:
+            return False
+        return not self._mutes
+
+    def snapshot(self) -> tuple[Mute, ...]:
+        """Every reason in force, oldest first."""
+        mutes = (Mute(reason, owner, since_ns) for (reason, owner), since_ns in self._mutes.items())
+        return tuple(sorted(mutes, key=lambda mute: mute.since_ns))

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What exists: tenants, namespaces, topics, subscriptions with their cursors, policies and dynamic configuration.
+
+Why: the broker asks for these on every connect, so they are answered from memory; and what it has answered to a client
+must survive any crash, so they are changed on disk first.
+Where: the broker reads records here and submits changes; the metadata thread commits them (see `metadata`).
+
+What must hold:
+- The view shows only what is durable. A change appears in it on the loop, right before its `done` is called, so that
+  nobody can answer a client with something that a crash may still take away.
+- Changes happen in the order in which they were submitted, and each sees all earlier ones: what exists is decided
+  against the tables, inside the transaction. Creating what exists succeeds and changes nothing.
+- A change that was answered survives; one that was not yet answered, or was answered with an error of the disk, may
+  or may not. After such an error every change is refused until a restart.
+- Ledger ids are taken in blocks and never come back, whatever crashes: a block is used only in or after the
+  transaction that took it.
+
+Everything but `Catalog.open` and `close`, which block, is called on the loop and returns at once.
+"""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import apsw
+
+from penstock.core.errors import MetadataFailed, SubscriptionNotFound, TopicNotFound
+from penstock.storage.metadata import Change, MetadataFile, close_untouched, open_database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.storage.metadata import Done, Post
+
+    Properties: TypeAlias = Mapping[str, str]
+    Policies: TypeAlias = Mapping[str, Any]  # JSON; what may stand in it is the broker's and the admin port's business
+
+LEDGER_IDS_PER_BLOCK: Final = 1_000
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+# Script i leads from schema version i to i + 1; a released one is never edited.
+_MIGRATIONS: Final = (
+    """
+    create table counters (name text primary key, value integer not null) without rowid;
+    create table tenants (name text primary key, policies text not null) without rowid;
+    create table namespaces (name text primary key, policies text not null) without rowid;
+    create table topics (
+        ledger_id integer primary key,
+        name text not null unique,
+        broker integer not null,
+        created_wall_ms integer not null,
+        first_retained_entry integer not null,
+        properties text not null,
+        policies text not null);
+    create table subscriptions (
+        ledger_id integer not null,
+        name text not null,
+        initial_position text not null,
+        properties text not null,
+        mark_delete integer not null,
+        cursor blob not null,
+        unique (ledger_id, name));
+    create table configuration (name text primary key, value text not null) without rowid;
+    insert into counters values ('next_ledger_id', 1);
+    insert into tenants values ('public', '{}'), ('pulsar', '{}');
+    insert into namespaces values ('public/default', '{}'), ('pulsar/system', '{}');
+    """,
+)
+
+
+# Records are named tuples rather than dataclasses: a hundred thousand of them are made before the broker is ready.
+class TopicRecord(NamedTuple):
+    """A topic, or one partition of one."""
+
+    name: str  # in full: `persistent://tenant/namespace/name`
+    ledger_id: int  # where its entries are in the log; its own for ever, also after it is deleted
+    broker: int  # number of the broker process that serves it
+    created_wall_ms: int
+    properties: Properties  # what its creator attached
+    policies: Policies  # what is set for this topic alone
+    first_retained_entry: int  # entries before this one are gone
+
+
+class StoredCursor(NamedTuple):
+    """A subscription's progress as of its last save."""
+
+    mark_delete: int  # readable by itself, should the rest be damaged
+    encoded: bytes  # what `Cursor.encode` returned
+
+
+class SubscriptionRecord(NamedTuple):
+    """A durable subscription; its progress is `Catalog.cursor`."""
+
+    topic: str
+    name: str
+    initial_position: str  # `earliest` or `latest`, as asked for when it was created
+    properties: Properties = _NOTHING
+
+
+class CursorSave(NamedTuple):
+    """A subscription's progress, to be saved."""
+
+    topic: str
+    subscription: str
+    cursor: StoredCursor
+
+
+class Catalog:
+    """What exists, in memory and on disk.
+
+    Every change takes `done`, called on the loop with None once the change is durable and in the view, or with what
+    went wrong: `MetadataFailed` when the disk refused, or the error named at the method. Mappings handed in are kept:
+    do not change them afterwards.
+    """
+
+    def __init__(self, db: apsw.Connection, post: Post, *, broker: int) -> None:
+        self._broker = broker
+        self._next_ledger_id = self._ledger_ids_stop = 0  # Of the block in use; metadata thread only.
+        self._load(db)
+        self._file = MetadataFile(db, post)
+
+    @classmethod
+    def open(
+        cls, path: Path, post: Post, *, broker: int = 0, exclusive: bool = False, vfs: str | None = None
+    ) -> Catalog:
+        """Open or create the catalog at `path`; blocks until it is recovered and loaded.
+
+        Args:
+            path: the metadata file; its directory exists.
+            post: hands a callable to the loop's thread; all answers come through it.
+            broker: the broker process that topics created here belong to.
+            exclusive: nobody else may open the file until this closes.
+            vfs: the SQLite VFS to reach the disk through; None for the operating system's.
+
+        Raises:
+            MetadataFailed: the file cannot be opened, read or written, or was written by a newer penstock.
+        """
+        db = open_database(path, _MIGRATIONS, exclusive=exclusive, vfs=vfs)
+        try:
+            return cls(db, post, broker=broker)
+        except (apsw.Error, LookupError, TypeError, ValueError) as error:
+            close_untouched(db)
+            raise MetadataFailed(
+                f"{path} is damaged: {type(error).__name__}: {error}; "
+                f"put a copy of it in its place, together with the -wal file beside that copy"
+            ) from error
+
+    @property
+    def failed(self) -> str | None:
+        """Why changes are refused until a restart; None while all is well."""
+        return self._file.failed
+
+    def close(self) -> None:
+        """Commit and answer what was submitted, then close the file. Blocks."""
+        self._file.close()
+
+    # -- reading
+
+    def topic(self, name: str) -> TopicRecord | None:
+        """The topic of this full name."""
+        return self._topics.get(name)
+
+    def topics(self) -> Collection[TopicRecord]:
+        """All topics, as a live view: do not hold it over a turn of the loop."""
+        return self._topics.values()
+
+    def subscriptions(self, topic: str) -> Collection[SubscriptionRecord]:
+        """The durable subscriptions of a topic, as a live view."""
+        return self._subscriptions.get(topic, _NOTHING).values()
+
+    def cursor(self, topic: str, subscription: str) -> StoredCursor | None:
+        """A subscription's progress as of its last durable save."""
+        return self._cursors.get((topic, subscription))
+
+    def tenants(self) -> Mapping[str, Policies]:
+        """Policies of every tenant, by name."""
+        return self._tenants
+
+    def namespaces(self) -> Mapping[str, Policies]:
+        """Policies of every namespace, by `tenant/namespace`."""
+        return self._namespaces
+
+    def configuration(self) -> Mapping[str, str]:
+        """Dynamic configuration: values set at run time, by key."""
+        return self._configuration
+
+    # -- changing
+
+    def put_tenant(self, name: str, policies: Policies, done: Done) -> None:
+        """Create a tenant, or replace its policies."""
+        self._put("tenants", self._tenants, name, policies, done)
+
+    def put_namespace(self, name: str, policies: Policies, done: Done) -> None:
+        """Create a namespace (`tenant/namespace`), or replace its policies."""
+        self._put("namespaces", self._namespaces, name, policies, done)
+
+    def create_topic(self, name: str, *, properties: Properties, created_wall_ms: int, done: Done) -> None:
+        """Create a topic with a ledger of its own; that its namespace exists is for the caller to know.
+
+        If it exists already it stays as it is. Either way `topic(name)` has it when `done` is called without an error.
+        """
+
+        def store(db: apsw.Connection) -> TopicRecord:
+            for row in db.execute(f"{_SELECT_TOPICS} where name = ?", (name,)):
+                return _topic(row)
+            record = TopicRecord(name, self._take_ledger_id(db), self._broker, created_wall_ms, properties, _NOTHING, 0)
+            db.execute(
+                "insert into topics values (?, ?, ?, ?, 0, ?, '{}')",
+                (record.ledger_id, name, record.broker, created_wall_ms, _to_json(properties)),
+            )
+            return record
+
+        def show(record: TopicRecord) -> None:
+            self._topics[name] = record
+
+        self._submit(store, show, done)
+
+    def set_topic_policies(self, name: str, policies: Policies, done: Done) -> None:
+        """Replace what is set for this topic alone. `TopicNotFound` if it does not exist."""
+        self._update_topic(name, "policies", _to_json(policies), {"policies": policies}, done)
+
+    def set_first_retained_entry(self, name: str, entry_id: int, done: Done) -> None:
+        """Record that entries before `entry_id` are gone. `TopicNotFound` if the topic does not exist."""
+        self._update_topic(name, "first_retained_entry", entry_id, {"first_retained_entry": entry_id}, done)
+
+    def delete_topic(self, name: str, done: Done) -> None:
+        """Delete a topic and its subscriptions; its ledger id stays unused. `TopicNotFound` if it is not there."""
+
+        def store(db: apsw.Connection) -> None:
+            ledger_id = _ledger_id(db, name)
+            db.execute("delete from subscriptions where ledger_id = ?", (ledger_id,))
+            db.execute("delete from topics where ledger_id = ?", (ledger_id,))
+
+        def show(_: None) -> None:
+            del self._topics[name]
+            for subscription in self._subscriptions.pop(name, ()):
+                del self._cursors[name, subscription]
+
+        self._submit(store, show, done)
+
+    def create_subscription(self, record: SubscriptionRecord, cursor: StoredCursor, done: Done) -> None:
+        """Create a durable subscription. `TopicNotFound` if its topic does not exist.
+
+        If the subscription exists already, it and its cursor stay as they are.
+        """
+
+        def store(db: apsw.Connection) -> tuple[SubscriptionRecord, StoredCursor]:
+            ledger_id = _ledger_id(db, record.topic)
+            for _, *row in db.execute(
+                f"{_SELECT_SUBSCRIPTIONS} where ledger_id = ? and name = ?", (ledger_id, record.name)
+            ):
+                return _subscription(record.topic, *row)
+            db.execute(
+                "insert into subscriptions values (?, ?, ?, ?, ?, ?)",
+                (ledger_id, record.name, record.initial_position, _to_json(record.properties), *cursor),
+            )
+            return record, cursor
+
+        self._submit(store, self._show_subscription, done)
+
+    def delete_subscription(self, topic: str, name: str, done: Done) -> None:
+        """Delete a durable subscription. `TopicNotFound` or `SubscriptionNotFound` if it is not there."""
+
+        def store(db: apsw.Connection) -> None:
+            db.execute("delete from subscriptions where ledger_id = ? and name = ?", (_ledger_id(db, topic), name))
+            if not db.changes():
+                raise SubscriptionNotFound(topic, name)
+
+        def show(_: None) -> None:
+            del self._subscriptions[topic][name]
+            del self._cursors[topic, name]
+
+        self._submit(store, show, done)
+
+    def save_cursors(self, saves: Sequence[CursorSave], done: Done) -> None:
+        """Save the progress of many subscriptions, all or none. Those that do not exist any more are left out.
+
+        Costs the loop about 1 µs a cursor: hand over some thousands at a time.
+        """
+        rows = [
+            (*save.cursor, self._topics[save.topic].ledger_id, save.subscription)
+            for save in saves
+            if save.topic in self._topics
+        ]
+
+        def store(db: apsw.Connection) -> None:
+            db.executemany(
+                "update subscriptions set mark_delete = ?, cursor = ? where ledger_id = ? and name = ?", rows
+            )
+
+        def show(_: None) -> None:
+            for topic, subscription, cursor in saves:
+                if (topic, subscription) in self._cursors:
+                    self._cursors[topic, subscription] = cursor
+
+        self._submit(store, show, done)
+
+    def set_configuration(self, key: str, value: str | None, done: Done) -> None:
+        """Set a dynamic configuration value, or with None forget it."""
+
+        def store(db: apsw.Connection) -> None:
+            if value is None:
+                db.execute("delete from configuration where name = ?", (key,))
+            else:
+                db.execute("insert or replace into configuration values (?, ?)", (key, value))
+
+        def show(_: None) -> None:
+            if value is None:
+                self._configuration.pop(key, None)
+            else:
+                self._configuration[key] = value
+
+        self._submit(store, show, done)
+
+    # -- inside
+
+    def _load(self, db: apsw.Connection) -> None:
+        """Read everything into the view."""
+        self._tenants = {name: _from_json(text) for name, text in db.execute("select name, policies from tenants")}
+        self._namespaces = {
+            name: _from_json(text) for name, text in db.execute("select name, policies from namespaces")
+        }
+        self._configuration: dict[str, str] = dict(db.execute("select name, value from configuration"))
+        self._topics = {record.name: record for record in map(_topic, db.execute(_SELECT_TOPICS))}
+        self._subscriptions: dict[str, dict[str, SubscriptionRecord]] = {}
+        self._cursors: dict[tuple[str, str], StoredCursor] = {}
+        names = {record.ledger_id: record.name for record in self._topics.values()}
+        for ledger_id, *row in db.execute(_SELECT_SUBSCRIPTIONS):
+            self._show_subscription(_subscription(names[ledger_id], *row))
+
+    def _show_subscription(self, stored: tuple[SubscriptionRecord, StoredCursor]) -> None:
+        record, cursor = stored
+        self._subscriptions.setdefault(record.topic, {})[record.name] = record
+        self._cursors[record.topic, record.name] = cursor
+
+    def _submit(self, store: Callable[[apsw.Connection], Any], show: Callable[[Any], None], done: Done) -> None:
+        self._file.submit(Change(store, show, done))
+
+    def _put(self, table: str, view: dict[str, Policies], name: str, policies: Policies, done: Done) -> None:
+        def store(db: apsw.Connection) -> None:
+            db.execute(f"insert or replace into {table} values (?, ?)", (name, _to_json(policies)))  # noqa: S608 - our names
+
+        def show(_: None) -> None:
+            view[name] = policies
+
+        self._submit(store, show, done)
+
+    def _update_topic(self, name: str, column: str, value: str | int, fields: dict[str, Any], done: Done) -> None:
+        def store(db: apsw.Connection) -> None:
+            db.execute(f"update topics set {column} = ? where name = ?", (value, name))  # noqa: S608 - our names
+            if not db.changes():
+                raise TopicNotFound(name)
+
+        def show(_: None) -> None:
+            self._topics[name] = self._topics[name]._replace(**fields)
+
+        self._submit(store, show, done)
+
+    def _take_ledger_id(self, db: apsw.Connection) -> int:
+        """The next id of the block in use, or of a new block. Metadata thread, inside a transaction."""
+        if self._next_ledger_id == self._ledger_ids_stop:
+            ((self._ledger_ids_stop,),) = db.execute(
+                "update counters set value = value + ? where name = 'next_ledger_id' returning value",
+                (LEDGER_IDS_PER_BLOCK,),
+            )
+            self._next_ledger_id = self._ledger_ids_stop - LEDGER_IDS_PER_BLOCK
+        self._next_ledger_id += 1
+        return self._next_ledger_id - 1
+
+
+_SELECT_TOPICS: Final = (
+    "select name, ledger_id, broker, created_wall_ms, properties, policies, first_retained_entry from topics"
+)
+_SELECT_SUBSCRIPTIONS: Final = (
+    "select ledger_id, name, initial_position, properties, mark_delete, cursor from subscriptions"
+)
+
+
+def _topic(row: tuple[Any, ...]) -> TopicRecord:
+    name, ledger_id, broker, created_wall_ms, properties, policies, first_retained_entry = row
+    return TopicRecord(
+        name, ledger_id, broker, created_wall_ms, _from_json(properties), _from_json(policies), first_retained_entry
+    )
+
+
+def _subscription(
+    topic: str, name: str, initial_position: str, properties: str, mark_delete: int, encoded: bytes
+) -> tuple[SubscriptionRecord, StoredCursor]:
+    record = SubscriptionRecord(topic, name, initial_position, _from_json(properties))
+    return record, StoredCursor(mark_delete, encoded)
+
+
+def _ledger_id(db: apsw.Connection, topic: str) -> int:
+    for (ledger_id,) in db.execute("select ledger_id from topics where name = ?", (topic,)):
+        return int(ledger_id)
+    raise TopicNotFound(topic)
+
+
+def _to_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(dict(value), separators=(",", ":"), sort_keys=True)
+
+
+def _from_json(text: str) -> Mapping[str, Any]:
+    """Most records carry nothing: they share one empty mapping."""
+    return _NOTHING if text == "{}" else json.loads(text)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damage: what on the disk is not as it was written, each piece named and counted once.
+
+Why: an entry that cannot be served any more must not go missing silently. Readers step over it; this book remembers it
+for `penstock doctor` and the metrics, and the index keeps it over restarts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.storage.index import Damage
+
+log = logging.getLogger(__name__)
+
+
+class DamageBook:
+    """All damage met so far. All methods may be called from any thread."""
+
+    def __init__(self, known: Iterable[Damage], *, listed_max: int) -> None:
+        self._lock = threading.Lock()
+        self._listed = dict.fromkeys(known)
+        self._listed_max = listed_max
+        self._unstored: list[Damage] = []
+        self.count = len(self._listed)
+
+    def note(self, damage: Damage) -> None:
+        """Remember a damage, unless it is known."""
+        with self._lock:
+            if damage in self._listed:
+                return
+            self.count += 1
+            if len(self._listed) >= self._listed_max:
+                return
+            self._listed[damage] = None
+            self._unstored.append(damage)
+        log.warning("damage in the entry log: %s", damage.describe())
+
+    def take_unstored(self) -> list[Damage]:
+        """Return what the index does not keep yet."""
+        with self._lock:
+            unstored, self._unstored = self._unstored, []
+            return unstored
+
+    def forget(self, segment_id: int) -> None:
+        """A segment was recycled, and its damage with it."""
+        with self._lock:
+            self._listed = {damage: None for damage in self._listed if damage.segment_id != segment_id}
+
+    def segments(self) -> set[int]:
+        """Return the segments that hold damage."""
+        with self._lock:
+            return {damage.segment_id for damage in self._listed}
+
+    def listed(self) -> list[Damage]:
+        """Return all that is listed, by place."""
+        with self._lock:
+            return sorted(self._listed, key=lambda damage: (damage.segment_id, damage.offset))

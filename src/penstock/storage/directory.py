@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data directory: where everything durable is, and which format it has.
+
+    FORMAT                          one line, `penstock 1`: written before anything else, read before anything else
+    meta.sqlite                     the catalog
+    broker-0/{log,index,lock}       one broker process: its entry log, the log's index files, the lock it holds
+
+Why: a directory outlives the program that wrote it. A penstock that is too old for it, or a path that holds something
+else, must be refused before the first write, with a sentence that names both.
+Where: opened first at start; the catalog and the log are then opened inside.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import ConfigurationError
+from penstock.storage.files import write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.storage.files import Files
+
+FORMAT_VERSION: Final = 1
+
+_FORMAT_NAME: Final = "FORMAT"
+_FORMAT_DRAFT: Final = "FORMAT.new"  # What a crash may leave of the very first start.
+_FORMAT_WORD: Final = "penstock"
+_FORMAT_BYTES_MAX: Final = 64
+# A fresh file system brings this directory along.
+_NOT_OURS_BUT_HARMLESS: Final = {"lost+found"}
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """Where things are."""
+
+    path: Path
+
+    @property
+    def metadata(self) -> Path:
+        """The catalog's file."""
+        return self.path / "meta.sqlite"
+
+    def broker(self, number: int) -> Path:
+        """What belongs to one broker process: `log`, `index` and `lock`."""
+        return self.path / f"broker-{number}"
+
+
+def open_data_directory(path: Path, files: Files, *, brokers: int = 1) -> DataDirectory:
+    """Open the data directory at `path`, or lay it out if there is nothing yet.
+
+    Raises:
+        ConfigurationError: it cannot be created, read or written, belongs to something else, or is of a format that
+            this penstock does not know.
+    """
+    directory = DataDirectory(path)
+    with _explained(path):
+        files.make_directory(path)
+        names = set(files.names(path))
+        if _FORMAT_NAME in names:
+            _check_format(path, files)
+        else:
+            _check_empty(path, names)
+            _write_format(path, files)
+        for number in range(brokers):
+            for part in ("log", "index"):
+                files.make_directory(directory.broker(number) / part)
+    return directory
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"data directory {path} cannot be used: {error.strerror or error}; "
+            f"give penstock a directory that it may create, read and write"
+        ) from error
+
+
+def _check_format(path: Path, files: Files) -> None:
+    file = files.open(path / _FORMAT_NAME)  # Opens for writing too: a read-only directory shows here, by its name.
+    try:
+        text = file.read(_FORMAT_BYTES_MAX, 0).decode(errors="replace")
+    finally:
+        file.close()
+    word, _, version = text.strip().partition(" ")
+    if word != _FORMAT_WORD or not version.isdecimal():
+        raise ConfigurationError(
+            f"{path / _FORMAT_NAME} reads {text!r}, not `{_FORMAT_WORD} {FORMAT_VERSION}`: damaged?"
+        )
+    if int(version) > FORMAT_VERSION:
+        raise ConfigurationError(
+            f"data directory {path} has format `{text.strip()}`, and this penstock knows formats up to "
+            f"`{_FORMAT_WORD} {FORMAT_VERSION}`; start it with the newer penstock that wrote it"
+        )
+
+
+def _check_empty(path: Path, names: set[str]) -> None:
+    foreign = sorted(names - {_FORMAT_DRAFT} - _NOT_OURS_BUT_HARMLESS)
+    if foreign:
+        raise ConfigurationError(
+            f"{path} is not a penstock data directory: it has no {_FORMAT_NAME} file but holds {foreign[0]!r}; "
+            f"give penstock an empty directory or one of its own"
+        )
+
+
+def _write_format(path: Path, files: Files) -> None:
+    """Under another name first: a FORMAT file that exists is whole."""
+    draft = files.open(path / _FORMAT_DRAFT, create=True)
+    try:
+        draft.truncate(0)
+        write_all(draft, [f"{_FORMAT_WORD} {FORMAT_VERSION}\n".encode()], 0)
+        draft.sync()
+    finally:
+        draft.close()
+    files.rename(path / _FORMAT_DRAFT, path / _FORMAT_NAME)
+    files.sync_directory(path)

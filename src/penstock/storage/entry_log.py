@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry log: one per broker process, shared by all its topics; durable before anybody is told so.
+
+    append ── journal thread ── segment files
+    read ──── index ─────────── segment files          (reader threads)
+    trim ──── tidier thread ─── recycled segments
+
+Where: the broker appends what a read brought and gets its `done` after the sync; readers catch up from here; retention
+trims. Opening recovers whatever a crash left. `docs/internals/entry-log.md` tells how, and draws the format.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import apsw
+
+from penstock.storage.damage import DamageBook
+from penstock.storage.index import Damage
+from penstock.storage.journal import AppendRun, Journal, Placed, SegmentWriter
+from penstock.storage.limits import LogLimits
+from penstock.storage.opening import cut_segment, open_directory
+from penstock.storage.reader import Batch, Reader, ReadResult
+from penstock.storage.tidier import Tidier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.core.clock import Clock
+    from penstock.core.errors import PenstockError
+    from penstock.storage.files import Files
+    from penstock.storage.opening import Opened
+
+__all__ = ["AppendRun", "Batch", "Damage", "EntryLog", "LogHealth", "LogLimits", "LogStats", "ReadResult"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogHealth:
+    """Whether publishers can be served, and if not, why."""
+
+    read_only: str | None  # the reason, once a write or a sync has failed; only a restart leaves this state
+    stalled: bool  # the commit underway takes too long: mute publishers until it is through
+
+    @property
+    def ok(self) -> bool:
+        """Say whether appends can be expected to succeed soon."""
+        return self.read_only is None and not self.stalled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStats:
+    """Counters since the log was opened, and sizes now."""
+
+    bytes_appended: int
+    entries_appended: int
+    commits: int
+    sync_ns_total: int
+    sync_ns_max: int
+    queued_bytes: int
+    segments: int
+    spares: int
+    retained_bytes: int  # of sealed segments, up to their last block
+    live_bytes: int  # of entries in sealed segments that were not trimmed
+    moved_bytes: int
+    recycled: int
+    damaged: int
+
+
+class EntryLog:
+    """The log of one broker process. `read` may be called from any thread; everything else belongs to the loop."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        limits: LogLimits,
+        clock: Clock,
+        post: Callable[[Callable[[], None]], None],
+        nonce: Callable[[], int],
+    ) -> None:
+        """Use `open`."""
+        self._opened = opened
+        self._limits = limits
+        self._post = post
+        self._nonce = nonce
+        self._store, self._index = opened.store, opened.index
+        self._damage = DamageBook(opened.damage, listed_max=limits.damage_listed_max)
+        self._reader = Reader(self._store, self._index, limits, self._damage.note)
+        self._journal = Journal(limits=limits, clock=clock, post=post, roll=self._roll, committed=self._committed)
+        self._tidier = Tidier(
+            store=self._store,
+            index=self._index,
+            reader=self._reader,
+            limits=limits,
+            damage=self._damage,
+            append=self._append_soon,
+        )
+        self._writer: SegmentWriter | None = None  # the journal's; None until the first append
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        files: Files,
+        limits: LogLimits,
+        post: Callable[[Callable[[], None]], None],
+        *,
+        clock: Clock,
+        nonce: Callable[[], int] | None = None,
+        index_vfs: str | None = None,
+        background: bool = True,
+    ) -> EntryLog:
+        """Lock and recover the log in `directory`, and start its threads.
+
+        `post` hands a callable to the loop. `nonce` draws 64 random bits for a new segment. `index_vfs` names an SQLite
+        VFS for the index. Without `background`, housekeeping is done only when `tidy` is called. Raises
+        DataDirectoryLocked, OSError.
+        """
+        opened = open_directory(directory, files, limits, index_vfs=index_vfs)
+        entry_log = cls(opened, limits, clock, post, nonce or partial(secrets.randbits, 64))
+        entry_log._journal.start()
+        if background:
+            entry_log._tidier.start()
+            entry_log._tidier.wake()
+        return entry_log
+
+    def close(self) -> None:
+        """Write and sync what was appended, stop the threads, let go of the directory.
+
+        Completions are still posted, so the loop must take them afterwards; nothing may be appended or read any more.
+        """
+        self._tidier.close()
+        self._journal.close()
+        if self._writer is not None:
+            if self._journal.failure is None:
+                self._leave_sealed(self._writer)
+            self._store.give_back(self._writer.opened)
+        self._store.close()
+        self._index.sealed.close()
+        self._opened.lock.release()
+
+    def _leave_sealed(self, writer: SegmentWriter) -> None:
+        """Spare the next start the scan, and the disk the rest of the last segment."""
+        self._index.seal(writer.segment_id)
+        try:
+            cut_segment(writer.opened.file, writer.end, self._limits)
+            self._index.store_sealed()
+            self._index.store_trims()
+            self._index.sealed.add_damage(self._damage.take_unstored())
+        except (OSError, apsw.Error) as error:
+            log.warning("the next start will scan the last segment, for its index could not be stored: %s", error)
+
+    # ----------------------------------------------------------------------------------------------------- appending
+
+    def append(self, run: AppendRun) -> None:
+        """Queue a run. Its `done` is called on the loop once it is durable, or is sure never to be."""
+        assert run.block_bytes <= self._limits.segment_bytes, "a run must fit a segment"
+        self._journal.append(run)
+
+    def _append_soon(self, run: AppendRun) -> None:
+        """Queue a run from another thread than the loop."""
+        self._post(partial(self.append, run))
+
+    def _roll(self, full: SegmentWriter | None) -> SegmentWriter:
+        """On the journal thread: seal the full segment and begin the next. Raises OSError (ENOSPC)."""
+        previous = self._opened.previous
+        if full is not None:
+            previous = (full.segment_id, full.end)
+            self._index.seal(full.segment_id)
+            self._store.give_back(full.opened)
+            self._writer = None
+        segment_id = self._store.take()
+        opened = self._store.lend(segment_id)
+        assert opened is not None
+        self._index.begin(segment_id)
+        self._writer = SegmentWriter(
+            opened, segment_id=segment_id, nonce=self._nonce(), size=self._limits.segment_bytes, previous=previous
+        )
+        self._tidier.wake()
+        return self._writer
+
+    def _committed(self, writer: SegmentWriter, placed: list[Placed]) -> None:
+        """On the journal thread: blocks are durable, so they may be read."""
+        self._index.committed(writer.segment_id, placed)
+        half = writer.size // 2
+        if placed[0].offset < half <= writer.end:
+            self._tidier.wake()  # It makes the next segment ready before this one is full.
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def read(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> ReadResult:
+        """Read entries of a ledger from `entry_id` on, in order. Blocks; call it from any thread but the loop.
+
+        Returns at least one entry if there is one, else at most `bytes_max` bytes and `entries_max` entries. Entries
+        below the trim point are passed over; damaged and missing ones are too, but named. Raises IndexDamaged.
+        """
+        return self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
+
+    def last_entry(self, ledger_id: int) -> int:
+        """Return the id of the ledger's last durable entry, trimmed or not; -1 if it never had one."""
+        return self._index.last_entry(ledger_id)
+
+    def ledgers(self) -> set[int]:
+        """Return the ledgers of which entries are retained. For a start: drop those nobody knows. Asks the disk."""
+        return self._index.ledgers()
+
+    # ----------------------------------------------------------------------------------------------------- reclaiming
+
+    def trim(self, ledger_id: int, before_entry: int) -> None:
+        """Give up the entries below `before_entry`. Their space comes back in the background, by whole segments.
+
+        The log does not keep trim points: make this one durable first, and give it again after each start. It also
+        says that those ids were used, which nobody else may remember by then.
+        """
+        if self._index.trim(ledger_id, before_entry):
+            self._tidier.wake()
+
+    def drop(self, ledger_id: int) -> None:
+        """Give up a ledger, once everything appended before is settled. Its id must never be used again."""
+
+        def settled(_run: AppendRun, _error: PenstockError | None) -> None:
+            self._index.drop(ledger_id)
+            self._tidier.wake()
+
+        self.append(AppendRun(groups=[], offsets=[], lengths=[], message_counts=None, data=b"", done=settled))
+
+    def tidy(self) -> None:
+        """Do the housework now. Blocks; never call it on the loop. Raises OSError, apsw.Error, IndexDamaged."""
+        self._tidier.tidy()
+
+    # ------------------------------------------------------------------------------------------------------ reporting
+
+    @property
+    def health(self) -> LogHealth:
+        """Return whether publishers can be served."""
+        return LogHealth(read_only=self._journal.failure, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
+
+    def damage(self) -> list[Damage]:
+        """Return the damage met so far, in this run and earlier ones, up to `damage_listed_max`."""
+        return self._damage.listed()
+
+    def stats(self) -> LogStats:
+        """Return counters and sizes."""
+        journal, sealed = self._journal.stats, list(self._index.sealed.segments.values())
+        return LogStats(
+            bytes_appended=journal.bytes_appended,
+            entries_appended=journal.entries_appended,
+            commits=journal.commits,
+            sync_ns_total=journal.sync_ns_total,
+            sync_ns_max=journal.sync_ns_max,
+            queued_bytes=self._journal.queued_bytes,
+            segments=self._index.segments(),
+            spares=self._store.spares,
+            retained_bytes=sum(row.bytes for row in sealed),
+            live_bytes=sum(row.live_bytes for row in sealed),
+            moved_bytes=self._tidier.moved_bytes,
+            recycled=self._tidier.recycled,
+            damaged=self._damage.count,
+        )

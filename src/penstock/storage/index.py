@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Index: which entries lie in which blocks of a segment. Derived data; the log can always tell it again.
+
+The index has two halves, split where a segment is sealed. This is the one in memory: the segment being written, and
+sealed ones until their rows are stored (`penstock.storage.sealed_index`). So resident memory and open files follow
+neither the entries retained nor the number of topics.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+class IndexDamaged(Exception):
+    """The index says something that cannot be; rebuild it from the log."""
+
+
+class Span(NamedTuple):
+    """Consecutive entries of one ledger in one block."""
+
+    first_entry: int
+    entries: int
+    block_offset: int
+    block_bytes: int
+    entry_bytes: int  # of these entries together
+
+    @property
+    def end_entry(self) -> int:
+        """Return the entry id behind the last one."""
+        return self.first_entry + self.entries
+
+
+class Stretch(NamedTuple):
+    """Where consecutive entries of one ledger lie in one segment."""
+
+    segment_id: int
+    ledger_id: int
+    spans: Sequence[Span]  # ascending, without gaps, at least one
+
+    @property
+    def first_entry(self) -> int:
+        """Return the first entry id."""
+        return self.spans[0].first_entry
+
+    @property
+    def last_entry(self) -> int:
+        """Return the last entry id."""
+        return self.spans[-1].end_entry - 1
+
+    @property
+    def entry_bytes(self) -> int:
+        """Return the length of all its entries."""
+        return sum(span.entry_bytes for span in self.spans)
+
+
+class Damage(NamedTuple):
+    """Something on disk that is not as it was written. What is known of its name is given."""
+
+    segment_id: int
+    offset: int
+    bytes: int
+    ledger_id: int | None
+    entry_id: int | None
+    reason: str
+
+    def describe(self) -> str:
+        """Return a sentence for people."""
+        name = "unknown entries" if self.ledger_id is None else f"entry {self.ledger_id}:{self.entry_id}"
+        return f"{name}, {self.bytes} bytes at {self.offset} of segment {self.segment_id:x}: {self.reason}"
+
+
+def at_or_after(spans: Sequence[Span], entry_id: int) -> int:
+    """Return the index of the span that holds `entry_id`, or of the first one behind it."""
+    index = bisect_right(spans, entry_id, key=_first_entry)
+    return index - 1 if index and spans[index - 1].end_entry > entry_id else index
+
+
+def _first_entry(span: Span) -> int:
+    return span.first_entry
+
+
+class SegmentIndex:
+    """Where the entries of one segment lie, in memory. Its owner guards it with a lock."""
+
+    def __init__(self, segment_id: int) -> None:
+        self.segment_id = segment_id
+        self.bytes = 0
+        self.entries = 0
+        self.ledgers: dict[int, list[Span]] = {}
+
+    def add_block(self, offset: int, size: int, groups: Iterable[tuple[int, int, int]], lengths: Sequence[int]) -> None:
+        """Learn of a block: what a table's groups and lengths say."""
+        row = 0
+        for ledger_id, first_entry, count in groups:
+            self.add(ledger_id, Span(first_entry, count, offset, size, sum(lengths[row : row + count])))
+            row += count
+        self.entries += row
+        self.bytes = offset + size
+
+    def add(self, ledger_id: int, span: Span) -> None:
+        """Learn of one span. Entries moved here from an older segment may come out of order."""
+        spans = self.ledgers.setdefault(ledger_id, [])
+        last = spans[-1] if spans else None
+        if last is None or last.end_entry < span.first_entry:
+            spans.append(span)
+        elif last.end_entry > span.first_entry:
+            insort(spans, span)
+        elif last.block_offset == span.block_offset:  # Interleaved ledgers: one span per block is enough.
+            spans[-1] = last._replace(
+                entries=last.entries + span.entries, entry_bytes=last.entry_bytes + span.entry_bytes
+            )
+        else:
+            spans.append(span)
+
+    def stretches(self, trimmed: Mapping[int, int]) -> Iterator[Stretch]:
+        """Yield what is to be remembered of this segment: stretches that reach beyond their ledger's trim point."""
+        for ledger_id, spans in self.ledgers.items():
+            begin = 0
+            keep_from = trimmed.get(ledger_id, 0)
+            for end in range(1, len(spans) + 1):
+                if end < len(spans) and spans[end].first_entry == spans[end - 1].end_entry:
+                    continue
+                if spans[end - 1].end_entry > keep_from:
+                    yield Stretch(self.segment_id, ledger_id, spans[begin:end])
+                begin = end

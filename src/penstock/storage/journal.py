@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Journal: the thread that writes runs of entries to the log and says when they are durable.
+
+Why a thread: a sync takes milliseconds in which the event loop can decode the next reads. Why groups: everything that
+queued up during one sync shares the next one.
+
+    append (loop) → queue → gather → one gathered write → one sync → index → post → done(run, None), in order (loop)
+
+A failure is final. After a write or a sync went wrong nobody knows what is on the disk, so the journal answers this and
+every later run with an error and writes nothing more until the process was restarted and recovered what is there. A
+sync is never tried again on the same file: the kernel forgets the error once it has told it, and would then claim
+success for pages it dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.errors import PersistenceFailed, StorageReadOnly
+from penstock.storage.files import write_all
+from penstock.storage.records import HEADER_BYTES, Stamp, block_bytes, encode_block, encode_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.checksum import Buffer
+    from penstock.core.clock import Clock
+    from penstock.core.errors import PenstockError
+    from penstock.storage.limits import LogLimits
+    from penstock.storage.segment import OpenSegment
+
+log = logging.getLogger(__name__)
+
+
+class AppendRun:
+    """Entries to be appended together: what one read of one connection brought.
+
+    Shapes: `groups` names (ledger id, first entry id, count); the rows of `offsets`, `lengths` and `message_counts`
+    follow in the order of the groups. One group per ledger costs least. Entry i is `data[offsets[i]:][:lengths[i]]`;
+    bytes between entries are stored too, and harmless. `data` must not change until `done` was called.
+
+    `done(run, error)` is called on the loop, in the order of the appends. With an error, nothing of the run was
+    acknowledged: after a crash it may be there or not.
+
+    A run without groups writes nothing; its `done` says that everything appended before it is settled.
+    """
+
+    __slots__ = ("data", "done", "groups", "lengths", "message_counts", "offsets")
+
+    def __init__(
+        self,
+        *,
+        groups: list[tuple[int, int, int]],
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+        message_counts: Sequence[int] | None,
+        data: Buffer,
+        done: Callable[[AppendRun, PenstockError | None], None],
+    ) -> None:
+        self.groups = groups
+        self.offsets = offsets
+        self.lengths = lengths
+        self.message_counts = message_counts
+        self.data = data
+        self.done = done
+
+    @property
+    def block_bytes(self) -> int:
+        """Return what this run takes in a segment."""
+        if not self.groups:
+            return 0
+        return block_bytes(
+            len(self.groups), len(self.offsets), len(self.data), has_message_counts=self.message_counts is not None
+        )
+
+
+class Placed(NamedTuple):
+    """A run and the block it was written as."""
+
+    run: AppendRun
+    offset: int
+    block_bytes: int
+
+
+class SegmentWriter:
+    """The open end of the log: one segment, written from its beginning until it is full."""
+
+    def __init__(
+        self, opened: OpenSegment, *, segment_id: int, nonce: int, size: int, previous: tuple[int, int]
+    ) -> None:
+        self.opened = opened
+        self._file = opened.file
+        self.segment_id = segment_id
+        self.size = size
+        self.end = 0  # Written up to here ...
+        self.synced = 0  # ... durable up to here ...
+        self.marked = 0  # ... and said so up to here.
+        self._nonce = nonce
+        self._previous_id, self._previous_end = previous
+
+    def fits(self, block_size: int) -> bool:
+        """Say whether a block of this size has room here."""
+        return self.end + block_size <= self.size
+
+    def write(self, runs: Sequence[AppendRun]) -> list[Placed]:
+        """Write `runs` behind one another in one gathered write. Raises OSError."""
+        buffers: list[Buffer] = []
+        placed = []
+        stamp, offset = self._stamp(), self.end
+        for run in runs:
+            if run.groups:
+                front, back = encode_block(
+                    stamp, offset, run.groups, run.offsets, run.lengths, run.message_counts, run.data
+                )
+                buffers += (front, run.data, back)
+                size = 2 * len(front) + len(run.data)
+                placed.append(Placed(run, offset, size))
+                offset += size
+        if buffers:
+            write_all(self._file, buffers, self.end)
+            self.end = offset
+        return placed
+
+    def sync(self) -> None:
+        """Make what was written durable. Raises OSError: then never call it again."""
+        self._file.sync()
+        self.synced = self.end
+
+    def mark(self) -> None:
+        """Leave word that everything here is durable, where the next block will be written over it."""
+        if self.fits(HEADER_BYTES):
+            write_all(self._file, [encode_mark(self._stamp(), self.end)], self.end)
+        self.marked = self.synced
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self.segment_id, self._nonce, self.synced, self._previous_id, self._previous_end)
+
+
+class JournalStats:
+    """Plain counters, written by the journal thread only."""
+
+    __slots__ = ("bytes_appended", "commits", "entries_appended", "sync_ns_max", "sync_ns_total")
+
+    def __init__(self) -> None:
+        self.bytes_appended = 0
+        self.entries_appended = 0
+        self.commits = 0
+        self.sync_ns_total = 0
+        self.sync_ns_max = 0
+
+
+class Journal:
+    """The journal thread and its queue."""
+
+    def __init__(
+        self,
+        *,
+        limits: LogLimits,
+        clock: Clock,
+        post: Callable[[Callable[[], None]], None],
+        roll: Callable[[SegmentWriter | None], SegmentWriter],
+        committed: Callable[[SegmentWriter, list[Placed]], None],
+    ) -> None:
+        """Prepare; `start` begins.
+
+        `roll(full)` gives the next segment to write, and may raise OSError. `committed` learns of durable blocks, on
+        the journal thread, before their `done` is posted.
+        """
+        self._limits = limits
+        self._clock = clock
+        self._post = post
+        self._roll = roll
+        self._committed = committed
+        self._queue: SimpleQueue[AppendRun | None] = SimpleQueue()
+        self._carried: AppendRun | None = None
+        self._stopping = False
+        self._writer: SegmentWriter | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-journal", daemon=True)
+        self._commit_began_ns = 0
+        self.stats = JournalStats()
+        self.failure: str | None = None
+        self.queued_bytes = 0  # Counted on the loop only: added to by append, taken from by done.
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def append(self, run: AppendRun) -> None:
+        """Queue a run. Loop only."""
+        self.queued_bytes += len(run.data)
+        self._queue.put(run)
+
+    def close(self) -> None:
+        """Write what is queued, then end the thread."""
+        self._queue.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def stalled_ns(self) -> int:
+        """Return how long the commit underway has taken; 0 when there is none."""
+        began_ns = self._commit_began_ns
+        return self._clock.monotonic_ns() - began_ns if began_ns else 0
+
+    def _run(self) -> None:
+        while not self._stopping:
+            runs = self._gather()
+            if self.failure is not None:
+                self._settle(runs, StorageReadOnly(self.failure))
+            elif self._attempt(partial(self._commit, runs)):
+                self._settle(runs, None)
+                self._attempt(self._rest)
+            else:
+                self._settle(runs, PersistenceFailed(f"the entries were not stored: {self.failure}"))
+        if self.failure is None:
+            self._attempt(self._finish)
+
+    def _gather(self) -> list[AppendRun]:
+        """Wait for a run, then take what else is queued and fits into the same segment and commit."""
+        first = self._carried or self._queue.get()
+        self._carried = None
+        if first is None:
+            self._stopping = True
+            return []
+        runs, size = [first], first.block_bytes
+        room = min(self._limits.commit_bytes_max, self._limits.segment_bytes)
+        if self._writer is not None and self._writer.fits(size):
+            room = min(room, self._writer.size - self._writer.end)
+        while size < room:
+            try:
+                run = self._queue.get_nowait()
+            except Empty:
+                break
+            if run is None:
+                self._stopping = True
+                break
+            size += run.block_bytes
+            if size > room:
+                self._carried = run
+                break
+            runs.append(run)
+        return runs
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        """Take a step; if it fails, become read-only. The thread outlives its own bugs: somebody has to answer."""
+        try:
+            step()
+        except OSError as error:
+            self.failure = f"{error.strerror or error} (errno {error.errno})"
+        except Exception as error:
+            log.exception("the journal met an error of its own")
+            self.failure = f"internal error: {error!r}"
+        if self.failure is None:
+            return True
+        self._commit_began_ns = 0
+        log.error("the entry log is read-only from now on: %s", self.failure)
+        return False
+
+    def _commit(self, runs: list[AppendRun]) -> None:
+        """Make one group durable and readable. Raises OSError."""
+        self._commit_began_ns = self._clock.monotonic_ns()
+        writer = self._writer_for(runs[0].block_bytes if runs else 0)
+        placed = writer.write(runs)
+        if placed:
+            if not self._limits.relaxed:
+                self._sync(writer)
+            self.stats.commits += 1
+            self.stats.bytes_appended += writer.end - placed[0].offset
+            self.stats.entries_appended += sum(len(run.offsets) for run in runs)
+            self._committed(writer, placed)
+        self._commit_began_ns = 0
+
+    def _writer_for(self, block_size: int) -> SegmentWriter:
+        """Return the segment that the next block goes to, and finish the one that has no room for it."""
+        writer = self._writer
+        if writer is None or not writer.fits(block_size):
+            if writer is not None and writer.synced < writer.end:
+                writer.sync()  # Relaxed, too: blocks of the next segment vouch for this one.
+            writer = self._writer = self._roll(writer)
+        return writer
+
+    def _sync(self, writer: SegmentWriter) -> None:
+        before_ns = self._clock.monotonic_ns()
+        writer.sync()
+        took_ns = self._clock.monotonic_ns() - before_ns
+        self.stats.sync_ns_total += took_ns
+        self.stats.sync_ns_max = max(self.stats.sync_ns_max, took_ns)
+
+    def _rest(self) -> None:
+        """Before waiting for more, leave a mark: after a kill it tells what was acknowledged to the byte."""
+        writer = self._writer
+        if self._carried is None and self._queue.empty() and writer is not None and writer.marked < writer.synced:
+            writer.mark()
+
+    def _finish(self) -> None:
+        """Leave the log so that the next start knows that all of it is durable."""
+        writer = self._writer
+        if writer is not None and writer.end:
+            if writer.synced < writer.end:
+                writer.sync()
+            writer.mark()
+            writer.sync()
+
+    def _settle(self, runs: list[AppendRun], error: PenstockError | None) -> None:
+        if runs:
+            self._post(partial(self._tell, runs, error))
+
+    def _tell(self, runs: list[AppendRun], error: PenstockError | None) -> None:
+        """On the loop: tell each run's owner how it went."""
+        for run in runs:
+            self.queued_bytes -= len(run.data)
+            try:
+                run.done(run, error)
+            except Exception:  # One owner's bug must not keep the others from hearing.
+                log.exception("a completed append could not be handled")

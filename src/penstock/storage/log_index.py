@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole index of a log: both halves, and how far each ledger is written and trimmed.
+
+Where: the journal adds durable blocks, readers ask where an entry is, the loop trims and drops, the tidier moves sealed
+segments from the half in memory to the stored one. One lock, held for moments and never across a disk access, joins
+them; SQLite is asked outside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.storage.index import SegmentIndex, at_or_after
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.storage.index import Span
+    from penstock.storage.journal import Placed
+    from penstock.storage.sealed_index import SealedIndex
+
+
+class Plan(NamedTuple):
+    """What to read next: consecutive spans of one ledger in one segment."""
+
+    segment_id: int
+    spans: list[Span]
+
+
+class LogIndex:
+    """Where every readable entry is. All methods may be called from any thread."""
+
+    def __init__(self, sealed: SealedIndex) -> None:
+        self.sealed = sealed
+        self._lock = threading.Lock()
+        self._growing: dict[int, SegmentIndex] = {}  # Oldest first; the last one may be the segment being written.
+        self._full: list[int] = []  # Of these, the ones sealed but not yet stored.
+        self._last_entries = sealed.last_entries
+        self._trimmed: dict[int, int] = {}
+        self._trims_pending: dict[int, int] = {}
+        self._drops_pending: set[int] = set()
+
+    # ------------------------------------------------------------------------------------------------------- growing
+
+    def begin(self, segment_id: int) -> None:
+        """A segment begins to be written."""
+        with self._lock:
+            self._growing[segment_id] = SegmentIndex(segment_id)
+
+    def committed(self, segment_id: int, placed: Iterable[Placed]) -> None:
+        """Blocks became durable; from now on they are read."""
+        with self._lock:
+            growing, last_entries = self._growing[segment_id], self._last_entries
+            for run, offset, size in placed:
+                growing.add_block(offset, size, run.groups, run.lengths)
+                for ledger_id, first_entry, count in run.groups:
+                    last = first_entry + count - 1
+                    if last > last_entries.get(ledger_id, -1):
+                        last_entries[ledger_id] = last
+
+    def seal(self, segment_id: int) -> None:
+        """A segment is full: nothing is added to it any more."""
+        with self._lock:
+            self._full.append(segment_id)
+
+    def recovered(self, segment: SegmentIndex) -> None:
+        """Take what recovery found in a segment, sealed."""
+        with self._lock:
+            self._growing[segment.segment_id] = segment
+            self._full.append(segment.segment_id)
+            for ledger_id, spans in segment.ledgers.items():
+                self._last_entries[ledger_id] = max(self._last_entries.get(ledger_id, -1), spans[-1].end_entry - 1)
+
+    def store_sealed(self) -> None:
+        """Move sealed segments to the stored half. Raises apsw.Error; then they stay where they are."""
+        while self._full:
+            with self._lock:
+                segment = self._growing[self._full[0]]
+                trimmed = dict(self._trimmed)
+                last_entries = {ledger_id: self._last_entries.get(ledger_id, -1) for ledger_id in segment.ledgers}
+            self.sealed.add_segment(segment, trimmed, last_entries)
+            with self._lock:
+                del self._growing[self._full.pop(0)]
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def last_entry(self, ledger_id: int) -> int:
+        """Return the last durable entry id of a ledger, -1 when it has none."""
+        return self._last_entries.get(ledger_id, -1)
+
+    def first_wanted(self, ledger_id: int) -> int:
+        """Return the trim point of a ledger: entries below are not served."""
+        return self._trimmed.get(ledger_id, 0)
+
+    def ledgers(self) -> set[int]:
+        """Return the ledgers of which entries are retained."""
+        with self._lock:
+            growing = {ledger_id for segment in self._growing.values() for ledger_id in segment.ledgers}
+        return growing | self.sealed.ledgers()
+
+    def plan(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> Plan | None:
+        """Return where the entry, or else the next one there is, lies, and what follows it in the same segment.
+
+        Returns spans of about `bytes_max` and `entries_max`, at least one. None: nothing is there. Raises IndexDamaged.
+        """
+        nearest: Plan | None = None
+        with self._lock:
+            for segment_id, segment in self._growing.items():
+                spans = segment.ledgers.get(ledger_id)
+                plan = spans and _plan(segment_id, spans, entry_id, bytes_max, entries_max)
+                nearest = _nearer(nearest, plan or None)
+        if nearest is not None and nearest.spans[0].first_entry <= entry_id:
+            return nearest
+        stretch = self.sealed.find(ledger_id, entry_id)
+        if stretch is None:
+            return nearest
+        return _nearer(nearest, _plan(stretch.segment_id, stretch.spans, entry_id, bytes_max, entries_max))
+
+    def segments(self) -> int:
+        """Return how many segments hold entries."""
+        with self._lock:
+            return len(self._growing.keys() | self.sealed.segments.keys())
+
+    # ------------------------------------------------------------------------------------------ trimming and dropping
+
+    def trim(self, ledger_id: int, before_entry: int) -> bool:
+        """Give up the entries below `before_entry`; False if they were given up before."""
+        with self._lock:
+            if before_entry <= self._trimmed.get(ledger_id, 0):
+                return False
+            self._trimmed[ledger_id] = before_entry
+            # Ids that were trimmed existed: never give them out again, even when no trace of them is left.
+            self._last_entries[ledger_id] = max(self._last_entries.get(ledger_id, -1), before_entry - 1)
+            self._trims_pending[ledger_id] = before_entry
+            return True
+
+    def drop(self, ledger_id: int) -> None:
+        """Give up a whole ledger."""
+        with self._lock:
+            self._forget(ledger_id)
+            self._drops_pending.add(ledger_id)
+
+    def _forget(self, ledger_id: int) -> None:
+        for segment in self._growing.values():
+            segment.ledgers.pop(ledger_id, None)
+        for known in (self._last_entries, self._trimmed, self._trims_pending):
+            known.pop(ledger_id, None)
+
+    def store_trims(self) -> None:
+        """Carry pending trims and drops over to the stored half. Raises apsw.Error; then they stay pending."""
+        with self._lock:
+            trims, self._trims_pending = self._trims_pending, {}
+            drops, self._drops_pending = self._drops_pending, set()
+            for ledger_id in drops:
+                self._forget(ledger_id)  # Again: a copy of it may have been on its way from an older segment.
+        try:
+            if trims:
+                self.sealed.trim(trims)
+            if drops:
+                self.sealed.drop(drops)
+        except BaseException:
+            with self._lock:
+                self._trims_pending = trims | self._trims_pending
+                self._drops_pending |= drops
+            raise
+
+
+def _plan(segment_id: int, spans: Sequence[Span], entry_id: int, bytes_max: int, entries_max: int) -> Plan | None:
+    begin = end = at_or_after(spans, entry_id)
+    size = count = 0
+    while end < len(spans) and size < bytes_max and count < entries_max:
+        span = spans[end]
+        if end > begin and span.first_entry > spans[end - 1].end_entry:
+            break  # What is missing here may lie in another segment.
+        size += span.entry_bytes
+        count += span.entries
+        end += 1
+    return Plan(segment_id, list(spans[begin:end])) if end > begin else None
+
+
+def _nearer(one: Plan | None, other: Plan | None) -> Plan | None:
+    if one is None or other is None:
+        return one or other
+    return other if other.spans[0].first_entry < one.spans[0].first_entry else one

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata file and the thread that commits to it: SQLite, many changes to one sync.
+
+Why: a change may be answered only when it is durable, and a sync costs a millisecond or more. So changes wait in a
+queue while the previous commit syncs, and all that wait become one transaction: creating ten thousand topics at once
+costs a dozen syncs, and the event loop waits for none of them.
+Where: under the catalog, which says what a change does to the tables and to its view; only this module knows SQLite.
+
+What must hold:
+- Answers are posted to the loop in the order in which changes were submitted, each after the sync of its commit.
+- A failed statement, commit or checkpoint is final: the connection is closed without another write, every later
+  change is refused, and only a restart, which reads the file anew, leaves that state. A kernel that failed a sync may
+  have dropped the pages and report success on the next try, so no sync is ever retried.
+- Checkpoints are asked for here, never left to SQLite, which would swallow their failed syncs.
+- Opening copies the write-ahead log into the main file and syncs it before anything is answered. Pages that an
+  earlier process wrote but failed to sync would otherwise be trusted because the page cache still shows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import apsw
+
+from penstock.core.errors import MetadataFailed, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    Done: TypeAlias = Callable[[PenstockError | None], None]
+    Post: TypeAlias = Callable[[Callable[[], None]], None]
+
+# One answered commit takes a turn of the event loop: a thousand answers take about a millisecond of it.
+CHANGES_PER_COMMIT_MAX: Final = 1_000
+# SQLite's own default: the write-ahead log is copied into the main file whenever it has grown by 4 MiB.
+WAL_PAGES_MAX: Final = 1_000
+# How long another process may keep the file locked before that is an error.
+BUSY_WAIT_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something to be made durable.
+
+    Attributes:
+        store: writes it, on the metadata thread, inside a transaction shared with others. It may raise a
+            `PenstockError` that fails this change alone, but only before it has written anything.
+        show: takes what `store` returned into the view, on the loop, once it is durable.
+        done: told the outcome, on the loop, after `show`.
+    """
+
+    store: Callable[[apsw.Connection], Any]
+    show: Callable[[Any], None]
+    done: Done
+
+
+class MetadataFile:
+    """An open metadata file. `submit` and `close` belong to the loop's thread, as do the calls that `post` carries."""
+
+    def __init__(self, db: apsw.Connection, post: Post) -> None:
+        self.failed: str | None = None  # Why changes are refused; None while all is well.
+        self._db = db
+        self._post = post
+        self._wal_pages = 0
+        self._closed = False
+        self._queue: SimpleQueue[Change | None] = SimpleQueue()
+        db.set_wal_hook(self._on_commit)
+        self._thread = Thread(target=self._run, name="penstock-metadata", daemon=True)
+        self._thread.start()
+
+    def submit(self, change: Change) -> None:
+        """Queue a change. It is answered through `post`, in order, durable or failed."""
+        if self._closed:
+            self._post(partial(change.done, MetadataFailed("the catalog is closed: penstock is stopping")))
+        else:
+            self._queue.put(change)
+
+    def close(self) -> None:
+        """Commit and answer what was submitted, then close the file. Blocks; calling it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join()
+
+    # -- on the metadata thread
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            batch, closing = self._next_batch()
+            if batch:
+                self._post(partial(_answer, batch, self._commit(batch)))
+            if closing or self._wal_pages >= WAL_PAGES_MAX:
+                self._checkpoint()
+        if self.failed is None:
+            self._db.close()
+
+    def _next_batch(self) -> tuple[list[Change], bool]:
+        """Wait for a change, then take what else is queued. True when nothing follows any more."""
+        batch: list[Change] = []
+        with contextlib.suppress(Empty):
+            while len(batch) < CHANGES_PER_COMMIT_MAX:
+                change = self._queue.get(block=not batch)
+                if change is None:
+                    return batch, True
+                batch.append(change)
+        return batch, False
+
+    def _commit(self, batch: Sequence[Change]) -> list[Any]:
+        """Make a batch durable. Returns what each change's `store` returned, or the error that it is answered with."""
+        if self.failed is None:
+            try:
+                self._db.execute("begin immediate")
+                results = [self._store(change) for change in batch]
+                self._db.execute("commit")
+            except Exception as error:  # noqa: BLE001 - whatever it was, a silent dead thread would be worse.
+                self._fail(error)
+            else:
+                return results
+        refusal = MetadataFailed(
+            f"the catalog refuses changes since: {self.failed}; mend the cause, then restart penstock"
+        )
+        return [refusal] * len(batch)
+
+    def _store(self, change: Change) -> object:
+        try:
+            return change.store(self._db)
+        except PenstockError as error:
+            return error
+
+    def _checkpoint(self) -> None:
+        """Copy the write-ahead log into the main file and sync that."""
+        if self.failed is not None:
+            return
+        self._wal_pages = 0
+        try:
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            self._fail(error)
+
+    def _on_commit(self, _db: apsw.Connection, _name: str, wal_pages: int) -> int:
+        self._wal_pages = wal_pages
+        return apsw.SQLITE_OK
+
+    def _fail(self, error: Exception) -> None:
+        self.failed = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(apsw.Error):
+            close_untouched(self._db)
+
+
+def open_database(path: Path, migrations: Sequence[str], *, exclusive: bool, vfs: str | None = None) -> apsw.Connection:
+    """Open or create the metadata file, recovered, durable as it stands, and migrated to the newest schema.
+
+    Args:
+        path: the file; its directory exists.
+        migrations: script i leads from schema version i to i + 1.
+        exclusive: hold the file's lock for good, without shared memory; otherwise other processes may open it too.
+        vfs: the SQLite VFS to reach the disk through, by name; None for the operating system's.
+
+    Raises:
+        MetadataFailed: the file cannot be opened, read or written, or was written by a newer penstock.
+    """
+    db: apsw.Connection | None = None
+    try:
+        db = apsw.Connection(str(path), vfs=vfs)
+        _configure(db, exclusive=exclusive)
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        _migrate(db, path, migrations)
+    except (apsw.Error, MetadataFailed) as error:
+        if db is not None:
+            close_untouched(db)
+        if isinstance(error, MetadataFailed):
+            raise
+        raise MetadataFailed(f"cannot open {path}: {type(error).__name__}: {error}") from error
+    return db
+
+
+def _configure(db: apsw.Connection, *, exclusive: bool) -> None:
+    db.set_busy_timeout(BUSY_WAIT_MS)
+    if exclusive:
+        db.pragma("locking_mode", "exclusive")
+    db.pragma("journal_mode", "wal")
+    db.pragma("synchronous", "full")
+    db.pragma("wal_autocheckpoint", 0)
+
+
+def _migrate(db: apsw.Connection, path: Path, migrations: Sequence[str]) -> None:
+    version = int(db.pragma("user_version"))
+    if version > len(migrations):
+        raise MetadataFailed(
+            f"{path} has schema version {version}, this penstock knows versions up to {len(migrations)}; "
+            f"start it with the newer penstock that wrote it"
+        )
+    for script in migrations[version:]:
+        version += 1
+        db.execute(f"begin immediate; {script}; pragma user_version = {version}; commit")
+
+
+def close_untouched(db: apsw.Connection) -> None:
+    """Close without the usual last checkpoint, so that the disk keeps what it has."""
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    db.close()
+
+
+def _answer(batch: Sequence[Change], results: Sequence[Any]) -> None:
+    """On the loop: show what is durable, and tell everyone, in order."""
+    for change, result in zip(batch, results, strict=True):
+        if isinstance(result, PenstockError):
+            change.done(result)
+        else:
+            change.show(result)
+            change.done(None)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening: from a directory, in whatever state, to a log that can be read and appended to.
+
+    lock → list segments → index (or none) → scan the segments it does not know → judge → make sure of their tails
+
+A segment that recovery found is sealed: appending goes on in a new one. So nothing torn can ever be followed by valid
+blocks of the same segment, which would make it look like damage.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from penstock.core.errors import DataDirectoryLocked
+from penstock.core.units import MIB
+from penstock.storage.files import FileLocked, write_all
+from penstock.storage.index import Damage, IndexDamaged
+from penstock.storage.log_index import LogIndex
+from penstock.storage.recovery import Scan, Verdict, first_header, judge, scan
+from penstock.storage.sealed_index import SealedIndex
+from penstock.storage.segment import SegmentStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.storage.files import File, Files, Lock
+    from penstock.storage.limits import LogLimits
+
+log = logging.getLogger(__name__)
+
+INDEX_NAME: Final = "index.sqlite"
+# A file is cut at a multiple of this: what lies beyond is given back to the file system.
+_CUT_BYTES: Final = 4096
+_COPY_BYTES: Final = 1 * MIB
+_FULL_RATIO: Final = 7 / 8
+
+
+@dataclass(slots=True)
+class Opened:
+    """What an entry log is made from."""
+
+    lock: Lock
+    store: SegmentStore
+    index: LogIndex
+    previous: tuple[int, int] = (0, 0)  # (id, end) of the segment written last
+    damage: list[Damage] = field(default_factory=list)
+
+
+def open_directory(directory: Path, files: Files, limits: LogLimits, *, index_vfs: str | None) -> Opened:
+    """Lock and recover the log in `directory`. Raises DataDirectoryLocked, OSError."""
+    files.make_directory(directory / "log")
+    index_directory = directory / "index"
+    index_directory.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = files.lock(directory / "lock", str(os.getpid()))
+    except FileLocked as error:
+        raise DataDirectoryLocked(
+            f"{directory} is in use by process {error.holder or 'unknown'}; stop it, or choose another data directory"
+        ) from None
+    try:
+        store = SegmentStore(directory / "log", files, limits)
+        sealed = _open_index(index_directory / INDEX_NAME, limits, index_vfs)
+        opened = Opened(lock, store, LogIndex(sealed))
+        _recover(opened, limits)
+    except BaseException:
+        lock.release()
+        raise
+    return opened
+
+
+def _open_index(path: Path, limits: LogLimits, vfs: str | None) -> SealedIndex:
+    """Open the index, or begin an empty one: then every segment is scanned."""
+    try:
+        return SealedIndex(path, cache_bytes=limits.index_cache_bytes, vfs=vfs)
+    except IndexDamaged as error:
+        log.warning("the index of the entry log is unusable (%s); building it again from the log", error)
+    delete_index(path, vfs)
+    return SealedIndex(path, cache_bytes=limits.index_cache_bytes, vfs=vfs)
+
+
+def delete_index(path: Path, vfs: str | None) -> None:
+    """Remove the index's files."""
+    system = apsw.VFS("penstock-delete", vfs or "")
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(apsw.IOError, apsw.CantOpenError):
+            system.xDelete(f"{path}{suffix}", False)
+
+
+def _recover(opened: Opened, limits: LogLimits) -> None:
+    store, index = opened.store, opened.index
+    known, present = index.sealed.segments, store.segment_ids
+    for segment_id in known.keys() - set(present):
+        index.sealed.remove_segment(segment_id)  # Recycled; the transaction that said so was lost with the power.
+        store.never_below(segment_id)
+    if known:
+        last = max(known)
+        opened.previous = (last, known[last].bytes)
+    empty = []
+    for number, segment_id in enumerate(present):
+        if segment_id in known:
+            continue
+        found = _scan(store, segment_id)
+        if found.empty:
+            empty.append(segment_id)
+            continue
+        verdict = judge(found, _vouched_by_follower(store, segment_id, present[number + 1 :]))
+        _settle(opened, limits, found, verdict)
+    _reuse(store, empty, opened.previous[0])
+    opened.damage = index.sealed.damage(limits.damage_listed_max)
+
+
+def _scan(store: SegmentStore, segment_id: int) -> Scan:
+    with store.borrow(segment_id) as file:
+        assert file is not None
+        return scan(file, segment_id)
+
+
+def _vouched_by_follower(store: SegmentStore, segment_id: int, later: list[int]) -> int:
+    """Return how far the segment written next says that this one was durable; 0 if nothing was written since."""
+    for later_id in later:
+        with store.borrow(later_id) as file:
+            assert file is not None
+            header = first_header(file, later_id)
+        if header is not None:
+            return header.previous_end if header.previous_id == segment_id else 0
+    return 0
+
+
+def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) -> None:
+    """Make sure of what a segment is taken to hold, and remember it as sealed."""
+    store, index, segment_id = opened.store, opened.index, found.segment_id
+    if verdict.cut_blocks:
+        log.info("segment %x: cut %d blocks behind a torn write", segment_id, verdict.cut_blocks)
+    if verdict.end == 0:
+        store.recycle(segment_id)
+        return
+    with store.borrow(segment_id) as file:
+        assert file is not None
+        _make_sure(file, verdict)
+        cut_segment(file, verdict.end, limits)
+    for damage in verdict.damage:
+        log.warning("damage in the entry log: %s", damage.describe())
+    index.recovered(verdict.index)
+    index.store_sealed()
+    index.sealed.add_damage(verdict.damage)
+    opened.previous = max(opened.previous, (segment_id, verdict.end))
+    log.info("segment %x: recovered %d entries in %d bytes", segment_id, verdict.index.entries, verdict.end)
+
+
+def cut_segment(file: File, end: int, limits: LogLimits) -> None:
+    """Give back the unused rest of a sealed segment, unless so little that a whole file to recycle is worth more."""
+    if end < limits.segment_bytes * _FULL_RATIO:
+        file.truncate(-(-end // _CUT_BYTES) * _CUT_BYTES)
+
+
+def _make_sure(file: File, verdict: Verdict) -> None:
+    """Make durable what only the page cache may hold.
+
+    A sync alone would not do: after a failed one the kernel takes the pages for clean, and would sync nothing.
+    """
+    offset = verdict.doubtful_from
+    while offset < verdict.end:
+        piece = file.read(min(_COPY_BYTES, verdict.end - offset), offset)
+        write_all(file, [piece], offset)
+        offset += len(piece)
+    file.sync()
+
+
+def _reuse(store: SegmentStore, empty: list[int], last: int) -> None:
+    """Take the newest segment nothing was written to as the next one; ids must keep growing."""
+    for segment_id in empty[:-1]:
+        store.recycle(segment_id)
+    if empty and not (empty[-1] > last and store.offer(empty[-1])):
+        store.recycle(empty[-1])

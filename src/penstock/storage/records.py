@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records: how blocks of entries lie in a segment. Pure bytes, no files.
+
+One `AppendRun` becomes one block:
+
+    front | data | back            front = header + table, back = header + the same table
+
+The header says where the block belongs (segment, nonce, offset), how long its parts are, and how far the log was known
+to be durable when the block was written (`synced` for this segment, `previous_*` for the one before). The table names
+the entries: groups of consecutive entries of one ledger, then columns of offsets, lengths and (if any entry holds more
+than one message) message counts. Offsets count from the start of the data; bytes between entries are of no meaning.
+
+Why twice: a bit flipped in one copy costs nothing, and a block of which one end was never written is recognised. Why a
+nonce: segments are recycled, and clients choose what is in the data; neither what lay there before nor what somebody
+put into a message can pass for a block of this segment.
+
+A mark is a lone header behind the last block. It says "everything before me is durable" while nothing else follows
+that could say it; the next block is written over it.
+
+All integers are little-endian. `docs/internals/entry-log.md` draws the format.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.checksum import Buffer
+
+# Not text, not a number, not a checksum magic: unlikely in any payload. The last byte is the version of the format.
+BLOCK_MAGIC: Final = b"\xf5penLog\x01"
+
+_PLACE: Final = struct.Struct("<8sQ")  # magic, segment id: what a search for surviving headers looks for
+_HEADER: Final = struct.Struct("<8sQQQQQQIIIIIIII")
+_CRC: Final = struct.Struct("<I")
+_GROUP_BYTES: Final = 20  # ledger u64, first entry u64, count u32
+_U32: Final = "I"
+_U64: Final = "Q"
+
+HEADER_BYTES: Final = _HEADER.size + _CRC.size
+HAS_MESSAGE_COUNTS: Final = 1
+
+
+class Kind(IntEnum):
+    """Which header this is."""
+
+    FRONT = 1
+    BACK = 2
+    MARK = 3
+
+
+class Stamp(NamedTuple):
+    """What every header of one group commit says about its place."""
+
+    segment_id: int
+    nonce: int  # chosen anew each time a segment begins
+    synced: int  # this segment is durable below this offset
+    previous_id: int  # the segment written before this one, 0 if none
+    previous_end: int  # ... and where its durable blocks end
+
+
+class Header(NamedTuple):
+    """A header as found on disk; its checksum was right."""
+
+    segment_id: int
+    nonce: int
+    offset: int  # of the block in its segment, in all three kinds
+    synced: int
+    previous_id: int
+    previous_end: int
+    kind: int
+    block_bytes: int
+    data_bytes: int
+    group_count: int
+    entry_count: int
+    flags: int
+    data_crc: int
+    table_crc: int
+
+    @property
+    def table_bytes(self) -> int:
+        """Return the length of the table behind this header."""
+        return table_bytes(self.group_count, self.entry_count, has_message_counts=bool(self.flags & HAS_MESSAGE_COUNTS))
+
+    @property
+    def front_bytes(self) -> int:
+        """Return the length of header and table, which is also where the data begins."""
+        return HEADER_BYTES + self.table_bytes
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind the block."""
+        return self.offset + self.block_bytes
+
+    @property
+    def stamp(self) -> Stamp:
+        """Return the part that all headers of one group commit share."""
+        return Stamp(*self[:2], *self[3:6])
+
+
+class Group(NamedTuple):
+    """Consecutive entries of one ledger, as a block's table names them."""
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+
+
+class Table(NamedTuple):
+    """Which entries a block holds, and where in its data they lie. Rows are in group order."""
+
+    groups: list[Group]
+    offsets: list[int]
+    lengths: list[int]
+    message_counts: list[int] | None  # None: each entry holds one message
+
+
+def table_bytes(group_count: int, entry_count: int, *, has_message_counts: bool) -> int:
+    """Return the length of a table."""
+    return group_count * _GROUP_BYTES + entry_count * (12 if has_message_counts else 8)
+
+
+def block_bytes(group_count: int, entry_count: int, data_bytes: int, *, has_message_counts: bool) -> int:
+    """Return the length of a whole block."""
+    table = table_bytes(group_count, entry_count, has_message_counts=has_message_counts)
+    return 2 * (HEADER_BYTES + table) + data_bytes
+
+
+def needle(segment_id: int) -> bytes:
+    """Return the bytes with which every header of this segment begins."""
+    return _PLACE.pack(BLOCK_MAGIC, segment_id)
+
+
+def encode_block(
+    stamp: Stamp,
+    offset: int,
+    groups: Sequence[tuple[int, int, int]],
+    offsets: Sequence[int],
+    lengths: Sequence[int],
+    message_counts: Sequence[int] | None,
+    data: Buffer,
+) -> tuple[bytes, bytes]:
+    """Return the front and the back to be written around `data` at `offset` of the segment."""
+    table = _encode_table(groups, offsets, lengths, message_counts)
+    data_bytes = len(data)
+    rest = (
+        2 * (HEADER_BYTES + len(table)) + data_bytes,
+        data_bytes,
+        len(groups),
+        len(offsets),
+        0 if message_counts is None else HAS_MESSAGE_COUNTS,
+        crc32c(data),
+        crc32c(table),
+    )
+    return (
+        _encode_header(stamp, offset, Kind.FRONT, rest) + table,
+        _encode_header(stamp, offset, Kind.BACK, rest) + table,
+    )
+
+
+def encode_mark(stamp: Stamp, offset: int) -> bytes:
+    """Return the mark that lies at `offset` and vouches for everything below `stamp.synced`."""
+    return _encode_header(stamp, offset, Kind.MARK, (HEADER_BYTES, 0, 0, 0, 0, 0, 0))
+
+
+def _encode_header(stamp: Stamp, offset: int, kind: Kind, rest: tuple[int, ...]) -> bytes:
+    segment_id, nonce, synced, previous_id, previous_end = stamp
+    header = _HEADER.pack(BLOCK_MAGIC, segment_id, nonce, offset, synced, previous_id, previous_end, kind, *rest)
+    return header + _CRC.pack(crc32c(header))
+
+
+def _encode_table(
+    groups: Sequence[tuple[int, int, int]],
+    offsets: Sequence[int],
+    lengths: Sequence[int],
+    message_counts: Sequence[int] | None,
+) -> bytes:
+    ledgers, firsts, counts = zip(*groups, strict=True)
+    columns = [_pack(_U64, ledgers), _pack(_U64, firsts), _pack(_U32, counts)]
+    columns += [_pack(_U32, offsets), _pack(_U32, lengths)]
+    if message_counts is not None:
+        columns.append(_pack(_U32, message_counts))
+    return b"".join(columns)
+
+
+def decode_header(buffer: Buffer, at: int) -> Header | None:
+    """Return the header at index `at` of `buffer`, or None where none is whole."""
+    if at + HEADER_BYTES > len(buffer):
+        return None
+    magic, *fields = _HEADER.unpack_from(buffer, at)
+    if magic != BLOCK_MAGIC:
+        return None
+    (crc,) = _CRC.unpack_from(buffer, at + _HEADER.size)
+    if crc != crc32c(memoryview(buffer)[at : at + _HEADER.size]):
+        return None
+    return Header(*fields)
+
+
+def decode_table(buffer: Buffer, at: int, header: Header) -> Table | None:
+    """Return the table at index `at` of `buffer`, or None if it is not the one `header` was written with."""
+    groups, entries = header.group_count, header.entry_count
+    view = memoryview(buffer)[at : at + header.table_bytes]
+    if len(view) != header.table_bytes or crc32c(view) != header.table_crc:
+        return None
+    ledgers = _unpack(_U64, view, 0, groups)
+    firsts = _unpack(_U64, view, 8 * groups, groups)
+    counts = _unpack(_U32, view, 16 * groups, groups)
+    at = _GROUP_BYTES * groups
+    return Table(
+        groups=list(map(Group, ledgers, firsts, counts)),
+        offsets=_unpack(_U32, view, at, entries),
+        lengths=_unpack(_U32, view, at + 4 * entries, entries),
+        message_counts=_unpack(_U32, view, at + 8 * entries, entries) if header.flags & HAS_MESSAGE_COUNTS else None,
+    )
+
+
+# Columns move at C speed: one call per column, none per entry.
+def _pack(typecode: str, values: Sequence[int]) -> bytes:
+    column = array(typecode, values)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpack(typecode: str, view: memoryview, at: int, count: int) -> list[int]:
+    column = array(typecode)
+    column.frombytes(view[at : at + count * column.itemsize])
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tolist()

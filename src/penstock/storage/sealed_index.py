@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stored half of the index: an SQLite file with one row per ledger and stretch of its entries in one segment.
+
+Why SQLite: a lookup by ledger and entry among millions of rows, without a row of it resident. A row packs where the
+stretch's blocks lie. Since everything here can be rebuilt from the log, SQLite runs with `synchronous=NORMAL`: after a
+loss of power the last transactions may be missing, and the segments they spoke of are scanned again. A row carries a
+checksum, and the blocks it points to name their own entries: a damaged index costs time, it never serves a wrong entry.
+Where: the tidier writes, readers ask through `LogIndex`.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from array import array
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import apsw
+from crc32c import crc32c
+
+from penstock.storage.index import Damage, IndexDamaged, Span, Stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.storage.index import SegmentIndex
+
+_SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE segments (
+    segment INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, entries INTEGER NOT NULL, live_bytes INTEGER NOT NULL);
+CREATE TABLE stretches (
+    segment INTEGER NOT NULL, ledger INTEGER NOT NULL, first_entry INTEGER NOT NULL, last_entry INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, crc INTEGER NOT NULL, spans BLOB NOT NULL);
+CREATE INDEX stretches_by_ledger ON stretches (ledger, last_entry);
+CREATE INDEX stretches_by_segment ON stretches (segment);
+CREATE TABLE ledgers (ledger INTEGER PRIMARY KEY, last_entry INTEGER NOT NULL);
+CREATE TABLE damage (
+    segment INTEGER NOT NULL, offset INTEGER NOT NULL, bytes INTEGER NOT NULL, ledger INTEGER, entry INTEGER,
+    reason TEXT NOT NULL, PRIMARY KEY (segment, offset)) WITHOUT ROWID;
+"""
+_ROW_KEY: Final = struct.Struct("<QQQQ")
+
+
+class SegmentRow(NamedTuple):
+    """What the index knows of a sealed segment."""
+
+    bytes: int  # up to the end of its last block
+    entries: int
+    live_bytes: int  # of entries not yet trimmed; counted by whole stretches
+
+
+class SealedIndex:
+    """The SQLite half. One thread writes; any thread reads."""
+
+    def __init__(self, path: Path, *, cache_bytes: int, vfs: str | None = None) -> None:
+        """Open or create the index. Raises IndexDamaged if it cannot be used; the caller then deletes it."""
+        self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        # The stretch each ledger was last read in: who reads on asks for the same one again.
+        self._recent: OrderedDict[int, Stretch] = OrderedDict()
+        self._recent_spans = 0
+        self._recent_spans_max = cache_bytes // _SPAN_BYTES_IN_MEMORY
+        try:
+            self._writer = _connect(path, vfs)
+            self._create()
+            self._reader = _connect(path, vfs)
+            self.segments = {
+                segment: SegmentRow(*row)
+                for segment, *row in self._reader.execute("SELECT segment, bytes, entries, live_bytes FROM segments")
+            }
+            self.last_entries: dict[int, int] = dict(self._reader.execute("SELECT ledger, last_entry FROM ledgers"))
+        except apsw.Error as error:
+            raise IndexDamaged(str(error)) from error
+
+    def _create(self) -> None:
+        version = next(self._writer.execute("PRAGMA user_version"))[0]
+        if version == _SCHEMA_VERSION:
+            return
+        if version != 0:
+            raise IndexDamaged(f"the index has version {version}, want {_SCHEMA_VERSION}")
+        with self._writer:
+            self._writer.execute(_SCHEMA)
+            self._writer.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._write_lock, self._read_lock:
+            self._reader.close()
+            self._writer.close()
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def find(self, ledger_id: int, entry_id: int) -> Stretch | None:
+        """Return the stretch that holds the entry, or the next one behind it, or None. Raises IndexDamaged."""
+        with self._read_lock:
+            recent = self._recent.get(ledger_id)
+            if recent is not None and recent.first_entry <= entry_id <= recent.last_entry:
+                self._recent.move_to_end(ledger_id)
+                return recent
+            try:
+                found = self._find(ledger_id, entry_id)
+            except apsw.Error as error:
+                raise IndexDamaged(str(error)) from error
+            if found is not None:
+                self._remember(found)
+            return found
+
+    def _find(self, ledger_id: int, entry_id: int) -> Stretch | None:
+        row = next(self._reader.execute(_SELECT_NEXT, (ledger_id, entry_id)), None)
+        if row is None:
+            return None
+        if row[2] > entry_id:
+            # Perhaps only moved copies begin later, and an older, longer stretch holds the entry.
+            row = next(self._reader.execute(_SELECT_HOLDING, (ledger_id, entry_id, entry_id)), row)
+        return _stretch(row)
+
+    def _remember(self, stretch: Stretch) -> None:
+        self._forget(stretch.ledger_id)
+        self._recent[stretch.ledger_id] = stretch
+        self._recent_spans += len(stretch.spans)
+        while self._recent_spans > self._recent_spans_max and len(self._recent) > 1:
+            _, oldest = self._recent.popitem(last=False)
+            self._recent_spans -= len(oldest.spans)
+
+    def _forget(self, ledger_id: int) -> None:
+        recent = self._recent.pop(ledger_id, None)
+        if recent is not None:
+            self._recent_spans -= len(recent.spans)
+
+    def forget(self, ledger_id: int) -> None:
+        """Ask SQLite again for this ledger: its segment has gone."""
+        with self._read_lock:
+            self._forget(ledger_id)
+
+    def of_segment(self, segment_id: int) -> list[Stretch]:
+        """Return what still lives in a segment. Raises IndexDamaged."""
+        with self._read_lock:
+            try:
+                return [_stretch(row) for row in self._reader.execute(_SELECT_SEGMENT, (segment_id,))]
+            except apsw.Error as error:
+                raise IndexDamaged(str(error)) from error
+
+    def ledgers(self) -> set[int]:
+        """Return the ledgers of which entries are retained."""
+        with self._read_lock:
+            return {ledger for (ledger,) in self._reader.execute("SELECT DISTINCT ledger FROM stretches")}
+
+    def damage(self, limit: int) -> list[Damage]:
+        """Return up to `limit` remembered damages."""
+        with self._read_lock:
+            return [
+                Damage(*row)
+                for row in self._reader.execute(
+                    "SELECT segment, offset, bytes, ledger, entry, reason FROM damage ORDER BY 1, 2 LIMIT ?", (limit,)
+                )
+            ]
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def add_segment(self, segment: SegmentIndex, trimmed: Mapping[int, int], last_entries: Mapping[int, int]) -> None:
+        """Remember a sealed segment, in place of what was known of it. Raises apsw.Error."""
+        stretches = list(segment.stretches(trimmed))
+        row = SegmentRow(segment.bytes, segment.entries, sum(stretch.entry_bytes for stretch in stretches))
+        with self._write_lock, self._writer as connection:
+            connection.execute("DELETE FROM stretches WHERE segment = ?", (segment.segment_id,))
+            connection.executemany("INSERT INTO stretches VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, stretches))
+            connection.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", (segment.segment_id, *row))
+            connection.executemany(
+                "INSERT INTO ledgers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET last_entry = max(last_entry, ?2)",
+                list(last_entries.items()),
+            )
+        self.segments[segment.segment_id] = row
+
+    def trim(self, before: Mapping[int, int]) -> None:
+        """Forget the stretches that lie wholly below their ledger's trim point. Raises apsw.Error."""
+        freed: dict[int, int] = {}
+        with self._write_lock, self._writer as connection:
+            for ledger_id, entry_id in before.items():
+                _delete(connection, _DELETE_BELOW, (ledger_id, entry_id), freed)
+                connection.execute(
+                    "INSERT INTO ledgers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET last_entry = max(last_entry, ?2)",
+                    (ledger_id, entry_id - 1),
+                )
+            self._free(connection, freed)
+
+    def drop(self, ledger_ids: Iterable[int]) -> None:
+        """Forget ledgers wholly. Raises apsw.Error."""
+        freed: dict[int, int] = {}
+        with self._write_lock, self._writer as connection:
+            for ledger_id in ledger_ids:
+                _delete(connection, _DELETE_LEDGER, (ledger_id,), freed)
+                connection.execute("DELETE FROM ledgers WHERE ledger = ?", (ledger_id,))
+                self.forget(ledger_id)
+            self._free(connection, freed)
+
+    def _free(self, connection: apsw.Connection, freed: Mapping[int, int]) -> None:
+        for segment_id, size in freed.items():
+            connection.execute("UPDATE segments SET live_bytes = live_bytes - ? WHERE segment = ?", (size, segment_id))
+            row = self.segments[segment_id]
+            self.segments[segment_id] = row._replace(live_bytes=row.live_bytes - size)
+
+    def remove_segment(self, segment_id: int) -> None:
+        """Forget a segment and all that was in it. Raises apsw.Error."""
+        with self._write_lock, self._writer as connection:
+            connection.execute("DELETE FROM stretches WHERE segment = ?", (segment_id,))
+            connection.execute("DELETE FROM segments WHERE segment = ?", (segment_id,))
+            connection.execute("DELETE FROM damage WHERE segment = ?", (segment_id,))
+        self.segments.pop(segment_id, None)
+
+    def add_damage(self, damages: Iterable[Damage]) -> None:
+        """Remember damage, so that it need not be met again to be told. Raises apsw.Error."""
+        with self._write_lock, self._writer as connection:
+            connection.executemany("INSERT OR REPLACE INTO damage VALUES (?, ?, ?, ?, ?, ?)", list(damages))
+
+
+_SELECT_NEXT: Final = (
+    "SELECT segment, ledger, first_entry, last_entry, crc, spans FROM stretches"
+    " WHERE ledger = ? AND last_entry >= ? ORDER BY last_entry LIMIT 1"
+)
+_SELECT_HOLDING: Final = (
+    "SELECT segment, ledger, first_entry, last_entry, crc, spans FROM stretches"
+    " WHERE ledger = ? AND last_entry >= ? AND first_entry <= ? LIMIT 1"
+)
+_SELECT_SEGMENT: Final = (
+    "SELECT segment, ledger, first_entry, last_entry, crc, spans FROM stretches WHERE segment = ?"
+    " ORDER BY ledger, first_entry"
+)
+_DELETE_BELOW: Final = "DELETE FROM stretches WHERE ledger = ? AND last_entry < ? RETURNING segment, bytes"
+_DELETE_LEDGER: Final = "DELETE FROM stretches WHERE ledger = ? RETURNING segment, bytes"
+
+# A span and its integers, as CPython keeps them.
+_SPAN_BYTES_IN_MEMORY: Final = 240
+
+
+def _connect(path: Path, vfs: str | None) -> apsw.Connection:
+    connection = apsw.Connection(str(path), vfs=vfs)
+    connection.set_busy_timeout(5_000)
+    connection.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-2048")
+    return connection
+
+
+def _delete(connection: apsw.Connection, statement: str, values: tuple[int, ...], freed: dict[int, int]) -> None:
+    """Delete stretches and add the bytes they took to what is freed of each segment."""
+    rows: Any = connection.execute(statement, values).fetchall()
+    for segment_id, size in rows:
+        freed[segment_id] = freed.get(segment_id, 0) + size
+
+
+def _row(stretch: Stretch) -> tuple[int, int, int, int, int, int, bytes]:
+    spans = _pack_spans(stretch.spans)
+    key = (stretch.segment_id, stretch.ledger_id, stretch.first_entry, stretch.last_entry)
+    return (*key, stretch.entry_bytes, crc32c(spans, crc32c(_ROW_KEY.pack(*key))), spans)
+
+
+def _stretch(row: tuple[int, int, int, int, int, bytes]) -> Stretch:
+    *key, crc, spans = row
+    try:
+        right = crc == crc32c(spans, crc32c(_ROW_KEY.pack(*key)))
+    except (TypeError, struct.error):
+        right = False
+    if not right:
+        raise IndexDamaged(f"the row of ledger {key[1]} in segment {key[0]} is not as it was written")
+    return Stretch(key[0], key[1], _unpack_spans(spans))
+
+
+def _pack_spans(spans: Sequence[Span]) -> bytes:
+    """Pack column by column: first entries as u64, the rest as u32."""
+    columns = zip(*spans, strict=True)
+    return b"".join(_little(array(code, column)).tobytes() for code, column in zip("QIIII", columns, strict=True))
+
+
+def _unpack_spans(packed: bytes) -> list[Span]:
+    count = len(packed) // 24
+    view, columns, at = memoryview(packed), [], 0
+    for code in "QIIII":
+        column = array(code)
+        size = count * column.itemsize
+        column.frombytes(view[at : at + size])
+        columns.append(_little(column))
+        at += size
+    return list(map(Span, *columns))
+
+
+def _little(column: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tidier: the thread that keeps the log small, off the publishers' path.
+
+It stores the index of sealed segments, carries trims out, recycles segments nothing lives in, empties those in which
+little lives by appending it again, and has the next segment ready before the journal asks.
+
+Order is what keeps this safe: an index row is forgotten before its segment is recycled, and an entry is forgotten in
+its old place only after its copy is durable in the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from penstock.core.units import MIB
+from penstock.storage.index import IndexDamaged, at_or_after
+from penstock.storage.journal import AppendRun
+from penstock.storage.log_index import Plan
+from penstock.storage.reader import Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.core.errors import PenstockError
+    from penstock.storage.damage import DamageBook
+    from penstock.storage.files import File
+    from penstock.storage.limits import LogLimits
+    from penstock.storage.log_index import LogIndex
+    from penstock.storage.reader import Batch, Reader
+    from penstock.storage.segment import SegmentStore
+
+log = logging.getLogger(__name__)
+
+# Trims come whenever a cursor moves; carried out together they cost one transaction.
+_PAUSE_S: Final = 0.5
+# Entries are moved in runs of this size, one in the queue at a time: publishers wait for one at most.
+_MOVE_RUN_BYTES: Final = 1 * MIB
+
+
+class Tidier:
+    """Does the log's housework, on a thread of its own or whenever `tidy` is called."""
+
+    def __init__(
+        self,
+        *,
+        store: SegmentStore,
+        index: LogIndex,
+        reader: Reader,
+        limits: LogLimits,
+        damage: DamageBook,
+        append: Callable[[AppendRun], None],
+    ) -> None:
+        """Prepare; `start` begins."""
+        self._store = store
+        self._index = index
+        self._reader = reader
+        self._limits = limits
+        self._append = append
+        self._wake = threading.Event()
+        self._settled = threading.Condition()  # A moved run was settled, or we are to stop.
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-tidier", daemon=True)
+        self._damage = damage
+        self.moved_bytes = 0
+        self.recycled = 0
+
+    def start(self) -> None:
+        """Begin to work in the background."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Say that there is something to do."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop, in the middle of a move if need be, and end the thread."""
+        self._stopping.set()
+        self._wake.set()
+        with self._settled:
+            self._settled.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                self.tidy()
+            except (OSError, apsw.Error, IndexDamaged) as error:
+                # Nothing is lost: what was not done stays to be done. A full disk is the journal's to report.
+                log.warning("housekeeping of the entry log was put off: %s", error)
+            except Exception:
+                log.exception("housekeeping of the entry log met an error of its own")
+            self._stopping.wait(_PAUSE_S)
+
+    def tidy(self) -> None:
+        """Do all there is to do now. Raises OSError, apsw.Error; the rest is then done next time."""
+        self._index.store_sealed()
+        self._index.store_trims()
+        self._index.sealed.add_damage(self._damage.take_unstored())
+        self._recycle_dead()
+        self._store.prepare()
+        self._move_scattered()
+
+    def _recycle_dead(self) -> None:
+        dead = [segment_id for segment_id, row in self._index.sealed.segments.items() if row.live_bytes <= 0]
+        for segment_id in dead:
+            self._recycle(segment_id)
+
+    def _recycle(self, segment_id: int) -> None:
+        self._index.sealed.remove_segment(segment_id)
+        self._damage.forget(segment_id)
+        self._store.recycle(segment_id)
+        self.recycled += 1
+
+    # --------------------------------------------------------------------------------------------------------- moving
+
+    def _move_scattered(self) -> None:
+        """Empty the segments of which too little is used."""
+        damaged = self._damage.segments()  # Left as they are, for `doctor` to look at.
+        below = self._limits.move_below_ratio * self._limits.segment_bytes
+        sparse = [
+            segment_id
+            for segment_id, row in self._index.sealed.segments.items()
+            if row.live_bytes < below and segment_id not in damaged
+        ]
+        for segment_id in sparse:
+            if self._stopping.is_set() or not self._move(segment_id):
+                return
+            self._recycle(segment_id)
+
+    def _move(self, segment_id: int) -> bool:
+        """Append what lives in a segment again; False unless all of it is durable in its new place."""
+        with self._store.borrow(segment_id) as file:
+            if file is None:
+                return False
+            pending: list[Batch] = []
+            for batch in self._live(file, segment_id):
+                pending.append(batch)
+                if sum(map(_size, pending)) >= _MOVE_RUN_BYTES:
+                    if not self._append_again(pending):
+                        return False
+                    pending = []
+            if pending and not self._append_again(pending):
+                return False
+        return segment_id not in self._damage.segments()  # What could not be read was not moved.
+
+    def _live(self, file: File, segment_id: int) -> Iterator[Batch]:
+        """Yield what was not trimmed of a segment."""
+        for stretch in self._index.sealed.of_segment(segment_id):
+            entry_id = max(stretch.first_entry, self._index.first_wanted(stretch.ledger_id))
+            while entry_id <= stretch.last_entry:
+                spans = list(stretch.spans[at_or_after(stretch.spans, entry_id) :])
+                wanted = Wanted(stretch.ledger_id, entry_id, _MOVE_RUN_BYTES, stretch.last_entry + 1 - entry_id)
+                self._reader.read_plan(file, Plan(segment_id, spans), wanted)
+                yield from wanted.result.batches
+                if wanted.entry_id == entry_id:
+                    raise IndexDamaged(f"segment {segment_id} does not hold entry {entry_id} of {stretch.ledger_id}")
+                entry_id = wanted.entry_id
+
+    def _append_again(self, batches: list[Batch]) -> bool:
+        """Append entries under the ids they have, and wait until they are durable."""
+        outcome: list[PenstockError | None] = []
+
+        def done(_run: AppendRun, error: PenstockError | None) -> None:
+            with self._settled:
+                outcome.append(error)
+                self._settled.notify_all()
+
+        run = _run_of(batches, done)
+        self._append(run)
+        with self._settled:
+            self._settled.wait_for(lambda: outcome or self._stopping.is_set())
+        if not outcome or outcome[0] is not None:
+            return False
+        self.moved_bytes += len(run.data)
+        self._stopping.wait(len(run.data) / self._limits.move_bytes_per_s)
+        return True
+
+
+def _size(batch: Batch) -> int:
+    return sum(batch.lengths)
+
+
+def _run_of(batches: list[Batch], done: Callable[[AppendRun, PenstockError | None], None]) -> AppendRun:
+    """Make one run of `batches`, without the bytes that lay between their entries."""
+    entries = [entry for batch in batches for _, entry in batch.entries()]
+    lengths = [len(entry) for entry in entries]
+    counts: list[int] = []
+    for batch in batches:
+        counts += batch.message_counts or [1] * len(batch.lengths)
+    return AppendRun(
+        groups=[(batch.ledger_id, batch.entry_ids.start, len(batch.entry_ids)) for batch in batches],
+        offsets=[0, *accumulate(lengths[:-1])],
+        lengths=lengths,
+        message_counts=counts if any(batch.message_counts for batch in batches) else None,
+        data=b"".join(entries),
+        done=done,
+    )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real `penstock serve` as a child process: for tests, demos and benchmarks that talk to it as a user would.
+
+Where: compatibility tests, the crash loop, the demo. It starts on free ports, waits for the ready line, and never
+outlives its `with` block.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+READY: Final = re.compile(r"^penstock ready pulsar://(?P<host>\S+):(?P<port>\d+) http://\S+:(?P<admin_port>\d+)\s*$")
+STOP_TIMEOUT_S: Final = 20.0
+
+
+class BrokerDidNotStart(RuntimeError):
+    """`penstock serve` ended before it was ready; the message holds what it wrote."""
+
+
+class BrokerProcess:
+    """One broker process on a data directory. `start` may be called again after `stop` or `kill`."""
+
+    def __init__(self, data_dir: Path, arguments: Sequence[str] = (), *, log_path: Path | None = None) -> None:
+        self.data_dir = data_dir
+        self.arguments = list(arguments)
+        self.log_path = log_path or data_dir.with_suffix(".log")
+        self.port = 0
+        self.admin_port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where the admin port answers."""
+        return f"http://127.0.0.1:{self.admin_port}"
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        assert self._process is not None, "the broker was not started"
+        return self._process.pid
+
+    def start(self, *, port: int = 0, admin_port: int = 0) -> Self:
+        """Start and wait for the ready line."""
+        command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(self.data_dir)]
+        command += ["--port", str(port), "--admin-port", str(admin_port), *self.arguments]
+        with self.log_path.open("a") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)  # noqa: S603
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            match = READY.match(line)
+            if match is not None:
+                self.port, self.admin_port = int(match["port"]), int(match["admin_port"])
+                return self
+        status = self._process.wait(STOP_TIMEOUT_S)
+        self._close()
+        raise BrokerDidNotStart(f"penstock serve ended with {status}:\n{self.log_path.read_text()[-4000:]}")
+
+    def stop(self) -> int:
+        """Ask it to end (SIGTERM) and wait; returns its exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it without a chance to say anything (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> int:
+        assert self._process is not None
+        self._process.send_signal(how)
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            self._close()
+
+    def _close(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    def __enter__(self) -> Self:
+        return self if self._process is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.stop()

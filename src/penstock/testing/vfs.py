@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A door from SQLite to `Files`: the catalog on the same bad disk as the entry log.
+
+Why: that SQLite keeps what it committed is a claim about every write and sync it does, in the order it does them, and
+about what penstock asks of it. With its files on a `FaultyFiles`, the claim is tried by the thousand: unsynced pages
+dropped, writes torn, the disk full, syncs refused.
+Where: a test enters `sqlite_on(files)` and opens its catalog with `exclusive=True` and the name it got.
+
+It does what SQLite's own driver for Unix does, as far as durability goes: a file is synced when SQLite asks for it,
+the directory only with the first sync of a new journal or write-ahead log and with a delete that asks for it. There
+is no shared memory, so the catalog must be opened for one connection alone.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+
+from penstock.storage.files import write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from penstock.storage.files import File, Files
+
+_JOURNALS: Final = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_WAL
+_numbers = count()
+
+
+@contextmanager
+def sqlite_on(files: Files) -> Iterator[str]:
+    """Make `files` reachable for SQLite under the name yielded."""
+    vfs = _Vfs(f"penstock-files-{next(_numbers)}", files)
+    try:
+        yield vfs.vfs_name
+    finally:
+        vfs.unregister()
+
+
+class _Vfs(apsw.VFS):
+    """SQLite's view of a file system. What is not here (time, sleep, randomness) is inherited from the real one."""
+
+    def __init__(self, name: str, files: Files) -> None:
+        super().__init__(name, base="")
+        self.vfs_name = name
+        self._files = files
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> _VfsFile:  # type: ignore[override]  # noqa: N802
+        assert name is not None, "the catalog needs no temporary files"
+        path = Path(name if isinstance(name, str) else name.filename())
+        create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
+        is_new_journal = bool(flags[0] & _JOURNALS) and not self._files.exists(path)
+        flags[1] = flags[0]
+        try:
+            file = self._files.open(path, create=create)
+        except OSError as error:
+            raise apsw.CantOpenError(str(error)) from error
+        return _VfsFile(file, (lambda: self._files.sync_directory(path.parent)) if is_new_journal else None)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802
+        path = Path(filename)
+        try:
+            self._files.delete(path)
+        except FileNotFoundError as error:
+            raise _io_error(error, apsw.SQLITE_IOERR_DELETE_NOENT) from error
+        except OSError as error:
+            raise _io_error(error, apsw.SQLITE_IOERR_DELETE) from error
+        if syncdir:
+            try:
+                self._files.sync_directory(path.parent)
+            except OSError as error:
+                raise _io_error(error, apsw.SQLITE_IOERR_DIR_FSYNC) from error
+
+    def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: ARG002, N802
+        return self._files.exists(Path(pathname))
+
+    def xFullPathname(self, name: str) -> str:  # noqa: N802
+        return name
+
+    def excepthook(
+        self, etype: type[BaseException] | None, evalue: BaseException | None, etraceback: TracebackType | None
+    ) -> bool:
+        """SQLite gets the error as a code, and its caller as an exception: nothing to print."""
+        del etype, evalue, etraceback
+        return True
+
+
+class _VfsFile:
+    """One open file, as SQLite calls it."""
+
+    def __init__(self, file: File, sync_directory: Callable[[], None] | None) -> None:
+        self._file = file
+        self._sync_directory = sync_directory
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+        try:
+            return self._file.read(amount, offset)
+        except OSError as error:
+            raise _io_error(error, apsw.SQLITE_IOERR_READ) from error
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        try:
+            write_all(self._file, [bytes(data)], offset)
+        except OSError as error:
+            raise _io_error(error, apsw.SQLITE_IOERR_WRITE) from error
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        try:
+            self._file.truncate(newsize)
+        except OSError as error:
+            raise _io_error(error, apsw.SQLITE_IOERR_TRUNCATE) from error
+
+    def xSync(self, flags: int) -> None:  # noqa: ARG002, N802
+        try:
+            self._file.sync()
+            if self._sync_directory:
+                self._sync_directory()
+                self._sync_directory = None
+        except OSError as error:
+            raise _io_error(error, apsw.SQLITE_IOERR_FSYNC) from error
+
+    def xFileSize(self) -> int:  # noqa: N802
+        return self._file.size()
+
+    def xClose(self) -> None:  # noqa: N802
+        self._file.close()
+
+    def xLock(self, level: int) -> None:  # noqa: N802
+        """One connection, nobody to keep out."""
+
+    def xUnlock(self, level: int) -> None:  # noqa: N802
+        """See `xLock`."""
+
+    def xCheckReservedLock(self) -> bool:  # noqa: N802
+        return False
+
+    def xFileControl(self, op: int, ptr: int) -> bool:  # noqa: ARG002, N802
+        return False
+
+    def xSectorSize(self) -> int:  # noqa: N802
+        return 4096
+
+    def xDeviceCharacteristics(self) -> int:  # noqa: N802
+        """As on Unix: a write damages no bytes outside the range it writes."""
+        return int(apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE)
+
+    def excepthook(self, *_: object) -> None:
+        """See `_Vfs.excepthook`."""
+
+
+def _io_error(error: OSError, code: int) -> apsw.Error:
+    """The exception that SQLite is told: a full disk, or this kind of I/O error."""
+    told: Any = apsw.FullError(str(error)) if error.errno == errno.ENOSPC else apsw.IOError(str(error))
+    told.extendedresult = apsw.SQLITE_FULL if error.errno == errno.ENOSPC else code
+    return told  # type: ignore[no-any-return]

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands as protobuf: frames decoded into events, replies built into frames.
+
+Why protobuf here: everything but publishing and delivering is rare, and the generated classes read and write it right.
+The two hot directions have a path of their own in `runs`, held to these classes byte by byte in tests.
+Where: the only door to the generated classes; the broker imports the few it names from here.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from penstock.wire.errors import ProtocolError
+from penstock.wire.events import AckRun, Command, Flow, UnknownCommand
+from penstock.wire.pulsar_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandAckResponse,
+    CommandActiveConsumerChange,
+    CommandCloseConsumer,
+    CommandCloseProducer,
+    CommandConnect,
+    CommandConnected,
+    CommandConsumerStats,
+    CommandConsumerStatsResponse,
+    CommandError,
+    CommandFlow,
+    CommandGetLastMessageId,
+    CommandGetLastMessageIdResponse,
+    CommandGetSchema,
+    CommandGetSchemaResponse,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandMessage,
+    CommandPartitionedTopicMetadata,
+    CommandPartitionedTopicMetadataResponse,
+    CommandPing,
+    CommandPong,
+    CommandProducer,
+    CommandProducerSuccess,
+    CommandReachedEndOfTopic,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    CommandSend,
+    CommandSendError,
+    CommandSendReceipt,
+    CommandSubscribe,
+    CommandSuccess,
+    CommandUnsubscribe,
+    MessageIdData,
+    MessageMetadata,
+    ProducerAccessMode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.message import Message
+
+
+__all__ = [
+    "PROTOCOL_ACTIVE_CONSUMER_CHANGE",
+    "SHARED_PRODUCER",
+    "BaseCommand",
+    "CommandAck",
+    "CommandCloseConsumer",
+    "CommandCloseProducer",
+    "CommandConnect",
+    "CommandConsumerStats",
+    "CommandFlow",
+    "CommandGetLastMessageId",
+    "CommandGetSchema",
+    "CommandLookupTopic",
+    "CommandMessage",
+    "CommandPartitionedTopicMetadata",
+    "CommandProducer",
+    "CommandRedeliverUnacknowledgedMessages",
+    "CommandSeek",
+    "CommandSend",
+    "CommandSendReceipt",
+    "CommandSubscribe",
+    "CommandUnsubscribe",
+    "MessageIdData",
+    "MessageMetadata",
+    "ack_response",
+    "active_consumer_change",
+    "checked_send",
+    "close_consumer",
+    "close_producer",
+    "connected",
+    "consumer_stats",
+    "consumer_stats_failed",
+    "decode_command",
+    "encode",
+    "error",
+    "event_of",
+    "get_schema_failed",
+    "is_rare",
+    "last_message_id",
+    "lookup_connect",
+    "lookup_failed",
+    "partitioned_metadata",
+    "partitioned_metadata_failed",
+    "ping",
+    "pong",
+    "producer_success",
+    "reached_end_of_topic",
+    "send_error",
+    "success",
+]
+
+# Clients older than this do not know ACTIVE_CONSUMER_CHANGE.
+PROTOCOL_ACTIVE_CONSUMER_CHANGE: Final = 12
+SHARED_PRODUCER: Final = ProducerAccessMode.Shared
+
+_UINT64_MASK: Final = (1 << 64) - 1
+
+# A command's type is also the number of the BaseCommand field that holds its body, for every type.
+_BODY_NAMES: Final[dict[int, str]] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields}
+
+_COMMON_SEND_FIELDS: Final = frozenset(
+    (
+        CommandSend.PRODUCER_ID_FIELD_NUMBER,
+        CommandSend.SEQUENCE_ID_FIELD_NUMBER,
+        CommandSend.NUM_MESSAGES_FIELD_NUMBER,
+        CommandSend.HIGHEST_SEQUENCE_ID_FIELD_NUMBER,
+    )
+)
+
+
+# -- decoding --------------------------------------------------------------------------------------------------------
+
+
+def decode_command(data: bytes) -> BaseCommand:
+    """Parse a BaseCommand; `type` may be unset (a type that the definition does not know).
+
+    Raises:
+        ProtocolError: it does not parse.
+    """
+    try:
+        return BaseCommand.FromString(data)
+    except DecodeError as cause:
+        raise ProtocolError(f"unreadable command of {len(data)} bytes: {cause}") from None
+
+
+def event_of(command: BaseCommand) -> AckRun | Flow | Command | UnknownCommand:
+    """The event that a parsed command makes. Not for SEND, whose frame holds more than its command.
+
+    Raises:
+        ProtocolError: no type, no body, a required field is missing, or a text is not UTF-8.
+    """
+    if not command.HasField("type"):
+        return UnknownCommand(_unknown_type(command))
+    kind = command.type
+    body = _checked_body(command, kind)
+    if kind == BaseCommand.ACK:
+        return _ack_run(command.ack)
+    if kind == BaseCommand.FLOW:
+        return Flow(command.flow.consumer_id, command.flow.messagePermits)
+    _require_text(body)
+    return Command(kind, body)
+
+
+def checked_send(command: BaseCommand) -> CommandSend:
+    """The body of a SEND.
+
+    Raises:
+        ProtocolError: it is absent or incomplete.
+    """
+    _checked_body(command, BaseCommand.SEND)
+    return command.send
+
+
+def is_rare(send: CommandSend) -> bool:
+    """Whether a SEND says more than who, which, and how many."""
+    return any(field.number not in _COMMON_SEND_FIELDS for field, _ in send.ListFields()) or len(UnknownFieldSet(send)) > 0
+
+
+def _checked_body(command: BaseCommand, kind: BaseCommand.Type) -> Message:
+    name = _BODY_NAMES[kind]
+    if not command.HasField(name):  # type: ignore[arg-type]
+        raise ProtocolError(f"{BaseCommand.Type.Name(kind)} command without its {name!r} field")
+    body: Message = getattr(command, name)
+    if not body.IsInitialized():
+        missing = ", ".join(body.FindInitializationErrors())
+        raise ProtocolError(f"{BaseCommand.Type.Name(kind)} command without required {missing}")
+    return body
+
+
+def _unknown_type(command: BaseCommand) -> int:
+    """The type's number, which protobuf sets aside when its enum does not list it."""
+    for unknown in UnknownFieldSet(command):
+        if unknown.field_number == BaseCommand.TYPE_FIELD_NUMBER and isinstance(unknown.data, int):
+            return unknown.data
+    raise ProtocolError("command without a type")
+
+
+def _require_text(message: Message) -> None:
+    """Refuse texts that are not UTF-8: protobuf would hand them out as `bytes` where `str` is promised."""
+    for descriptor, value in message.ListFields():
+        values = value if descriptor.is_repeated else (value,)
+        if descriptor.type == FieldDescriptor.TYPE_STRING:
+            if not all(isinstance(text, str) for text in values):
+                raise ProtocolError(f"{descriptor.full_name} is not UTF-8")
+        elif descriptor.type == FieldDescriptor.TYPE_MESSAGE:
+            for inner in values:
+                _require_text(inner)
+
+
+def _ack_run(ack: CommandAck) -> AckRun:
+    ids = list(ack.message_id)
+    return AckRun(
+        consumer_id=ack.consumer_id,
+        cumulative=ack.ack_type == CommandAck.Cumulative,
+        ledger_ids=[message_id.ledgerId for message_id in ids],
+        entry_ids=[message_id.entryId for message_id in ids],
+        ack_sets={row: list(message_id.ack_set) for row, message_id in enumerate(ids) if message_id.ack_set},
+        request_id=ack.request_id if ack.HasField("request_id") else None,
+        validation_error=ack.validation_error if ack.HasField("validation_error") else None,
+        txn=_txn_of(ack),
+    )
+
+
+def _txn_of(ack: CommandAck) -> tuple[int, int] | None:
+    if ack.HasField("txnid_least_bits") or ack.HasField("txnid_most_bits"):
+        return ack.txnid_least_bits, ack.txnid_most_bits
+    return None
+
+
+# -- encoding --------------------------------------------------------------------------------------------------------
+
+
+def encode(kind: int, body: Message) -> bytes:
+    """A frame that holds one simple command and no payload."""
+    command = BaseCommand(type=kind)  # type: ignore[arg-type]
+    getattr(command, _BODY_NAMES[kind]).MergeFrom(body)
+    data = command.SerializeToString()
+    return struct.pack(">II", 4 + len(data), len(data)) + data
+
+
+def connected(server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
+    """CONNECTED: the client may speak; no optional feature is promised."""
+    body = CommandConnected(
+        server_version=server_version, protocol_version=protocol_version, max_message_size=message_bytes_max
+    )
+    return encode(BaseCommand.CONNECTED, body)
+
+
+def ping() -> bytes:
+    """PING."""
+    return _PING
+
+
+def pong() -> bytes:
+    """PONG."""
+    return _PONG
+
+
+def success(request_id: int) -> bytes:
+    """SUCCESS of whatever was asked."""
+    return encode(BaseCommand.SUCCESS, CommandSuccess(request_id=request_id))
+
+
+def error(request_id: int, code: int, message: str) -> bytes:
+    """ERROR of whatever was asked; a `request_id` of -1 answers CONNECT."""
+    body = CommandError(request_id=request_id & _UINT64_MASK, error=code, message=message)  # type: ignore[arg-type]
+    return encode(BaseCommand.ERROR, body)
+
+
+def partitioned_metadata(request_id: int, partitions: int) -> bytes:
+    """How many partitions the topic has; 0 for a topic that is not partitioned."""
+    body = CommandPartitionedTopicMetadataResponse(
+        request_id=request_id, partitions=partitions, response=CommandPartitionedTopicMetadataResponse.Success
+    )
+    return encode(BaseCommand.PARTITIONED_METADATA_RESPONSE, body)
+
+
+def partitioned_metadata_failed(request_id: int, code: int, message: str) -> bytes:
+    """Why the partitions cannot be told."""
+    body = CommandPartitionedTopicMetadataResponse(
+        request_id=request_id,
+        response=CommandPartitionedTopicMetadataResponse.Failed,
+        error=code,  # type: ignore[arg-type]
+        message=message,
+    )
+    return encode(BaseCommand.PARTITIONED_METADATA_RESPONSE, body)
+
+
+def lookup_connect(request_id: int, url: str, url_tls: str | None) -> bytes:
+    """The topic is served here: connect to one of these."""
+    body = CommandLookupTopicResponse(
+        request_id=request_id,
+        response=CommandLookupTopicResponse.Connect,
+        brokerServiceUrl=url,
+        brokerServiceUrlTls=url_tls,
+        authoritative=True,
+    )
+    return encode(BaseCommand.LOOKUP_RESPONSE, body)
+
+
+def lookup_failed(request_id: int, code: int, message: str) -> bytes:
+    """Why the topic cannot be looked up."""
+    body = CommandLookupTopicResponse(
+        request_id=request_id,
+        response=CommandLookupTopicResponse.Failed,
+        error=code,  # type: ignore[arg-type]
+        message=message,
+    )
+    return encode(BaseCommand.LOOKUP_RESPONSE, body)
+
+
+def producer_success(request_id: int, producer_name: str, *, last_sequence_id: int = -1) -> bytes:
+    """The producer exists, under this name; -1 says that nothing is known of what it sent before."""
+    body = CommandProducerSuccess(
+        request_id=request_id, producer_name=producer_name, last_sequence_id=last_sequence_id, schema_version=b""
+    )
+    return encode(BaseCommand.PRODUCER_SUCCESS, body)
+
+
+def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
+    """SEND_ERROR: this entry was not stored."""
+    body = CommandSendError(
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        error=code,  # type: ignore[arg-type]
+        message=message,
+    )
+    return encode(BaseCommand.SEND_ERROR, body)
+
+
+def close_producer(producer_id: int, request_id: int) -> bytes:
+    """CLOSE_PRODUCER, unsolicited: the client looks the topic up again. `request_id` is -1 for that."""
+    body = CommandCloseProducer(producer_id=producer_id, request_id=request_id & _UINT64_MASK)
+    return encode(BaseCommand.CLOSE_PRODUCER, body)
+
+
+def close_consumer(consumer_id: int, request_id: int) -> bytes:
+    """CLOSE_CONSUMER, unsolicited: the client subscribes again. `request_id` is -1 for that."""
+    body = CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id & _UINT64_MASK)
+    return encode(BaseCommand.CLOSE_CONSUMER, body)
+
+
+def ack_response(consumer_id: int, request_id: int, *, error: int | None = None, message: str | None = None) -> bytes:
+    """The answer to an ACK that asked for one; `error` and `message` together say that it failed."""
+    body = CommandAckResponse(
+        consumer_id=consumer_id,
+        request_id=request_id,
+        error=error,  # type: ignore[arg-type]
+        message=message,
+    )
+    return encode(BaseCommand.ACK_RESPONSE, body)
+
+
+def active_consumer_change(consumer_id: int, *, is_active: bool) -> bytes:
+    """Tell one consumer of a subscription whether messages now come to it."""
+    body = CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
+    return encode(BaseCommand.ACTIVE_CONSUMER_CHANGE, body)
+
+
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """The topic is terminated and this consumer has had all of it."""
+    return encode(BaseCommand.REACHED_END_OF_TOPIC, CommandReachedEndOfTopic(consumer_id=consumer_id))
+
+
+def last_message_id(
+    request_id: int, ledger_id: int, entry_id: int, *, partition: int, batch_index: int, mark_delete: tuple[int, int]
+) -> bytes:
+    """The topic's last message (-1, -1 when it has none) and the subscription's mark-delete position."""
+    body = CommandGetLastMessageIdResponse(
+        request_id=request_id,
+        last_message_id=_message_id(ledger_id, entry_id, partition=partition, batch_index=batch_index),
+        consumer_mark_delete_position=_message_id(*mark_delete, partition=partition, batch_index=-1),
+    )
+    return encode(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, body)
+
+
+def consumer_stats(request_id: int, stats: Mapping[str, Any]) -> bytes:
+    """CONSUMER_STATS_RESPONSE; the keys of `stats` are the command's field names."""
+    return encode(BaseCommand.CONSUMER_STATS_RESPONSE, CommandConsumerStatsResponse(request_id=request_id, **stats))
+
+
+def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
+    """Why there are no statistics."""
+    body = CommandConsumerStatsResponse(
+        request_id=request_id,
+        error_code=code,  # type: ignore[arg-type]
+        error_message=message,
+    )
+    return encode(BaseCommand.CONSUMER_STATS_RESPONSE, body)
+
+
+def get_schema_failed(request_id: int, code: int, message: str) -> bytes:
+    """Why there is no schema to give."""
+    body = CommandGetSchemaResponse(
+        request_id=request_id,
+        error_code=code,  # type: ignore[arg-type]
+        error_message=message,
+    )
+    return encode(BaseCommand.GET_SCHEMA_RESPONSE, body)
+
+
+def _message_id(ledger_id: int, entry_id: int, *, partition: int, batch_index: int) -> MessageIdData:
+    return MessageIdData(
+        ledgerId=ledger_id & _UINT64_MASK, entryId=entry_id & _UINT64_MASK, partition=partition, batch_index=batch_index
+    )
+
+
+_PING: Final = encode(BaseCommand.PING, CommandPing())
+_PONG: Final = encode(BaseCommand.PONG, CommandPong())

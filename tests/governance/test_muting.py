@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a set of mute reasons promises: it stops once, and reads again only when nobody objects."""
+
+from __future__ import annotations
+
+from penstock.governance.muting import Mute, MuteReason, MuteReasons
+
+
+def test_a_connection_without_reasons_is_reading() -> None:
+    assert not MuteReasons()
+    assert MuteReasons().since_ns is None
+
+
+def test_only_the_first_reason_stops_the_connection() -> None:
+    reasons = MuteReasons()
+    assert reasons.add(MuteReason.REQUEST_MEMORY, now_ns=1)
+    assert not reasons.add(MuteReason.STORAGE, now_ns=2)
+    assert reasons
+
+
+def test_two_topics_that_mute_for_the_same_reason_do_not_undo_each_other() -> None:
+    reasons = MuteReasons()
+    reasons.add(MuteReason.STORAGE, "persistent://a/b/one", now_ns=1)
+    reasons.add(MuteReason.STORAGE, "persistent://a/b/two", now_ns=2)
+    assert not reasons.discard(MuteReason.STORAGE, "persistent://a/b/one")
+    assert reasons
+    assert reasons.discard(MuteReason.STORAGE, "persistent://a/b/two")
+    assert not reasons
+
+
+def test_two_reasons_of_one_owner_do_not_undo_each_other() -> None:
+    reasons = MuteReasons()
+    reasons.add(MuteReason.REQUEST_MEMORY, now_ns=1)
+    reasons.add(MuteReason.REQUEST_COUNT, now_ns=2)
+    assert not reasons.discard(MuteReason.REQUEST_COUNT)
+    assert reasons.discard(MuteReason.REQUEST_MEMORY)
+
+
+def test_lifting_a_reason_that_is_not_in_force_does_not_unmute() -> None:
+    reasons = MuteReasons()
+    assert not reasons.discard(MuteReason.OUTBOUND)
+    reasons.add(MuteReason.OUTBOUND, now_ns=1)
+    assert not reasons.discard(MuteReason.OUTBOUND, "persistent://a/b/one")
+    assert reasons
+
+
+def test_the_same_reason_twice_is_one_reason_and_keeps_its_first_time() -> None:
+    reasons = MuteReasons()
+    reasons.add(MuteReason.STORAGE, now_ns=5)
+    assert not reasons.add(MuteReason.STORAGE, now_ns=9)
+    assert reasons.snapshot() == (Mute(MuteReason.STORAGE, None, 5),)
+    assert reasons.discard(MuteReason.STORAGE)
+
+
+def test_it_says_since_when_and_lists_the_oldest_reason_first() -> None:
+    reasons = MuteReasons()
+    reasons.add(MuteReason.STORAGE, now_ns=7)
+    reasons.add(MuteReason.OUTBOUND, now_ns=3)
+    assert reasons.since_ns == 3
+    assert [mute.reason for mute in reasons.snapshot()] == [MuteReason.OUTBOUND, MuteReason.STORAGE]
+    reasons.discard(MuteReason.OUTBOUND)
+    assert reasons.since_ns == 7

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the protocol definition from the fact tables, then the protobuf classes from the definition.
+
+Why: the tables in `src/penstock/wire/tables` are what we know of Pulsar's binary protocol, one fact a line. The
+`.proto` and the Python classes are derived from them, so a new field is one new line in a table.
+Where: run by hand after a table has changed (`python tools/generate_proto.py`); all its results are committed, and
+`tests/wire/test_generate_proto.py` fails when they are stale. Needs `grpcio-tools` for the protobuf compiler.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SOURCE_ROOT: Final = Path(__file__).resolve().parent.parent / "src"
+WIRE: Final = SOURCE_ROOT / "penstock" / "wire"
+PROTO: Final = WIRE / "pulsar.proto"
+
+INDENT: Final = "  "
+HEADER: Final = """\
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pulsar's binary protocol. Written by tools/generate_proto.py from tables/fields.tsv and tables/enums.tsv:
+// change those and run it again. Only numbers and types are seen on the wire; names follow Pulsar's documentation.
+syntax = "proto2";
+
+package penstock.wire;
+"""
+
+# protoc cannot write a Python stub for a value whose name is a Python keyword.
+VALUE_NAMES: Final = {"None": "NoSchema"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message, as protobuf wants to hear it."""
+
+    number: int
+    name: str
+    type: str
+    label: str
+    default: str
+
+    def line(self) -> str:
+        """The field's declaration, without indentation."""
+        return f"{self.label} {self.type} {self.name} = {self.number}{self._options()};"
+
+    def _options(self) -> str:
+        if not self.default:
+            return ""
+        return f" [default = {VALUE_NAMES.get(self.default, self.default)}]"
+
+
+def read_fields(table: Path) -> dict[str, list[Field]]:
+    """Fields by message name; both in the table's order."""
+    messages: dict[str, list[Field]] = {}
+    for row in _rows(table):
+        field = Field(int(row["number"]), row["name"], row["type"], row["label"], row["default"])
+        messages.setdefault(row["message"], []).append(field)
+    return messages
+
+
+def read_enums(table: Path) -> dict[str, list[tuple[str, int]]]:
+    """(name, value) pairs by enum name; `Message.Enum` belongs inside `Message`."""
+    enums: dict[str, list[tuple[str, int]]] = {}
+    for row in _rows(table):
+        name = VALUE_NAMES.get(row["name"], row["name"])
+        enums.setdefault(row["enum"], []).append((name, int(row["value"])))
+    return enums
+
+
+def render(messages: dict[str, list[Field]], enums: dict[str, list[tuple[str, int]]]) -> str:
+    """The whole definition: top-level enums, then messages with the enums that live in them."""
+    blocks = [_enum(name, values, depth=0) for name, values in sorted(enums.items()) if "." not in name]
+    # A message without fields (PING, PONG) has no line in the field table, only a mention as a field's type.
+    mentioned = {field.type for fields in messages.values() for field in fields if field.type.startswith("Command")}
+    empty = {name for name in mentioned if "." not in name} - messages.keys()
+    for name in sorted(messages.keys() | empty):
+        nested = {inner[len(name) + 1 :]: values for inner, values in enums.items() if inner.startswith(f"{name}.")}
+        blocks.append(_message(name, messages.get(name, []), nested))
+    return "\n".join([HEADER, *blocks])
+
+
+def _rows(table: Path) -> list[dict[str, str]]:
+    with table.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t"))
+
+
+def _message(name: str, fields: list[Field], enums: dict[str, list[tuple[str, int]]]) -> str:
+    body = "".join(_enum(inner, values, depth=1) for inner, values in sorted(enums.items()))
+    body += "".join(f"{INDENT}{field.line()}\n" for field in fields)
+    return f"message {name} {{\n{body}}}\n"
+
+
+def _enum(name: str, values: list[tuple[str, int]], *, depth: int) -> str:
+    margin = INDENT * depth
+    body = "".join(f"{margin}{INDENT}{value} = {number};\n" for value, number in values)
+    return f"{margin}enum {name} {{\n{body}{margin}}}\n"
+
+
+def compile_classes() -> None:
+    """Run protoc over the definition: `pulsar_pb2.py` and its type stub, beside it."""
+    from grpc_tools import protoc  # noqa: PLC0415 - the test that renders the definition does without the compiler
+
+    arguments = ["protoc", f"-I{SOURCE_ROOT}", f"--python_out={SOURCE_ROOT}", f"--pyi_out={SOURCE_ROOT}", str(PROTO)]
+    if protoc.main(arguments) != 0:
+        sys.exit("protoc refused the definition; its complaint is above")
+
+
+def main() -> None:
+    """Regenerate everything."""
+    tables = WIRE / "tables"
+    PROTO.write_text(render(read_fields(tables / "fields.tsv"), read_enums(tables / "enums.tsv")), encoding="utf-8")
+    compile_classes()
+
+
+if __name__ == "__main__":
+    main()
