@@ -30,8 +30,11 @@ syntax = "proto2";
 package penstock.wire;
 """
 
-# protoc cannot write a Python stub for a value whose name is a Python keyword.
-VALUE_NAMES: Final = {"None": "NoSchema"}
+# In Python an enum's values are attributes of the message around it: there, one is a keyword, the other hides a message.
+VALUE_NAMES: Final = {"None": "NoSchema", "KeyValue": "KeyValueSchema"}
+
+# protoc's stubs are not strict enough for mypy, but right.
+CLASSES_HEADER: Final = "# SPDX-License-Identifier: Apache-2.0\n# mypy: ignore-errors\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Field:
     def _options(self) -> str:
         if not self.default:
             return ""
-        return f" [default = {VALUE_NAMES.get(self.default, self.default)}]"
+        return f" [default = {self.default}]"
 
 
 def read_fields(table: Path) -> dict[str, list[Field]]:
@@ -103,11 +106,14 @@ def _enum(name: str, values: list[tuple[str, int]], *, depth: int) -> str:
 
 def compile_classes() -> None:
     """Run protoc over the definition: `pulsar_pb2.py` and its type stub, beside it."""
-    from grpc_tools import protoc  # noqa: PLC0415 - the test that renders the definition does without the compiler
+    from grpc_tools import protoc  # Here, because rendering the definition, which a test does, needs no compiler.
 
     arguments = ["protoc", f"-I{SOURCE_ROOT}", f"--python_out={SOURCE_ROOT}", f"--pyi_out={SOURCE_ROOT}", str(PROTO)]
     if protoc.main(arguments) != 0:
         sys.exit("protoc refused the definition; its complaint is above")
+    for name in ("pulsar_pb2.py", "pulsar_pb2.pyi"):
+        text = (WIRE / name).read_text(encoding="utf-8")
+        (WIRE / name).write_text(CLASSES_HEADER + text, encoding="utf-8")
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from penstock.broker.broker import Broker, BrokerLimits, ServiceUrls
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
 from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.governance.memory_pool import UNBOUNDED
 from penstock.net.clock import SystemClock
 from penstock.net.connection import Outbound
 from penstock.net.listener import Connections, Listener
@@ -126,7 +127,8 @@ def _broker_limits(settings: Settings) -> BrokerLimits:
         keep_alive_ns=settings.keep_alive_interval_s * NS_PER_S,
         liveness_check_ns=settings.connection_liveness_check_timeout_ms * NS_PER_MS,
         failover_delay_s=settings.active_consumer_failover_delay_ms / 1000,
-        unacked_messages_max=settings.max_unacked_messages_per_consumer,
+        unacked_per_consumer_max=settings.max_unacked_messages_per_consumer or UNBOUNDED,
+        unacked_per_subscription_max=settings.max_unacked_messages_per_subscription or UNBOUNDED,
         round_robin_entries_max=settings.dispatcher_max_round_robin_batch_size,
         auto_create_topics=settings.allow_auto_topic_creation,
         tail_cache_bytes=settings.budget.tail_cache_bytes,
@@ -134,12 +136,12 @@ def _broker_limits(settings: Settings) -> BrokerLimits:
     )
 
 
-def _listen(
-    settings: Settings, broker: Broker, connections: Connections, stack: contextlib.AsyncExitStack
-) -> None:
+def _listen(settings: Settings, broker: Broker, connections: Connections, stack: contextlib.AsyncExitStack) -> None:
     """Bind all ports before any of them accepts, and say that we are ready."""
     host = settings.bind_address
-    plain = _bind("port", settings.port, lambda: Listener(connections, broker.new_session, host=host, port=settings.port))
+    plain = _bind(
+        "port", settings.port, lambda: Listener(connections, broker.new_session, host=host, port=settings.port)
+    )
     stack.callback(plain.close)
     secure = None
     if settings.tls_certificate is not None:
@@ -163,6 +165,7 @@ def _listen(
         secure.start()
         log.info("TLS clients are served at %s", broker.service_urls.tls)
     admin.start()
+    # Programs that start penstock wait for this line.
     print(f"penstock ready pulsar://{name}:{plain.port} http://{name}:{admin.port}", flush=True)
 
 
@@ -176,6 +179,7 @@ def _bind(what: str, port: int, bind: Callable[[], T]) -> T:
 def _tls_context(settings: Settings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    assert settings.tls_certificate is not None
     try:
         context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
@@ -200,4 +204,3 @@ def _raise_descriptor_limit() -> None:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-

@@ -162,9 +162,7 @@ def test_a_negative_acknowledgement_brings_the_message_back_with_its_count(clien
     consumer.acknowledge(message)
 
 
-def test_the_standby_of_a_failover_pair_takes_over_what_was_not_acknowledged(
-    broker: BrokerProcess, topic: str
-) -> None:
+def test_the_standby_of_a_failover_pair_takes_over_what_was_not_acknowledged(broker: BrokerProcess, topic: str) -> None:
     first_client, second_client = pulsar.Client(broker.url), pulsar.Client(broker.url)
     kind = pulsar.ConsumerType.Failover
     first = first_client.subscribe(topic, "s", consumer_type=kind, consumer_name="a")
@@ -196,9 +194,7 @@ def test_a_second_exclusive_consumer_is_refused_while_the_first_lives(client: pu
         client.subscribe(topic, "s")
 
 
-def test_a_second_producer_of_the_same_name_is_refused_while_the_first_lives(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_a_second_producer_of_the_same_name_is_refused_while_the_first_lives(client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic, producer_name="p")
     with pytest.raises(pulsar.ProducerBusy):
         client.create_producer(topic, producer_name="p")

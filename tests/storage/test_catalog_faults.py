@@ -2,8 +2,8 @@
 """The catalog on a bad disk: what comes back is the state after some number of whole changes, none answered missing.
 
 Each seed is a story of several lives of one directory. In each life random changes are submitted in bursts, and at a
-random operation of the disk something happens: the power goes, a sync fails, a write fails, the disk is full. Then the
-process starts again, with or without the power having been cut. A plain model is told the same changes.
+random moment the power goes, a sync fails or the disk is full. Then the process starts again, after a power cut or
+not. A plain model is told the same changes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,8 @@ import pytest
 from penstock.core.errors import MetadataFailed, PenstockError
 from penstock.storage import metadata
 from penstock.storage.catalog import Catalog, CursorSave, StoredCursor, SubscriptionRecord
+from penstock.testing.files import FaultyFiles
 from penstock.testing.vfs import sqlite_on
-from tests.storage.bad_disk import BadDisk, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,6 @@ LIVES = 3
 PATH = Path("/data/meta.sqlite")
 TOPICS = [f"persistent://public/default/{name}" for name in ("ewr", "jfk", "lga")]
 SUBSCRIPTIONS = ["audit", "work"]
-FAULTS = [Fault.POWER, Fault.POWER, Fault.SYNC, Fault.WRITE, Fault.FULL, Fault.NONE]
 
 # What a catalog says, comparable: without ledger ids, which are watched by themselves.
 State = dict[str, Any]
@@ -62,7 +62,7 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.disk = BadDisk(self.chance)
+        self.disk = FaultyFiles()
         self.wall_ms = 0
         self.model: State = {
             "namespaces": {"public/default": {}, "pulsar/system": {}},
@@ -75,21 +75,33 @@ class Story:
 
     def run(self) -> None:
         for _ in range(LIVES):
-            self.disk.plan(self.chance.choice(FAULTS), after=self.chance.randrange(120))
-            self.live()
-            if self.chance.random() < 0.7:
-                self.disk.lose_power()
-            self.disk.plan(Fault.NONE, after=0)
-        self.live(bursts=0)
+            fault = self.plan()
+            self.live(fault)
+            if fault == "power" or self.chance.random() < 0.5:
+                self.disk.crash(self.chance)
+            else:
+                self.disk.kill()
+        self.live("none", bursts=0)
 
-    def live(self, bursts: int = 8) -> None:
+    def plan(self) -> str:
+        """Let something happen somewhere on the way."""
+        fault = self.chance.choice(("power", "power", "sync", "full", "none"))
+        if fault == "power":
+            self.disk.lose_power_at(self.chance.randrange(1, 150), cut_ratio=self.chance.random())
+        elif fault == "sync":
+            self.disk.fail_sync_at(self.chance.randrange(1, 30))
+        elif fault == "full":
+            self.disk.run_full_after(self.chance.randrange(500_000))
+        return fault
+
+    def live(self, fault: str, bursts: int = 8) -> None:
         """Start, compare, change, and stop or fail."""
         loop = SteppedLoop()
         with sqlite_on(self.disk) as vfs:
             try:
-                catalog = Catalog.open(PATH, loop.post, exclusive=True, vfs=vfs)
+                catalog = Catalog.open(PATH, loop.post, self.disk, exclusive=True, vfs=vfs)
             except MetadataFailed:
-                assert self.disk.struck
+                assert fault != "none"
                 return
             self.compare(catalog)
             # The first burst is a single change: the waiting thread takes it at once, alone.
@@ -101,7 +113,7 @@ class Story:
                 self.settle(loop, answers, size)
             loop.go.release()
             catalog.close()
-            assert catalog.failed is None or self.disk.struck
+            assert catalog.failed is None or fault != "none"
 
     def settle(self, loop: SteppedLoop, answers: list[PenstockError | None], size: int) -> None:
         while len(answers) < size:
@@ -117,7 +129,10 @@ class Story:
                 for topic in catalog.topics()
             },
             "subscriptions": {
-                (topic.name, subscription.name): (subscription.initial_position, catalog.cursor(topic.name, subscription.name))
+                (topic.name, subscription.name): (
+                    subscription.initial_position,
+                    catalog.cursor(topic.name, subscription.name),
+                )
                 for topic in catalog.topics()
                 for subscription in catalog.subscriptions(topic.name)
             },
@@ -129,54 +144,77 @@ class Story:
         for topic in catalog.topics():
             assert self.owners.setdefault(topic.ledger_id, topic.created_wall_ms) == topic.created_wall_ms
 
+    # -- changes: each tells the model and returns how to submit it
+
     def change(self, catalog: Catalog) -> Callable[[Done], None]:
-        """Draw a change, tell the model, and return how to submit it."""
-        chance, model = self.chance, self.model
-        topic, subscription = chance.choice(TOPICS), chance.choice(SUBSCRIPTIONS)
-        value = chance.randrange(1_000)
-        submit: Callable[[Done], None]
-        match chance.choice(["topic", "topic", "policies", "trim", "namespace", "subscribe", "save", "save", "set", "drop", "leave"]):
-            case "topic":
-                self.wall_ms += 1
-                wall_ms = self.wall_ms
-                model["topics"].setdefault(topic, (wall_ms, {}, 0))
-                submit = lambda done: catalog.create_topic(topic, properties={}, created_wall_ms=wall_ms, done=done)
-            case "policies":
-                if topic in model["topics"]:
-                    created, _, first = model["topics"][topic]
-                    model["topics"][topic] = (created, {"maxProducers": value}, first)
-                submit = lambda done: catalog.set_topic_policies(topic, {"maxProducers": value}, done)
-            case "trim":
-                if topic in model["topics"]:
-                    model["topics"][topic] = (*model["topics"][topic][:2], value)
-                submit = lambda done: catalog.set_first_retained_entry(topic, value, done)
-            case "namespace":
-                model["namespaces"]["public/default"] = {"retention": value}
-                submit = lambda done: catalog.put_namespace("public/default", {"retention": value}, done)
-            case "subscribe":
-                if topic in model["topics"]:
-                    model["subscriptions"].setdefault((topic, subscription), ("latest", StoredCursor(-1, b"fresh")))
-                record = SubscriptionRecord(topic, subscription, "latest")
-                submit = lambda done: catalog.create_subscription(record, StoredCursor(-1, b"fresh"), done)
-            case "save":
-                # Several pages long now and then, so that one change needs several writes.
-                cursor = StoredCursor(value, chance.randbytes(chance.choice([20, 20, 20_000])))
-                shown = [key for key in model["subscriptions"] if catalog.cursor(*key) is not None]
-                model["subscriptions"] |= {key: (model["subscriptions"][key][0], cursor) for key in shown}
-                saves = [CursorSave(*key, cursor) for key in shown]
-                submit = lambda done: catalog.save_cursors(saves, done)
-            case "set":
-                model["configuration"]["maxTopics"] = str(value)
-                submit = lambda done: catalog.set_configuration("maxTopics", str(value), done)
-            case "drop":
-                model["topics"].pop(topic, None)
-                model["subscriptions"] = {key: kept for key, kept in model["subscriptions"].items() if key[0] != topic}
-                submit = lambda done: catalog.delete_topic(topic, done)
-            case _:
-                model["subscriptions"].pop((topic, subscription), None)
-                submit = lambda done: catalog.delete_subscription(topic, subscription, done)
-        self.possible.append(copy.deepcopy(model))
+        draw = self.chance.choice(
+            (
+                *(self.create_topic, self.create_topic, self.delete_topic, self.set_policies, self.trim),
+                *(self.subscribe, self.subscribe, self.unsubscribe, self.save_cursors, self.save_cursors),
+                *(self.put_namespace, self.set_configuration),
+            )
+        )
+        submit = draw(catalog)
+        self.possible.append(copy.deepcopy(self.model))
         return submit
+
+    def create_topic(self, catalog: Catalog) -> Callable[[Done], None]:
+        topic = self.chance.choice(TOPICS)
+        self.wall_ms += 1
+        self.model["topics"].setdefault(topic, (self.wall_ms, {}, 0))
+        create = partial(catalog.create_topic, topic, properties={}, created_wall_ms=self.wall_ms)
+        return lambda done: create(done=done)
+
+    def delete_topic(self, catalog: Catalog) -> Callable[[Done], None]:
+        topic = self.chance.choice(TOPICS)
+        self.model["topics"].pop(topic, None)
+        for subscription in SUBSCRIPTIONS:
+            self.model["subscriptions"].pop((topic, subscription), None)
+        return partial(catalog.delete_topic, topic)
+
+    def set_policies(self, catalog: Catalog) -> Callable[[Done], None]:
+        topic, policies = self.chance.choice(TOPICS), {"maxProducers": self.chance.randrange(1_000)}
+        if topic in self.model["topics"]:
+            created, _, first = self.model["topics"][topic]
+            self.model["topics"][topic] = (created, policies, first)
+        return partial(catalog.set_topic_policies, topic, policies)
+
+    def trim(self, catalog: Catalog) -> Callable[[Done], None]:
+        topic, first = self.chance.choice(TOPICS), self.chance.randrange(1_000)
+        if topic in self.model["topics"]:
+            self.model["topics"][topic] = (*self.model["topics"][topic][:2], first)
+        return partial(catalog.set_first_retained_entry, topic, first)
+
+    def subscribe(self, catalog: Catalog) -> Callable[[Done], None]:
+        topic, subscription = self.chance.choice(TOPICS), self.chance.choice(SUBSCRIPTIONS)
+        cursor = StoredCursor(-1, b"fresh")
+        if topic in self.model["topics"]:
+            self.model["subscriptions"].setdefault((topic, subscription), ("latest", cursor))
+        return partial(catalog.create_subscription, SubscriptionRecord(topic, subscription, "latest"), cursor)
+
+    def unsubscribe(self, catalog: Catalog) -> Callable[[Done], None]:
+        topic, subscription = self.chance.choice(TOPICS), self.chance.choice(SUBSCRIPTIONS)
+        self.model["subscriptions"].pop((topic, subscription), None)
+        return partial(catalog.delete_subscription, topic, subscription)
+
+    def save_cursors(self, catalog: Catalog) -> Callable[[Done], None]:
+        # Some pages long now and then, so that one change needs several writes.
+        cursor = StoredCursor(self.chance.randrange(1_000), self.chance.randbytes(self.chance.choice((20, 20, 20_000))))
+        subscriptions = self.model["subscriptions"]
+        known = [key for key in subscriptions if catalog.topic(key[0]) is not None]
+        for key in known:
+            subscriptions[key] = (subscriptions[key][0], cursor)
+        return partial(catalog.save_cursors, [CursorSave(topic, name, cursor) for topic, name in known])
+
+    def put_namespace(self, catalog: Catalog) -> Callable[[Done], None]:
+        policies = {"retention": self.chance.randrange(1_000)}
+        self.model["namespaces"]["public/default"] = policies
+        return partial(catalog.put_namespace, "public/default", policies)
+
+    def set_configuration(self, catalog: Catalog) -> Callable[[Done], None]:
+        value = str(self.chance.randrange(1_000))
+        self.model["configuration"]["maxTopics"] = value
+        return partial(catalog.set_configuration, "maxTopics", value)
 
 
 @pytest.mark.parametrize("block", range(10))

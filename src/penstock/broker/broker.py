@@ -9,7 +9,7 @@ stored within `CURSOR_SAVE_S`; when the disk fails, publishers are told and `/he
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ from penstock.storage.journal import AppendRun
 from penstock.wire import metadata
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
-    from penstock.broker.members import Consumer
     from penstock.broker.subscription import Subscription
     from penstock.broker.topic import Topic
     from penstock.core.clock import Clock
@@ -55,7 +55,8 @@ class BrokerLimits:
     keep_alive_ns: int
     liveness_check_ns: int
     failover_delay_s: float
-    unacked_messages_max: int
+    unacked_per_consumer_max: int
+    unacked_per_subscription_max: int
     round_robin_entries_max: int
     auto_create_topics: bool
     tail_cache_bytes: int
@@ -178,9 +179,7 @@ class Broker:
         topic = subscription.topic
         # Its cursor told how far the topic was reclaimed; from now on the topic says so itself.
         topic.first_entry_id = topic.retained_from()
-        await self._stored(
-            lambda done: self.catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done)
-        )
+        await self._stored(lambda done: self.catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done))
         await self._stored(lambda done: self.catalog.delete_subscription(topic.text, subscription.name, done))
 
     async def save_cursor(self, subscription: Subscription) -> None:
@@ -240,9 +239,9 @@ class Broker:
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: a subscription that is not durable ends with it."""
         topic = subscription.topic
-        if not subscription.durable and not subscription.fenced and not subscription.consumers:
-            if topic.subscriptions.get(subscription.name) is subscription:
-                del topic.subscriptions[subscription.name]
+        ended = not (subscription.durable or subscription.fenced or subscription.consumers)
+        if ended and topic.subscriptions.get(subscription.name) is subscription:
+            del topic.subscriptions[subscription.name]
 
     def expect_reconnect(self, subscription: Subscription) -> None:
         """After a seek the client comes back to the same subscription; give it time to."""
@@ -320,10 +319,9 @@ class Broker:
         drained = self.loop.create_future()
         self.after_appends(lambda: drained.set_result(None))
         await drained
-        try:
+        # A failure was logged, and acknowledgements that were not stored are only delivered again.
+        with contextlib.suppress(MetadataFailed):
             await self._save_cursors()
-        except MetadataFailed:
-            pass  # It was logged, and acknowledgements that were not stored are only delivered again.
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
         self._readers.shutdown(wait=True)

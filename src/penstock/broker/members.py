@@ -33,7 +33,7 @@ class Consumer:
     """One connected reader of one subscription.
 
     `permits` counts messages, not entries, and may go below zero when a batch was larger than what was left (FLOW).
-    `pending` maps each entry that was sent and not yet acknowledged to its message count, for shared subscriptions only.
+    `pending` maps each entry that was sent and not yet acknowledged to its message count, in shared subscriptions.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Consumer:
         "unacked",
     )
 
-    def __init__(  # noqa: PLR0913 - one argument per field of CommandSubscribe that matters
+    def __init__(
         self,
         *,
         session: Session,

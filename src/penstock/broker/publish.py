@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishing: one run of SEND frames in, one append to the log, one write of receipts per connection.
 
-Why runs: at 100,000 entries a second nothing may happen per message that can happen per read. A run is what one read of
-one connection brought, whatever producers and topics its frames belong to; what is per producer is a light pass over it.
-Where: session hands over a `PublishRun`; the entry log calls `Publish.done` on the loop, in append order; topics learn of
-their new entries there and nowhere else, so nothing is dispatched that could still be lost.
+Why runs: at 100,000 entries a second nothing may happen per message that can happen per read. A run is what one read
+of one connection brought, whatever producers and topics its frames belong to; what is per producer is a light pass
+over it.
+Where: session hands over a `PublishRun`; the entry log calls `Publish.done` on the loop, in append order; topics learn
+of their new entries there and nowhere else, so nothing is dispatched that could still be lost.
 
-Order: receipts and errors of one producer leave in the order of its SENDs, because every answer of a run, errors too, is
-written when the run's turn in the log has come.
+Order: receipts and errors of one producer leave in the order of its SENDs, because every answer of a run, errors too,
+is written when the run's turn in the log has come.
 
 Budget: 1.5 µs per entry in long runs of one producer, 4 µs with fifty producers interleaved (benchmarks/run.py).
 """
@@ -125,7 +126,7 @@ class Publish:
                 None if run.message_counts is None else (run.message_counts[row],),
             )
 
-    def _add(  # noqa: PLR0913 - the columns of a run
+    def _add(
         self,
         producer_id: int,
         sequence_ids: Sequence[int],
@@ -149,14 +150,10 @@ class Publish:
         topic.entries_in += count
         first_entry_id = topic.next_entry_id
         topic.next_entry_id += count
-        self.replies.append(
-            Stretch(producer, first_entry_id, sequence_ids, highest, offsets, lengths, message_counts)
-        )
+        self.replies.append(Stretch(producer, first_entry_id, sequence_ids, highest, offsets, lengths, message_counts))
 
     def _append(self, data: Buffer) -> None:
-        stored = [
-            reply for reply in self.replies if type(reply) is Stretch and reply.producer.topic.persistent
-        ]
+        stored = [reply for reply in self.replies if type(reply) is Stretch and reply.producer.topic.persistent]
         groups = [(s.producer.topic.ledger_id, s.first_entry_id, len(s.offsets)) for s in stored]
         if len(stored) == 1:
             offsets, lengths, counts = stored[0].offsets, stored[0].lengths, stored[0].message_counts

@@ -2,8 +2,8 @@
 """One client: its handshake, its producers and consumers, and an answer to each of its commands.
 
 Where: a `net.Connection` hands events up; publishes go to `publish`, flow and acknowledgements to the subscription at
-once, everything else to a handler of its own. A handler that must wait (a topic to create, a peer to probe) is a task of
-this session and ends with it.
+once, everything else to a handler of its own. A handler that must wait (a topic to create, a peer to probe) is a task
+of this session and ends with it.
 
 Every request is answered exactly once: by its handler, or with the error that the handler raised.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock import __version__
 from penstock.broker.members import Consumer, Producer
@@ -26,7 +26,6 @@ from penstock.core.errors import (
     PenstockError,
     ProducerBusy,
     ServiceNotReady,
-    SubscriptionNotFound,
     WireCode,
 )
 from penstock.core.names import TopicName
@@ -36,7 +35,9 @@ from penstock.wire import codec, metadata
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from google.protobuf.message import Message
 
     from penstock.broker.broker import Broker
     from penstock.broker.subscription import Subscription
@@ -162,14 +163,14 @@ class Session:
         if not self.connected and command.type != Type.CONNECT:
             self.connection.close("first command is not CONNECT")
             return
-        handler = _HANDLERS.get(command.type)
+        handler = self._handlers.get(command.type)
         if handler is None:
             self.connection.close(f"command {command.type} is not one a client may send")
             return
         try:
             handler(self, command.body)
         except PenstockError as error:
-            self.reply(codec.error(command.body.request_id, error.wire_code, str(error)))
+            self.reply(codec.error(_request_id(command.body), error.wire_code, str(error)))
 
     def _request(self, request_id: int, answer: Coroutine[Any, Any, None]) -> None:
         """Run a request that may have to wait; whatever it raises becomes its ERROR."""
@@ -248,9 +249,7 @@ class Session:
             await self._subscription(topic, body.initial_subscription_name, durable=True, start=topic.first_entry_id)
         name = body.producer_name or self.broker.next_producer_name()
         await self._take_over_producer_name(topic, name, body)
-        producer = Producer(
-            session=self, producer_id=body.producer_id, name=name, topic=topic, epoch=body.epoch
-        )
+        producer = Producer(session=self, producer_id=body.producer_id, name=name, topic=topic, epoch=body.epoch)
         topic.producers[name] = producer
         self.producers[body.producer_id] = producer
         self._closed_producers.pop(body.producer_id, None)
@@ -401,9 +400,7 @@ class Session:
         try:
             await self.broker.save_cursor(subscription)
         except PenstockError as error:
-            frame = codec.ack_response(
-                event.consumer_id, event.request_id, error=error.wire_code, message=str(error)
-            )
+            frame = codec.ack_response(event.consumer_id, event.request_id, error=error.wire_code, message=str(error))
         else:
             frame = codec.ack_response(event.consumer_id, event.request_id)
         self.reply(frame)
@@ -523,7 +520,6 @@ class Session:
     def _stats_of(self, consumer: Consumer) -> dict[str, object]:
         now_ms = self.broker.clock.wall_ms()
         seconds = max((now_ms - consumer.connected_at_ms) / 1000, 0.001)
-        kinds = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
         return {
             "msgRateOut": consumer.messages_out / seconds,
             "msgThroughputOut": consumer.bytes_out / seconds,
@@ -533,8 +529,8 @@ class Session:
             "unackedMessages": consumer.unacked,
             "blockedConsumerOnUnackedMsgs": consumer.blocked,
             "address": consumer.session.connection.peer,
-            "connectedSince": codec.iso_time(consumer.connected_at_ms),
-            "type": kinds[consumer.subscription.kind],
+            "connectedSince": _iso_time(consumer.connected_at_ms),
+            "type": codec.CommandSubscribe.SubType.Name(consumer.subscription.kind),
             "msgRateExpired": 0.0,
             "msgBacklog": consumer.subscription.backlog,
             "messageAckRate": consumer.acks / seconds,
@@ -556,31 +552,39 @@ class Session:
     def _on_auth_response(self, _body: object) -> None:
         """Nothing was asked; an answer to nothing is ignored."""
 
+    _handlers: ClassVar[dict[int, Callable[[Session, Any], None]]] = {
+        Type.CONNECT: _on_connect,
+        Type.PING: _on_ping,
+        Type.PONG: _on_pong,
+        Type.PARTITIONED_METADATA: _on_partitioned_metadata,
+        Type.LOOKUP: _on_lookup,
+        Type.PRODUCER: _on_producer,
+        Type.CLOSE_PRODUCER: _on_close_producer,
+        Type.SUBSCRIBE: _on_subscribe,
+        Type.CLOSE_CONSUMER: _on_close_consumer,
+        Type.UNSUBSCRIBE: _on_unsubscribe,
+        Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: _on_redeliver,
+        Type.SEEK: _on_seek,
+        Type.GET_LAST_MESSAGE_ID: _on_get_last_message_id,
+        Type.CONSUMER_STATS: _on_consumer_stats,
+        Type.GET_SCHEMA: _on_get_schema,
+        Type.AUTH_RESPONSE: _on_auth_response,
+        Type.GET_OR_CREATE_SCHEMA: _on_unserved,
+        Type.GET_TOPICS_OF_NAMESPACE: _on_unserved,
+        Type.WATCH_TOPIC_LIST: _on_unserved,
+        Type.WATCH_TOPIC_LIST_CLOSE: _on_unserved,
+        Type.NEW_TXN: _on_transaction,
+        Type.ADD_PARTITION_TO_TXN: _on_transaction,
+        Type.ADD_SUBSCRIPTION_TO_TXN: _on_transaction,
+        Type.END_TXN: _on_transaction,
+        Type.TC_CLIENT_CONNECT_REQUEST: _on_transaction,
+    }
 
-_HANDLERS: Final[dict[int, Callable[[Session, Any], None]]] = {
-    Type.CONNECT: Session._on_connect,
-    Type.PING: Session._on_ping,
-    Type.PONG: Session._on_pong,
-    Type.PARTITIONED_METADATA: Session._on_partitioned_metadata,
-    Type.LOOKUP: Session._on_lookup,
-    Type.PRODUCER: Session._on_producer,
-    Type.CLOSE_PRODUCER: Session._on_close_producer,
-    Type.SUBSCRIBE: Session._on_subscribe,
-    Type.CLOSE_CONSUMER: Session._on_close_consumer,
-    Type.UNSUBSCRIBE: Session._on_unsubscribe,
-    Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: Session._on_redeliver,
-    Type.SEEK: Session._on_seek,
-    Type.GET_LAST_MESSAGE_ID: Session._on_get_last_message_id,
-    Type.CONSUMER_STATS: Session._on_consumer_stats,
-    Type.GET_SCHEMA: Session._on_get_schema,
-    Type.AUTH_RESPONSE: Session._on_auth_response,
-    Type.GET_OR_CREATE_SCHEMA: Session._on_unserved,
-    Type.GET_TOPICS_OF_NAMESPACE: Session._on_unserved,
-    Type.WATCH_TOPIC_LIST: Session._on_unserved,
-    Type.WATCH_TOPIC_LIST_CLOSE: Session._on_unserved,
-    Type.NEW_TXN: Session._on_transaction,
-    Type.ADD_PARTITION_TO_TXN: Session._on_transaction,
-    Type.ADD_SUBSCRIPTION_TO_TXN: Session._on_transaction,
-    Type.END_TXN: Session._on_transaction,
-    Type.TC_CLIENT_CONNECT_REQUEST: Session._on_transaction,
-}
+
+def _request_id(body: Message) -> int:
+    request_id: int = getattr(body, "request_id", UNSOLICITED)
+    return request_id
+
+
+def _iso_time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")

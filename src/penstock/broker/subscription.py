@@ -62,6 +62,8 @@ class Subscription:
         "_replay_set",
         "_scheduled",
         "_turn",
+        "blocked",
+        "bytes_out",
         "consumers",
         "cursor",
         "dropped",
@@ -69,7 +71,6 @@ class Subscription:
         "fenced",
         "kind",
         "messages_out",
-        "bytes_out",
         "name",
         "read_entry_id",
         "redeliveries",
@@ -85,6 +86,7 @@ class Subscription:
         self.consumers: list[Consumer] = []
         self.read_entry_id = cursor.mark_delete + 1
         self.redeliveries: dict[int, int] = {}
+        self.blocked = False
         self.fenced = False
         self.dropped = 0  # non-persistent entries that nobody had permits for
         self.messages_out = 0
@@ -97,6 +99,11 @@ class Subscription:
         self._replay_set: set[int] = set()
         self._scheduled = False
         self._turn = 0
+
+    @property
+    def unacked(self) -> int:
+        """Messages sent to consumers and not yet acknowledged."""
+        return sum(consumer.unacked for consumer in self.consumers)
 
     @property
     def backlog(self) -> int:
@@ -183,7 +190,7 @@ class Subscription:
             self._failover_timer = None
 
     def _rewind(self) -> None:
-        """Read again from the first entry that is not acknowledged; whatever waits to be delivered again is among it."""
+        """Read again from the first entry that is not acknowledged; what waits to be delivered again is among it."""
         self._generation += 1
         self.read_entry_id = self.cursor.mark_delete + 1
         self._replay.clear()
@@ -211,6 +218,8 @@ class Subscription:
         if self.kind != SHARED:
             active = self._active
             return [active] if active is not None and active.permits > 0 and active.session.connection.writable else []
+        if self.blocked:
+            return []
         return [c for c in self.consumers if c.permits > 0 and not c.blocked and c.session.connection.writable]
 
     def _send_next(self) -> bool:
@@ -300,8 +309,10 @@ class Subscription:
             counts = batch.message_counts
             consumer.pending.update(zip(ids, repeat(1) if counts is None else counts[start:stop], strict=False))
             consumer.unacked += messages
-            if consumer.unacked >= self.topic.broker.limits.unacked_messages_max:
-                consumer.blocked = True
+            limits = self.topic.broker.limits
+            consumer.blocked = consumer.unacked >= limits.unacked_per_consumer_max
+            if not self.blocked and self.unacked >= limits.unacked_per_subscription_max:
+                self.blocked = True
 
     # -- reading from the log -----------------------------------------------------------------------------------------
 
@@ -314,9 +325,7 @@ class Subscription:
         generation = self._generation
         future.add_done_callback(lambda done: self._on_read(done, generation, entry_id, replay=entries_max is not None))
 
-    def _on_read(
-        self, done: asyncio.Future[ReadResult], generation: int, entry_id: int, *, replay: bool
-    ) -> None:
+    def _on_read(self, done: asyncio.Future[ReadResult], generation: int, entry_id: int, *, replay: bool) -> None:
         self._reading = False
         if done.cancelled():
             return
@@ -435,7 +444,8 @@ class Subscription:
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
         """Deliver again: these entries, or with none named everything that is not acknowledged."""
         if self.kind == SHARED:
-            self._give_back(consumer, [e for e in entry_ids if e in consumer.pending] if entry_ids else consumer.pending)
+            pending = consumer.pending
+            self._give_back(consumer, [e for e in entry_ids if e in pending] if entry_ids else pending)
         elif not entry_ids and consumer is self._active:
             if epoch is not None:
                 consumer.epoch = epoch
@@ -464,9 +474,9 @@ class Subscription:
         else:
             consumer.acks += self.cursor.acknowledge_many(entry_ids)
             for row, words in ack.ack_sets.items():
-                if ack.ledger_ids[row] == ledger_id and ack.entry_ids[row] <= last:
-                    if self.cursor.acknowledge_batch(ack.entry_ids[row], words):
-                        entry_ids.append(ack.entry_ids[row])
+                ours = ack.ledger_ids[row] == ledger_id and ack.entry_ids[row] <= last
+                if ours and self.cursor.acknowledge_batch(ack.entry_ids[row], words):
+                    entry_ids.append(ack.entry_ids[row])
             if self.kind == SHARED:
                 self._settle(consumer, entry_ids)
         if self.durable:
@@ -504,8 +514,13 @@ class Subscription:
                 return
 
     def _unblock(self, consumer: Consumer) -> None:
-        if consumer.blocked and consumer.unacked <= self.topic.broker.limits.unacked_messages_max // 2:
+        """Dispatch goes on when half of what had stopped it is acknowledged, as in Pulsar."""
+        limits = self.topic.broker.limits
+        if consumer.blocked and consumer.unacked <= limits.unacked_per_consumer_max // 2:
             consumer.blocked = False
+            self.wake()
+        if self.blocked and self.unacked <= limits.unacked_per_subscription_max // 2:
+            self.blocked = False
             self.wake()
 
     # -- seek ---------------------------------------------------------------------------------------------------------

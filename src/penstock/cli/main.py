@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import penstock
 from penstock.cli import serve
-from penstock.core.errors import ConfigurationError
+from penstock.core.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+EXIT_FAILED: Final = 1
 # What shells expect of a command that was called wrongly; argparse uses it too.
-EXIT_USAGE = 2
+EXIT_USAGE: Final = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
-    except ConfigurationError as error:
+    except PenstockError as error:
         print(f"penstock: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
     return status
 
 

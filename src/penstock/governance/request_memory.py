@@ -280,7 +280,10 @@ class RequestMemory(SimpleMemoryPool):
             owners.append(reader.owner)
         if owners:
             self._dry_spells.stop(now_ns)
-        if requests_left > 0 and (finisher := self._waiting_finisher()) is not None:
+        if self._finisher is None:
+            self._finisher = self._next_finisher()
+        finisher = self._finisher
+        if requests_left > 0 and finisher is not None and finisher.owner in self._waiting and not finisher.has_turn:
             self._give_turn(finisher, 0)
             owners.append(finisher.owner)
         return owners
@@ -369,11 +372,11 @@ class RequestMemory(SimpleMemoryPool):
             self._dry_spells.stop(now_ns)
             return self._admit(reader, min(want_bytes, room), now_ns)
         self._dry_spells.start(now_ns)
-        others_first = self._holders_waiting - (reader.owner in self._waiting)
-        if reader.held_bytes and not others_first and self._may_finish(reader):
-            self._finisher = reader
-            return self._admit(reader, min(want_bytes, missing_bytes), now_ns)
-        return self._refuse(reader, MuteReason.REQUEST_MEMORY, now_ns)
+        self._refuse(reader, MuteReason.REQUEST_MEMORY, now_ns)
+        if self._next_finisher() is not reader:
+            return 0
+        self._finisher = reader
+        return self._admit(reader, min(want_bytes, missing_bytes), now_ns)
 
     def _admit(self, reader: _Reader, nbytes: int, now_ns: int) -> int:
         self._leave(reader, now_ns)
@@ -418,21 +421,27 @@ class RequestMemory(SimpleMemoryPool):
         """Bytes nobody has and nobody was promised."""
         return self.size - self._used - self._promised_bytes
 
-    def _waiting_finisher(self) -> _Reader | None:
-        """The reader that may overdraw and has no turn yet, naming one if there is none: the first holder in line."""
-        if self._finisher is None and self._holders_waiting:
-            first = next(reader for reader in self._waiting.values() if reader.held_bytes)
-            if not first.has_turn and self._may_finish(first):
-                self._finisher = first
-        finisher = self._finisher
-        if finisher is None or finisher.has_turn or finisher.owner not in self._waiting:
-            return None
-        return finisher
+    def _next_finisher(self) -> _Reader | None:
+        """The first in line with an unfinished frame, if nobody finishes now and the bound leaves room for the rest.
 
-    def _may_finish(self, reader: _Reader) -> bool:
-        """Whether the rest of its frame fits under the bound, whatever ordinary reads do meanwhile."""
-        if self._finisher is not None:
-            return False
+        If it does not, a release will come and make the room. Only when none can come, because unfinished frames have
+        everything (earlier finishers paused after they had overdrawn), the next in line that fits may go first: the
+        latest of those finishers does fit, so somebody always goes on.
+        """
+        if self._finisher is not None or not self._holders_waiting:
+            return None
+        for reader in self._waiting.values():
+            if reader.held_bytes:
+                if reader.has_turn:
+                    return None
+                if self._fits(reader):
+                    return reader
+                if self._used != self._held_bytes:
+                    return None
+        return None
+
+    def _fits(self, reader: _Reader) -> bool:
+        """Whether the rest of its frame stays within the bound, whatever ordinary reads do meanwhile."""
         missing_bytes = reader.missing_bytes
         if reader.held_bytes < LENGTH_BYTES:
             missing_bytes = self.single_max_bytes - reader.held_bytes

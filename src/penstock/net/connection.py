@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One client's socket: bytes in through a shared arena, bytes out through one accounted queue.
 
-Why own sockets and not asyncio's transports: a transport hands over up to 256 KiB before it can be paused, hides what it
-has not sent yet (under TLS entirely), and allocates per read. Here a read asks the request memory first, lands in one
-arena that all connections of the loop share, and every unsent byte is known.
+Why own sockets and not asyncio's transports: a transport hands over up to 256 KiB before it can be paused, hides what
+it has not sent yet (under TLS entirely), and allocates per read. Here a read asks the request memory first, lands in
+one arena that all connections of the loop share, and every unsent byte is known.
 Where: `Listener` makes one per accepted socket; `broker.session.Session` is its handler.
 
 Theory of operation
@@ -21,7 +21,6 @@ Theory of operation
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 from collections import deque
 from itertools import islice
@@ -33,7 +32,7 @@ from penstock.wire.connection import FrameReader, ProtocolError
 from penstock.wire.events import PublishRun
 
 if TYPE_CHECKING:
-    import asyncio
+    import socket
     from collections.abc import Sequence
 
     from penstock.governance.memory_pool import Lease
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# One read fills at most this much. Larger reads make longer runs and fewer disk writes; past 512 KiB nothing was gained.
+# One read fills at most this much. Larger reads make longer runs and fewer disk writes.
 ARENA_BYTES: Final = 512 * KIB
 # Unsent bytes of one connection at which dispatch to it stops, and below which it goes on.
 OUTBOUND_BYTES_MAX: Final = 1 * MIB
@@ -396,7 +395,8 @@ class _Tls:
             filled = 0
             while filled < len(buffer):
                 try:
-                    count = self._ssl.read(len(buffer) - filled, buffer[filled:])
+                    # With a buffer to fill, `read` returns how many bytes it put there; the stubs know the other form.
+                    count: int = self._ssl.read(len(buffer) - filled, buffer[filled:])  # type: ignore[assignment]
                 except ssl.SSLWantReadError:
                     return total
                 except ssl.SSLZeroReturnError:
@@ -471,4 +471,3 @@ def _plain_reason(error: Exception) -> str:
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return "connection reset by the client"
     return str(error) or type(error).__name__
-

@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import apsw
 
 from penstock.core.errors import MetadataFailed, SubscriptionNotFound, TopicNotFound
+from penstock.storage.files import OsFiles
 from penstock.storage.metadata import Change, MetadataFile, close_untouched, open_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.storage.files import Files
     from penstock.storage.metadata import Done, Post
 
     Properties: TypeAlias = Mapping[str, str]
@@ -132,14 +134,15 @@ class Catalog:
         Args:
             path: the metadata file; its directory exists.
             post: hands a callable to the loop's thread; all answers come through it.
+            files: the disk that `path` is on; None for the operating system's.
             broker: the broker process that topics created here belong to.
             exclusive: nobody else may open the file until this closes.
-            vfs: the SQLite VFS to reach the disk through; None for the operating system's.
+            vfs: the SQLite VFS to reach that disk through; None for the operating system's.
 
         Raises:
             MetadataFailed: the file cannot be opened, read or written, or was written by a newer penstock.
         """
-        db = open_database(path, _MIGRATIONS, exclusive=exclusive, vfs=vfs)
+        db = open_database(path, _MIGRATIONS, files or OsFiles(), exclusive=exclusive, vfs=vfs)
         try:
             return cls(db, post, broker=broker)
         except (apsw.Error, LookupError, TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ What must hold:
 - Checkpoints are asked for here, never left to SQLite, which would swallow their failed syncs.
 - Opening copies the write-ahead log into the main file and syncs it before anything is answered. Pages that an
   earlier process wrote but failed to sync would otherwise be trusted because the page cache still shows them.
+- Opening also makes both files' names durable. SQLite tries that too, but ignores it when the sync fails.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from penstock.core.errors import MetadataFailed, PenstockError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from penstock.storage.files import Files
 
     Done: TypeAlias = Callable[[PenstockError | None], None]
     Post: TypeAlias = Callable[[Callable[[], None]], None]
@@ -99,7 +102,10 @@ class MetadataFile:
             if closing or self._wal_pages >= WAL_PAGES_MAX:
                 self._checkpoint()
         if self.failed is None:
-            self._db.close()
+            try:
+                self._db.close()
+            except apsw.Error as error:
+                self._fail(error)
 
     def _next_batch(self) -> tuple[list[Change], bool]:
         """Wait for a change, then take what else is queued. True when nothing follows any more."""
@@ -150,16 +156,18 @@ class MetadataFile:
 
     def _fail(self, error: Exception) -> None:
         self.failed = f"{type(error).__name__}: {error}"
-        with contextlib.suppress(apsw.Error):
-            close_untouched(self._db)
+        close_untouched(self._db)
 
 
-def open_database(path: Path, migrations: Sequence[str], *, exclusive: bool, vfs: str | None = None) -> apsw.Connection:
+def open_database(
+    path: Path, migrations: Sequence[str], files: Files, *, exclusive: bool, vfs: str | None
+) -> apsw.Connection:
     """Open or create the metadata file, recovered, durable as it stands, and migrated to the newest schema.
 
     Args:
         path: the file; its directory exists.
         migrations: script i leads from schema version i to i + 1.
+        files: the disk that `path` is on.
         exclusive: hold the file's lock for good, without shared memory; otherwise other processes may open it too.
         vfs: the SQLite VFS to reach the disk through, by name; None for the operating system's.
 
@@ -172,7 +180,8 @@ def open_database(path: Path, migrations: Sequence[str], *, exclusive: bool, vfs
         _configure(db, exclusive=exclusive)
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         _migrate(db, path, migrations)
-    except (apsw.Error, MetadataFailed) as error:
+        files.sync_directory(path.parent)
+    except (apsw.Error, OSError, MetadataFailed) as error:
         if db is not None:
             close_untouched(db)
         if isinstance(error, MetadataFailed):
@@ -197,15 +206,16 @@ def _migrate(db: apsw.Connection, path: Path, migrations: Sequence[str]) -> None
             f"{path} has schema version {version}, this penstock knows versions up to {len(migrations)}; "
             f"start it with the newer penstock that wrote it"
         )
-    for script in migrations[version:]:
-        version += 1
+    for script in (*migrations[version:], ""):  # The last one only makes sure that there is a write-ahead log.
+        version = min(version + 1, len(migrations))
         db.execute(f"begin immediate; {script}; pragma user_version = {version}; commit")
 
 
 def close_untouched(db: apsw.Connection) -> None:
-    """Close without the usual last checkpoint, so that the disk keeps what it has."""
-    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    db.close()
+    """Close after an error, without the usual last checkpoint, so that the disk keeps what it has."""
+    with contextlib.suppress(apsw.Error):  # The disk may refuse this too; the first error is the one to tell.
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        db.close()
 
 
 def _answer(batch: Sequence[Change], results: Sequence[Any]) -> None:

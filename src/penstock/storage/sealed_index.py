@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import apsw
 from crc32c import crc32c
 
-from penstock.storage.index import Damage, IndexDamaged, Span, Stretch
+from penstock.storage.index import Damage, IndexDamaged, Span, Stretch, at_or_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,48 +54,48 @@ class SegmentRow(NamedTuple):
 
 
 class SealedIndex:
-    """The SQLite half. One thread writes; any thread reads."""
+    """The SQLite half. All methods may be called from any thread; one is served at a time."""
 
     def __init__(self, path: Path, *, cache_bytes: int, vfs: str | None = None) -> None:
         """Open or create the index. Raises IndexDamaged if it cannot be used; the caller then deletes it."""
-        self._write_lock, self._read_lock = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         # The stretch each ledger was last read in: who reads on asks for the same one again.
         self._recent: OrderedDict[int, Stretch] = OrderedDict()
         self._recent_spans = 0
         self._recent_spans_max = cache_bytes // _SPAN_BYTES_IN_MEMORY
         try:
-            self._writer = _connect(path, vfs)
+            self._connection = _connect(path, vfs)
             self._create()
-            self._reader = _connect(path, vfs)
             self.segments = {
                 segment: SegmentRow(*row)
-                for segment, *row in self._reader.execute("SELECT segment, bytes, entries, live_bytes FROM segments")
+                for segment, *row in self._connection.execute(
+                    "SELECT segment, bytes, entries, live_bytes FROM segments"
+                )
             }
-            self.last_entries: dict[int, int] = dict(self._reader.execute("SELECT ledger, last_entry FROM ledgers"))
+            self.last_entries: dict[int, int] = dict(self._connection.execute("SELECT ledger, last_entry FROM ledgers"))
         except apsw.Error as error:
             raise IndexDamaged(str(error)) from error
 
     def _create(self) -> None:
-        version = next(self._writer.execute("PRAGMA user_version"))[0]
+        version = next(self._connection.execute("PRAGMA user_version"))[0]
         if version == _SCHEMA_VERSION:
             return
         if version != 0:
             raise IndexDamaged(f"the index has version {version}, want {_SCHEMA_VERSION}")
-        with self._writer:
-            self._writer.execute(_SCHEMA)
-            self._writer.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+        with self._connection:
+            self._connection.execute(_SCHEMA)
+            self._connection.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
 
     def close(self) -> None:
         """Close the file."""
-        with self._write_lock, self._read_lock:
-            self._reader.close()
-            self._writer.close()
+        with self._lock:
+            self._connection.close()
 
     # ------------------------------------------------------------------------------------------------------- reading
 
     def find(self, ledger_id: int, entry_id: int) -> Stretch | None:
         """Return the stretch that holds the entry, or the next one behind it, or None. Raises IndexDamaged."""
-        with self._read_lock:
+        with self._lock:
             recent = self._recent.get(ledger_id)
             if recent is not None and recent.first_entry <= entry_id <= recent.last_entry:
                 self._recent.move_to_end(ledger_id)
@@ -109,12 +109,12 @@ class SealedIndex:
             return found
 
     def _find(self, ledger_id: int, entry_id: int) -> Stretch | None:
-        row = next(self._reader.execute(_SELECT_NEXT, (ledger_id, entry_id)), None)
+        row = next(self._connection.execute(_SELECT_NEXT, (ledger_id, entry_id)), None)
         if row is None:
             return None
         if row[2] > entry_id:
             # Perhaps only moved copies begin later, and an older, longer stretch holds the entry.
-            row = next(self._reader.execute(_SELECT_HOLDING, (ledger_id, entry_id, entry_id)), row)
+            row = next(self._connection.execute(_SELECT_HOLDING, (ledger_id, entry_id, entry_id)), row)
         return _stretch(row)
 
     def _remember(self, stretch: Stretch) -> None:
@@ -132,28 +132,28 @@ class SealedIndex:
 
     def forget(self, ledger_id: int) -> None:
         """Ask SQLite again for this ledger: its segment has gone."""
-        with self._read_lock:
+        with self._lock:
             self._forget(ledger_id)
 
     def of_segment(self, segment_id: int) -> list[Stretch]:
         """Return what still lives in a segment. Raises IndexDamaged."""
-        with self._read_lock:
+        with self._lock:
             try:
-                return [_stretch(row) for row in self._reader.execute(_SELECT_SEGMENT, (segment_id,))]
+                return [_stretch(row) for row in self._connection.execute(_SELECT_SEGMENT, (segment_id,))]
             except apsw.Error as error:
                 raise IndexDamaged(str(error)) from error
 
     def ledgers(self) -> set[int]:
         """Return the ledgers of which entries are retained."""
-        with self._read_lock:
-            return {ledger for (ledger,) in self._reader.execute("SELECT DISTINCT ledger FROM stretches")}
+        with self._lock:
+            return {ledger for (ledger,) in self._connection.execute("SELECT DISTINCT ledger FROM stretches")}
 
     def damage(self, limit: int) -> list[Damage]:
         """Return up to `limit` remembered damages."""
-        with self._read_lock:
+        with self._lock:
             return [
                 Damage(*row)
-                for row in self._reader.execute(
+                for row in self._connection.execute(
                     "SELECT segment, offset, bytes, ledger, entry, reason FROM damage ORDER BY 1, 2 LIMIT ?", (limit,)
                 )
             ]
@@ -164,9 +164,9 @@ class SealedIndex:
         """Remember a sealed segment, in place of what was known of it. Raises apsw.Error."""
         stretches = list(segment.stretches(trimmed))
         row = SegmentRow(segment.bytes, segment.entries, sum(stretch.entry_bytes for stretch in stretches))
-        with self._write_lock, self._writer as connection:
+        with self._lock, self._connection as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment.segment_id,))
-            connection.executemany("INSERT INTO stretches VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, stretches))
+            connection.executemany(_INSERT_STRETCH, map(_row, stretches))
             connection.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", (segment.segment_id, *row))
             connection.executemany(
                 "INSERT INTO ledgers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET last_entry = max(last_entry, ?2)",
@@ -175,25 +175,39 @@ class SealedIndex:
         self.segments[segment.segment_id] = row
 
     def trim(self, before: Mapping[int, int]) -> None:
-        """Forget the stretches that lie wholly below their ledger's trim point. Raises apsw.Error."""
+        """Forget what lies below the trim points: stretches wholly, or by half and more. Raises apsw.Error."""
         freed: dict[int, int] = {}
-        with self._write_lock, self._writer as connection:
+        with self._lock, self._connection as connection:
             for ledger_id, entry_id in before.items():
                 _delete(connection, _DELETE_BELOW, (ledger_id, entry_id), freed)
+                self._shrink(connection, ledger_id, entry_id, freed)
                 connection.execute(
                     "INSERT INTO ledgers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET last_entry = max(last_entry, ?2)",
                     (ledger_id, entry_id - 1),
                 )
             self._free(connection, freed)
 
+    def _shrink(self, connection: apsw.Connection, ledger_id: int, entry_id: int, freed: dict[int, int]) -> None:
+        """Shorten the stretch that a trim point lies in. By halves at least: a cursor that creeps costs little."""
+        row: Any = next(connection.execute(_SELECT_NEXT, (ledger_id, entry_id)), None)
+        if row is None or (entry_id - row[2]) * 2 < row[3] + 1 - row[2]:
+            return
+        stretch = _stretch(row)
+        rest = stretch._replace(spans=stretch.spans[at_or_after(stretch.spans, entry_id) :])
+        if len(rest.spans) < len(stretch.spans):
+            where = (stretch.segment_id, ledger_id, stretch.first_entry, stretch.last_entry)
+            _delete(connection, _DELETE_STRETCH, where, freed)
+            connection.execute(_INSERT_STRETCH, _row(rest))
+            freed[stretch.segment_id] -= rest.entry_bytes
+
     def drop(self, ledger_ids: Iterable[int]) -> None:
         """Forget ledgers wholly. Raises apsw.Error."""
         freed: dict[int, int] = {}
-        with self._write_lock, self._writer as connection:
+        with self._lock, self._connection as connection:
             for ledger_id in ledger_ids:
                 _delete(connection, _DELETE_LEDGER, (ledger_id,), freed)
                 connection.execute("DELETE FROM ledgers WHERE ledger = ?", (ledger_id,))
-                self.forget(ledger_id)
+                self._forget(ledger_id)
             self._free(connection, freed)
 
     def _free(self, connection: apsw.Connection, freed: Mapping[int, int]) -> None:
@@ -204,7 +218,7 @@ class SealedIndex:
 
     def remove_segment(self, segment_id: int) -> None:
         """Forget a segment and all that was in it. Raises apsw.Error."""
-        with self._write_lock, self._writer as connection:
+        with self._lock, self._connection as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment_id,))
             connection.execute("DELETE FROM segments WHERE segment = ?", (segment_id,))
             connection.execute("DELETE FROM damage WHERE segment = ?", (segment_id,))
@@ -212,7 +226,7 @@ class SealedIndex:
 
     def add_damage(self, damages: Iterable[Damage]) -> None:
         """Remember damage, so that it need not be met again to be told. Raises apsw.Error."""
-        with self._write_lock, self._writer as connection:
+        with self._lock, self._connection as connection:
             connection.executemany("INSERT OR REPLACE INTO damage VALUES (?, ?, ?, ?, ?, ?)", list(damages))
 
 
@@ -228,6 +242,11 @@ _SELECT_SEGMENT: Final = (
     "SELECT segment, ledger, first_entry, last_entry, crc, spans FROM stretches WHERE segment = ?"
     " ORDER BY ledger, first_entry"
 )
+_INSERT_STRETCH: Final = "INSERT INTO stretches VALUES (?, ?, ?, ?, ?, ?, ?)"
+_DELETE_STRETCH: Final = (
+    "DELETE FROM stretches WHERE segment = ? AND ledger = ? AND first_entry = ? AND last_entry = ?"
+    " RETURNING segment, bytes"
+)
 _DELETE_BELOW: Final = "DELETE FROM stretches WHERE ledger = ? AND last_entry < ? RETURNING segment, bytes"
 _DELETE_LEDGER: Final = "DELETE FROM stretches WHERE ledger = ? RETURNING segment, bytes"
 
@@ -237,8 +256,9 @@ _SPAN_BYTES_IN_MEMORY: Final = 240
 
 def _connect(path: Path, vfs: str | None) -> apsw.Connection:
     connection = apsw.Connection(str(path), vfs=vfs)
-    connection.set_busy_timeout(5_000)
-    connection.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-2048")
+    # One process has the directory locked, so one connection may own the file, without shared memory beside it.
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA cache_size=-2048")
     return connection
 
 

@@ -7,14 +7,15 @@ dropped, writes torn, the disk full, syncs refused.
 Where: a test enters `sqlite_on(files)` and opens its catalog with `exclusive=True` and the name it got.
 
 It does what SQLite's own driver for Unix does, as far as durability goes: a file is synced when SQLite asks for it,
-the directory only with the first sync of a new journal or write-ahead log and with a delete that asks for it. There
-is no shared memory, so the catalog must be opened for one connection alone.
+the directory only after the first sync of an opened journal or write-ahead log, where a failure is ignored, and after
+a delete that asks for it. There is no shared memory, so the catalog must be opened for one connection alone.
 """
 
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -55,13 +56,13 @@ class _Vfs(apsw.VFS):
         assert name is not None, "the catalog needs no temporary files"
         path = Path(name if isinstance(name, str) else name.filename())
         create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
-        is_new_journal = bool(flags[0] & _JOURNALS) and not self._files.exists(path)
         flags[1] = flags[0]
         try:
             file = self._files.open(path, create=create)
         except OSError as error:
             raise apsw.CantOpenError(str(error)) from error
-        return _VfsFile(file, (lambda: self._files.sync_directory(path.parent)) if is_new_journal else None)
+        is_journal = create and bool(flags[0] & _JOURNALS)
+        return _VfsFile(file, partial(self._files.sync_directory, path.parent) if is_journal else None)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802
         path = Path(filename)
@@ -119,11 +120,12 @@ class _VfsFile:
     def xSync(self, flags: int) -> None:  # noqa: ARG002, N802
         try:
             self._file.sync()
-            if self._sync_directory:
-                self._sync_directory()
-                self._sync_directory = None
         except OSError as error:
             raise _io_error(error, apsw.SQLITE_IOERR_FSYNC) from error
+        if self._sync_directory:
+            with suppress(OSError):
+                self._sync_directory()
+            self._sync_directory = None
 
     def xFileSize(self) -> int:  # noqa: N802
         return self._file.size()

@@ -178,23 +178,24 @@ def checked_send(command: BaseCommand) -> CommandSend:
 
 def is_rare(send: CommandSend) -> bool:
     """Whether a SEND says more than who, which, and how many."""
-    return any(field.number not in _COMMON_SEND_FIELDS for field, _ in send.ListFields()) or len(UnknownFieldSet(send)) > 0
+    return (
+        any(field.number not in _COMMON_SEND_FIELDS for field, _ in send.ListFields()) or len(UnknownFieldSet(send)) > 0
+    )
 
 
 def _checked_body(command: BaseCommand, kind: BaseCommand.Type) -> Message:
     name = _BODY_NAMES[kind]
-    if not command.HasField(name):  # type: ignore[arg-type]
+    if not command.HasField(name):
         raise ProtocolError(f"{BaseCommand.Type.Name(kind)} command without its {name!r} field")
     body: Message = getattr(command, name)
     if not body.IsInitialized():
-        missing = ", ".join(body.FindInitializationErrors())
-        raise ProtocolError(f"{BaseCommand.Type.Name(kind)} command without required {missing}")
+        raise ProtocolError(f"{BaseCommand.Type.Name(kind)} command without a required field")
     return body
 
 
 def _unknown_type(command: BaseCommand) -> int:
     """The type's number, which protobuf sets aside when its enum does not list it."""
-    for unknown in UnknownFieldSet(command):
+    for unknown in UnknownFieldSet(command):  # type: ignore[attr-defined]  # the stub forgets that it is a sequence
         if unknown.field_number == BaseCommand.TYPE_FIELD_NUMBER and isinstance(unknown.data, int):
             return unknown.data
     raise ProtocolError("command without a type")

@@ -57,7 +57,7 @@ class FrameReader:
         Args:
             arena: writable, larger than LARGE_FRAME_BYTES + 4, and not used for anything else before `received`.
         """
-        if self._exact is None and _SIZE_BYTES <= self.held_bytes:
+        if self._exact is None and self.held_bytes >= _SIZE_BYTES:
             frame_bytes = self.held_bytes + self.missing_bytes
             if frame_bytes > LARGE_FRAME_BYTES:
                 self._exact = bytearray(frame_bytes)

@@ -37,7 +37,7 @@ def decode(entry: Buffer) -> MessageMetadata:
     except DecodeError as cause:
         raise ProtocolError(f"unreadable metadata of {metadata_bytes} bytes: {cause}") from None
     if not metadata.IsInitialized():
-        raise ProtocolError(f"metadata without required {', '.join(metadata.FindInitializationErrors())}")
+        raise ProtocolError("metadata without a required field")
     return metadata
 
 

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -1675,7 +1677,7 @@ class Schema(_message.Message):
         Date: _ClassVar[Schema.Type]
         Time: _ClassVar[Schema.Type]
         Timestamp: _ClassVar[Schema.Type]
-        KeyValue: _ClassVar[Schema.Type]
+        KeyValueSchema: _ClassVar[Schema.Type]
         Instant: _ClassVar[Schema.Type]
         LocalDate: _ClassVar[Schema.Type]
         LocalTime: _ClassVar[Schema.Type]
@@ -1698,7 +1700,7 @@ class Schema(_message.Message):
     Date: Schema.Type
     Time: Schema.Type
     Timestamp: Schema.Type
-    KeyValue: Schema.Type
+    KeyValueSchema: Schema.Type
     Instant: Schema.Type
     LocalDate: Schema.Type
     LocalTime: Schema.Type

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
@@ -42,7 +41,7 @@ SEND_START: Final = b"\x08\x06"
 # kilobyte costs less than one more element of a gathered write.
 JOIN_BYTES_MAX: Final = 16 * 1024
 
-# Parts learnt per layout, and templates kept. Past this they are forgotten and learnt anew: a peer cannot fill the memory.
+# Parts learnt per layout, and templates kept. Past this they are forgotten and learnt anew: nobody can fill the memory.
 LEARNT_MAX: Final = 2048
 
 # Layouts with longer ids than these are left to protobuf.
@@ -89,17 +88,20 @@ class _Layout:
         # -> total, prefix, low, high, checksum, metadata size
         self.unpack = struct.Struct(f">I{self.low_at - 4}s{low_code}{high_bytes}sII").unpack_from
 
-    def learn(self, frame: memoryview, producer_id: int, sequence_id: int) -> None:
-        """Remember the parts of a frame that protobuf has parsed, if it is written exactly as this layout reads it."""
+    def learn(self, frame: memoryview, producer_id: int, sequence_id: int) -> bool:
+        """Remember the parts of a frame whose ids are known; False if it is not written the way this layout reads."""
         sequence = _varint(sequence_id)
+        if len(sequence) != self.entry_at - self.low_at:
+            return False
         prefix = _send_prefix(_varint(producer_id), len(sequence))
         if frame[4 : self.entry_at + 2] != prefix + sequence + SEAL_MAGIC:
-            return
+            return False
         for learnt in (self.prefixes, self.highs):
             if len(learnt) >= LEARNT_MAX:
                 learnt.clear()
         self.prefixes[prefix] = producer_id
         self.highs[bytes(frame[self.high_at : self.entry_at + 2])] = sequence_id & ~_LOW_MASK
+        return True
 
 
 def _send_prefix(producer_id: bytes, sequence_id_bytes: int) -> bytes:
@@ -123,6 +125,7 @@ _LAYOUTS: Final = {
     for producer_id_bytes in range(1, PRODUCER_ID_BYTES_MAX + 1)
     for sequence_id_bytes in range(1, SEQUENCE_ID_BYTES_MAX + 1)
 }
+_ANY_LAYOUT: Final = _LAYOUTS[1, 2]
 
 
 def decode_sends(
@@ -151,18 +154,19 @@ def decode_sends(
     add_offset, add_length = run.offsets.append, run.lengths.append
     checksum_of = crc32c
     pos, last = start, end - _SEND_BYTES_MIN
-    layout = _LAYOUTS[1, 2]
     while pos <= last:
-        unpack, prefixes, lows, highs = layout.unpack, layout.prefixes, layout.lows, layout.highs
-        entry_at = layout.entry_at
+        first = pos
+        layout = _layout_at(view, pos)
+        unpack, lows, highs, entry_at = layout.unpack, layout.lows, layout.highs, layout.entry_at
+        producer_id_of = layout.prefixes.get
         try:
             # Budget: 1.0 µs per entry of 1 KiB on one core, 0.35 of it for the checksum (benchmarks/wire.py).
             while pos <= last:
                 total, prefix, low, high, checksum, metadata_bytes = unpack(view, pos)
                 stop = pos + 4 + total
-                if stop > end or total > frame_bytes_max:
+                producer_id = producer_id_of(prefix)
+                if producer_id is None or stop > end or total > frame_bytes_max:
                     break
-                producer_id = prefixes[prefix]
                 sequence_id = lows[low] + highs[high]
                 entry = pos + entry_at
                 length = stop - entry
@@ -174,19 +178,11 @@ def decode_sends(
                 add_length(length)
                 pos = stop
         except (KeyError, struct.error):
-            pass  # Another layout, a part not seen before, or a frame so short that the layout reads past the buffer.
-        if pos > last:
-            break
-        fitting = _layout_at(view, pos)
-        if fitting is not None and fitting is not layout:
-            layout = fitting
-            continue
-        stop = _parse_row(rows, view, pos, end, frame_bytes_max)
-        if stop == pos:
-            break
-        if fitting is not None:
-            fitting.learn(view[pos:stop], run.producer_ids[-1], run.sequence_ids[-1])
-        pos = stop
+            pass  # A part not seen before, or a frame so short that the layout reads past the buffer.
+        if pos == first:
+            pos = _parse_rows(rows, layout, view, pos, end, frame_bytes_max)
+            if pos == first:
+                break
     return rows.finish(view, pos, keep), pos
 
 
@@ -278,28 +274,36 @@ def _is_sound_body(view: memoryview, body: int, length: int) -> bool:
     return length >= _METADATA_SIZE_BYTES and _read_u32(view, body)[0] <= length - _METADATA_SIZE_BYTES
 
 
-def _layout_at(view: memoryview, pos: int) -> _Layout | None:
-    """The layout that would fit the frame at `pos`, if that is a SEND without optional fields."""
+def _layout_at(view: memoryview, pos: int) -> _Layout:
+    """The layout that fits the frame at `pos`, if any does."""
     producer_id_bytes = 1 if view[pos + 13] < 128 else 2
-    return _LAYOUTS.get((producer_id_bytes, view[pos + 11] - 2 - producer_id_bytes))
+    return _LAYOUTS.get((producer_id_bytes, view[pos + 11] - 2 - producer_id_bytes), _ANY_LAYOUT)
 
 
-def _parse_row(rows: _Rows, view: memoryview, pos: int, end: int, frame_bytes_max: int) -> int:
-    """Decode the one frame at `pos`, however it is written. Returns where it ends, or `pos` if it is not for a run."""
-    total, command_bytes = _read_sizes(view, pos)
-    stop = pos + 4 + total
-    if view[pos + 8 : pos + 10] != SEND_START or stop > end or total > frame_bytes_max or command_bytes > total - 4:
-        return pos
-    data = bytes(view[pos + 8 : pos + 8 + command_bytes])
-    ids = _parse_ids(data)
-    if ids is not None:
-        rows.add(view, pos, stop, ids)
-        return stop
-    command = codec.decode_command(data)
-    if command.type != codec.BaseCommand.SEND:
-        return pos
-    rows.add_send(view, pos, stop, codec.checked_send(command))
-    return stop
+def _parse_rows(rows: _Rows, layout: _Layout, view: memoryview, pos: int, end: int, frame_bytes_max: int) -> int:
+    """Decode the frame at `pos`, however it is written, and what follows as long as there is nothing to learn from it.
+
+    Returns the position behind the last row, or `pos` when not even that frame is one for a run.
+    """
+    start = view[pos + 4 : pos + 12]
+    while pos <= end - _SEND_BYTES_MIN and view[pos + 4 : pos + 12] == start:
+        total, command_bytes = _read_sizes(view, pos)
+        stop = pos + 4 + total
+        if stop > end or total > frame_bytes_max or command_bytes > total - 4 or start[4:6] != SEND_START:
+            break
+        data = bytes(view[pos + 8 : pos + 8 + command_bytes])
+        ids = _parse_ids(data)
+        if ids is None:
+            command = codec.decode_command(data)
+            if command.type != codec.BaseCommand.SEND:
+                break
+            rows.add_send(view, pos, stop, codec.checked_send(command))
+        else:
+            rows.add(view, pos, stop, ids)
+            if layout.learn(view[pos:stop], ids[0], ids[1]):
+                return stop
+        pos = stop
+    return pos
 
 
 def _parse_ids(command: bytes) -> tuple[int, int, int, int] | None:
@@ -355,42 +359,40 @@ def encode_receipts(
         sequence_ids: as received.
         highest: the highest sequence ids as received, or None when all are absent.
     """
-    entry_ids = range(first_entry_id, first_entry_id + len(sequence_ids))
-    for part in _stretches(sequence_ids, entry_ids, highest):
-        sequences, entry_low = sequence_ids[part], entry_ids[part.start] & _LOW_MASK
-        template = _receipt_template(
-            producer_id,
-            ledger_id,
-            sequences[0] >> _LOW_BITS,
-            entry_ids[part.start] >> _LOW_BITS,
-            None if highest is None else highest[part.start] >> _LOW_BITS,
-        )
-        # Budget: 0.15 µs per receipt on one core (benchmarks/wire.py).
-        pieces, step = template * len(sequences), len(template)
-        pieces[1::step] = [_PADDED[sequence_id & _LOW_MASK] for sequence_id in sequences]
-        pieces[3::step] = _PADDED[entry_low : entry_low + len(sequences)]
-        if highest is not None:
-            pieces[5::step] = [_PADDED[sequence_id & _LOW_MASK] for sequence_id in highest[part]]
-        out.append(b"".join(pieces))
-
-
-def _stretches(*columns: Sequence[int] | None) -> list[slice]:
-    """Cut the rows into stretches in which each column's values share the bits above the low part."""
-    present = [column for column in columns if column is not None]
-    count = len(present[0])
+    count = len(sequence_ids)
     if count == 0:
-        return []
-    if all(map(_share_high, present)):
-        return [slice(0, count)]
-    highs = list(zip(*([value >> _LOW_BITS for value in column] for column in present), strict=True))
-    cuts = [0, *(row for row in range(1, count) if highs[row] != highs[row - 1]), count]
-    return [slice(start, stop) for start, stop in pairwise(cuts)]
+        return
+    last_entry_id = first_entry_id + count - 1
+    if count > 1 and not (
+        first_entry_id >> _LOW_BITS == last_entry_id >> _LOW_BITS
+        and _share_high(sequence_ids)
+        and (highest is None or _share_high(highest))
+    ):
+        for half in _halves(count):
+            halved = None if highest is None else highest[half]
+            encode_receipts(out, producer_id, ledger_id, first_entry_id + half.start, sequence_ids[half], halved)
+        return
+    sequence_high, entry_high = sequence_ids[0] >> _LOW_BITS, first_entry_id >> _LOW_BITS
+    highest_high = None if highest is None else highest[0] >> _LOW_BITS
+    template = _receipt_template(producer_id, ledger_id, sequence_high, entry_high, highest_high)
+    entry_low, step = first_entry_id & _LOW_MASK, len(template)
+    # Budget: 0.15 µs per receipt on one core (benchmarks/wire.py).
+    pieces = template * count
+    pieces[1::step] = [_PADDED[sequence_id & _LOW_MASK] for sequence_id in sequence_ids]
+    pieces[3::step] = _PADDED[entry_low : entry_low + count]
+    if highest is not None:
+        pieces[5::step] = [_PADDED[sequence_id & _LOW_MASK] for sequence_id in highest]
+    out.append(b"".join(pieces))
 
 
 def _share_high(values: Sequence[int]) -> bool:
-    if type(values) is range:  # Ascending, by construction.
-        return values[0] >> _LOW_BITS == values[-1] >> _LOW_BITS
+    """Whether all values agree in the bits above the low part, and so fit into one template."""
     return min(values) >> _LOW_BITS == max(values) >> _LOW_BITS
+
+
+def _halves(count: int) -> tuple[slice, slice]:
+    """Rows that do not fit into one template are halved until they do; nearly always they do at once."""
+    return slice(0, count // 2), slice(count // 2, count)
 
 
 @lru_cache(maxsize=LEARNT_MAX)
@@ -443,28 +445,44 @@ def encode_messages(
     Returns:
         The bytes appended.
     """
-    nbytes = 0
-    view = memoryview(data)
-    for part in _stretches(entry_ids):
-        sizes = lengths[part]
-        before, entry_rest, epoch, command_bytes = _message_template(
-            consumer_id, ledger_id, partition, entry_ids[part.start] >> _LOW_BITS, consumer_epoch,
-            redelivered=redeliveries is not None,
+    count = len(entry_ids)
+    if count == 0:
+        return 0
+    if not _share_high(entry_ids):
+        return sum(
+            encode_messages(
+                out,
+                consumer_id,
+                ledger_id,
+                partition,
+                entry_ids[half],
+                data,
+                offsets[half],
+                lengths[half],
+                None if redeliveries is None else redeliveries[half],
+                consumer_epoch,
+            )
+            for half in _halves(count)
         )
-        starts = {size: _pack_sizes(4 + command_bytes + size, command_bytes) + before for size in set(sizes)}
-        # Budget: 0.5 µs per entry of 1 KiB on one core (benchmarks/wire.py).
-        pieces: list[Buffer] = [entry_rest + epoch] * (4 * len(sizes))
-        pieces[0::4] = [starts[size] for size in sizes]
-        pieces[1::4] = [_PADDED[entry_id & _LOW_MASK] for entry_id in entry_ids[part]]
-        if redeliveries is not None:
-            pieces[2::4] = [entry_rest + _redelivery_count(times) + epoch for times in redeliveries[part]]
-        pieces[3::4] = [view[offset : offset + size] for offset, size in zip(offsets[part], sizes, strict=True)]
-        _append_joined(out, pieces, largest=max(sizes))
-        nbytes += (8 + command_bytes) * len(sizes) + sum(sizes)
-    return nbytes
+    before, entry_rest, epoch, command_bytes = _message_template(
+        consumer_id, ledger_id, partition, entry_ids[0] >> _LOW_BITS, consumer_epoch, redeliveries is not None
+    )
+    frame_bytes = 4 + command_bytes
+    starts = {length: _pack_sizes(frame_bytes + length, command_bytes) + before for length in set(lengths)}
+    view = memoryview(data)
+    # Budget: 0.5 µs per entry of 1 KiB on one core (benchmarks/wire.py).
+    pieces: list[Buffer] = [entry_rest + epoch] * (4 * count)
+    pieces[0::4] = [starts[length] for length in lengths]
+    pieces[1::4] = [_PADDED[entry_id & _LOW_MASK] for entry_id in entry_ids]
+    if redeliveries is not None:
+        rests = {times: entry_rest + _redelivery_count(times) + epoch for times in set(redeliveries)}
+        pieces[2::4] = [rests[times] for times in redeliveries]
+    pieces[3::4] = [view[offset : offset + length] for offset, length in zip(offsets, lengths, strict=True)]
+    _append_joined(out, pieces, max(lengths))
+    return (4 + frame_bytes) * count + sum(lengths)
 
 
-def _append_joined(out: list[Buffer], pieces: list[Buffer], *, largest: int) -> None:
+def _append_joined(out: list[Buffer], pieces: list[Buffer], largest: int) -> None:
     """Append the pieces, copied together as far as that is cheaper than sending one more buffer."""
     if largest > JOIN_BYTES_MAX:
         small = 0
@@ -479,7 +497,12 @@ def _append_joined(out: list[Buffer], pieces: list[Buffer], *, largest: int) -> 
 
 @lru_cache(maxsize=LEARNT_MAX)
 def _message_template(
-    consumer_id: int, ledger_id: int, partition: int, entry_high: int, consumer_epoch: int | None, *, redelivered: bool
+    consumer_id: int,
+    ledger_id: int,
+    partition: int,
+    entry_high: int,
+    consumer_epoch: int | None,
+    redelivered: bool,  # noqa: FBT001 - a cache hit by position takes half the time
 ) -> tuple[bytes, bytes, bytes, int]:
     """A MESSAGE command in pieces: up to the entry id, the entry id's high part on, the epoch; and its size in bytes.
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock serve`: reads the configuration and runs a broker until it is told to stop.
+
+Where: `main` calls it. The broker itself is imported only when every setting has been read and found good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock import settings
+from penstock.core.errors import ConfigurationError
+from penstock.settings.model import KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.settings.model import Key
+
+_DESCRIPTION: Final = """\
+Run a broker. It keeps everything under one data directory, prints one line when it is ready
+("penstock ready pulsar://… http://…"), and ends cleanly on SIGTERM: clients are told, what was
+accepted is finished, the exit status is 0. Status 2 means that it was called or configured wrongly.
+"""
+
+_EPILOG: Final = """\
+examples:
+  penstock serve --data-dir ./data
+      a broker for this machine: clients at pulsar://127.0.0.1:6650, metrics at http://127.0.0.1:8080/metrics
+  penstock serve --data-dir /var/lib/penstock --host 0.0.0.0 --advertised-address broker.example.com
+      a broker for everybody who reaches this machine
+  penstock serve --data-dir ./data --tls-cert cert.pem --tls-key key.pem
+      the same with TLS beside it, at port 6651
+  PENSTOCK_QUEUED_MAX_REQUEST_BYTES=16M penstock serve --data-dir ./data --config broker.conf
+      settings without a flag: from the environment, or from a file of key=value lines
+
+A flag wins over the environment, the environment over the file, the file over the default.
+All settings: docs/reference/configuration.md
+"""
+
+# Flags by the heading they stand under; all of them are keys of the configuration.
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "where to listen": ("--host", "--port", "--admin-port", "--advertised-address"),
+    "TLS": ("--tls-cert", "--tls-key", "--tls-port"),
+    "memory and logging": ("--memory-limit-mb", "--log-format", "--log-level"),
+}
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `serve` to the command line."""
+    parser = commands.add_parser(
+        "serve",
+        help="run a broker",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--data-dir", required=True, type=Path, metavar="DIR", help="where everything is kept; made if it is missing"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings as key=value lines, like Pulsar's broker.conf"
+    )
+    parser.add_argument(
+        "--brokers", type=int, default=1, metavar="N", help="broker processes to run; only 1 so far (default: 1)"
+    )
+    by_flag = {key.flag: key for key in KEYS.values()}
+    for title, flags in _GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            _add_setting(group, flag, by_flag[flag])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop; returns the exit status.
+
+    Raises:
+        ConfigurationError: a setting, a flag or the data directory cannot be used.
+    """
+    if arguments.brokers != 1:
+        raise ConfigurationError(
+            f"--brokers {arguments.brokers}: this version runs one broker; leave it out, or give 1"
+        )
+    given = vars(arguments)
+    flags = {key.name: given[key.name] for key in KEYS.values() if given.get(key.name) is not None}
+    effective = settings.load(file=arguments.config, environment=os.environ, flags=flags)
+
+    # The rest of penstock, asyncio included; `--help` and a bad setting need none of it.
+    from penstock import app
+
+    return app.run(effective, arguments.data_dir)
+
+
+def _add_setting(group: argparse._ArgumentGroup, flag: str, key: Key) -> None:
+    """Add a setting's flag. Its value stays text: the table parses it, with one wording for every source."""
+    group.add_argument(
+        flag,
+        dest=key.name,
+        metavar=flag.rsplit("-", maxsplit=1)[-1].upper(),
+        help=f"{key.text} (default: {key.default_text})".replace("%", "%%"),
+    )

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory budget: one limit, split by one table, so that every large byte has an owner.
+
+Why: bounds that are set one by one are each sensible and together too much. Here they are rows of one table whose sum
+is checked before anything starts.
+Where: `sources.load` splits the budget; `app` hands each part of the broker its row.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.units import MIB
+
+# cgroup v1 spells "no limit" as the largest page-aligned signed number. No machine has an exbibyte.
+_NO_LIMIT_BYTES: Final = 2**60
+
+# What the process takes with nobody connected: interpreter, libraries, catalog, one journal write in flight.
+PROCESS_BYTES: Final = 64 * MIB
+
+# No row grows beyond this by itself. More than 64 MiB of requests in flight only makes them wait longer in memory
+# instead of in the sockets; whoever knows better sets the row's key.
+_ROW_BYTES_MAX: Final = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What the machine says about itself, as far as defaults depend on it."""
+
+    ram_bytes: int
+    cgroup_limit_bytes: int | None  # None: not limited
+    hostname: str
+
+    @classmethod
+    def read(cls, root: Path = Path("/")) -> MachineFacts:
+        """Ask the running system, through /proc and the cgroup files under `root`."""
+        meminfo = (root / "proc/meminfo").read_text(encoding="ascii")
+        match = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
+        assert match is not None, "/proc/meminfo names no MemTotal"
+        return cls(int(match[1]) * 1024, _cgroup_limit_bytes(root), os.uname().nodename)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The default of memoryLimitMB: the smaller of the cgroup's limit and half of RAM."""
+        half = self.ram_bytes // 2
+        return half if self.cgroup_limit_bytes is None else min(half, self.cgroup_limit_bytes)
+
+
+def _cgroup_limit_bytes(root: Path) -> int | None:
+    """The lowest limit of our control groups and all above them; None if there is none.
+
+    Inside a container the path of our group often exists only outside; the mount's root is then our group.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    limits = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            mount, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = mount / path.lstrip("/")
+        for directory in (group, *group.parents):
+            limits.append(_read_limit(directory / name))
+            if directory == mount:
+                break
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _read_limit(file: Path) -> int | None:
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    if not text.isdecimal() or int(text) >= _NO_LIMIT_BYTES:
+        return None
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """One owner of memory: its part of what the process leaves, and the key that sets it by hand."""
+
+    name: str
+    percent: int
+    key: str | None = None
+
+
+REQUESTS: Final = BudgetRow("requests being read or answered", 30, "queued.max.request.bytes")
+OUTBOUND: Final = BudgetRow("bytes on their way to clients", 30, "outboundMB")
+TAIL_CACHE: Final = BudgetRow("newest entries, for consumers that keep up", 20, "tailCacheMB")
+LISTINGS: Final = BudgetRow("topic listings", 10)
+DELAYED: Final = BudgetRow("index of delayed messages", 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """How many bytes each owner may have. `requests_bytes` of zero or less means: not bounded, by the user's wish."""
+
+    limit_bytes: int
+    requests_bytes: int
+    outbound_bytes: int
+    tail_cache_bytes: int
+    listings_bytes: int
+    delayed_bytes: int
+
+    def __post_init__(self) -> None:
+        total = sum(size for _, size in self.rows())
+        if total > self.limit_bytes:
+            raise ConfigurationError(
+                f"the memory budget does not fit: its rows sum to {_mib(total)}, and memoryLimitMB allows "
+                f"{_mib(self.limit_bytes)}; raise memoryLimitMB, or lower a key named below\n{self.table()}"
+            )
+
+    @classmethod
+    def split(
+        cls,
+        limit_bytes: int,
+        *,
+        frame_bytes_max: int,
+        requests_bytes: int | None = None,
+        outbound_bytes: int | None = None,
+        tail_cache_bytes: int | None = None,
+    ) -> MemoryBudget:
+        """Give every row its share; a row named in the arguments keeps that value.
+
+        Raises:
+            ConfigurationError: the rows sum above the limit.
+        """
+
+        def share(row: BudgetRow) -> int:
+            return min(_ROW_BYTES_MAX, max(0, limit_bytes - PROCESS_BYTES) * row.percent // 100)
+
+        # However small the limit, one of the largest messages can always pass while another begins.
+        two_frames = 2 * frame_bytes_max
+        return cls(
+            limit_bytes=limit_bytes,
+            requests_bytes=max(share(REQUESTS), two_frames) if requests_bytes is None else requests_bytes,
+            outbound_bytes=max(share(OUTBOUND), two_frames) if outbound_bytes is None else outbound_bytes,
+            tail_cache_bytes=share(TAIL_CACHE) if tail_cache_bytes is None else tail_cache_bytes,
+            listings_bytes=share(LISTINGS),
+            delayed_bytes=share(DELAYED),
+        )
+
+    def rows(self) -> list[tuple[str, int]]:
+        """Name and bytes of every row, the process itself first."""
+        rows = [("penstock itself", PROCESS_BYTES)]
+        for row, size in (
+            (REQUESTS, max(0, self.requests_bytes)),
+            (OUTBOUND, self.outbound_bytes),
+            (TAIL_CACHE, self.tail_cache_bytes),
+            (LISTINGS, self.listings_bytes),
+            (DELAYED, self.delayed_bytes),
+        ):
+            rows.append((row.name if row.key is None else f"{row.name} ({row.key})", size))
+        return rows
+
+    def table(self) -> str:
+        """The budget as people read it."""
+        return "\n".join(f"  {_mib(size):>12}  {name}" for name, size in self.rows())
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:,.1f} MiB"

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FaultyFiles: a disk in memory that has every bad day a disk can have, on command and by seed.
+
+Why: "nothing acknowledged is lost" is a statement about power cuts, and a real one cannot be had by the thousand. This
+file system keeps apart what was written and what was synced; `crash` then forgets any part of what was not synced.
+
+    files = FaultyFiles()
+    ... write through it ...
+    files.lose_power_at(call=17)   # the 17th change from now is cut short, and nothing works after it
+    ... until something fails ...
+    files.crash(random.Random(7))  # what is left when the machine comes back
+    ... open again, look what is there ...
+
+What it models, and how hard it tries:
+
+- `sync` makes a file's bytes and length durable, `sync_directory` the names in a directory.
+- Of unsynced pages (4 KiB) any subset survives a crash; one may be torn between its 512-byte sectors.
+- Of a directory's unsynced changes (create, rename, delete) a prefix survives, as on a journalling file system.
+- A failed sync leaves pages that look clean and are not: syncing again succeeds and saves nothing.
+- Any bit can be flipped, any write or allocation refused with ENOSPC, any call with EIO.
+
+Where: hand it to `EntryLog.open` in place of `OsFiles`. `FaultyFile` reads and writes any byte range, so it can carry
+an SQLite VFS as well. All methods may be called from several threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.storage.files import FileLocked
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from penstock.storage.files import Buffer
+
+PAGE_BYTES: Final = 4096
+SECTOR_BYTES: Final = 512
+
+
+@dataclass(slots=True, eq=False)
+class _Inode:
+    """A file's bytes, apart from its names."""
+
+    data: bytearray = field(default_factory=bytearray)  # as read now
+    durable: bytearray = field(default_factory=bytearray)  # as the platters have it
+    dirty: set[int] = field(default_factory=set)  # pages the next sync saves
+    lost: set[int] = field(default_factory=set)  # pages a failed sync gave up: they read well and are not durable
+
+    def write(self, data: bytes, offset: int) -> None:
+        end = offset + len(data)
+        if end > len(self.data):
+            self.data.extend(bytes(end - len(self.data)))
+        self.data[offset:end] = data
+        pages = range(offset // PAGE_BYTES, -(-end // PAGE_BYTES))
+        self.dirty.update(pages)
+        self.lost.difference_update(pages)
+
+    def truncate(self, size: int) -> None:
+        if size > len(self.data):
+            self.data.extend(bytes(size - len(self.data)))
+        else:
+            self.dirty.add(size // PAGE_BYTES)
+            del self.data[size:]
+
+    def sync(self) -> None:
+        size = len(self.data)
+        if len(self.durable) < size:
+            self.durable.extend(bytes(size - len(self.durable)))
+        for page in self.dirty:
+            start, end = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, size)
+            if start < end:
+                self.durable[start:end] = self.data[start:end]
+        del self.durable[size:]
+        self.dirty.clear()
+
+    def crash(self, rng: random.Random) -> None:
+        """Come back with any part of what was not synced."""
+        unsynced = sorted(self.dirty | self.lost)
+        size = rng.choice((len(self.durable), len(self.data)))
+        after = bytearray(self.durable[:size])
+        after.extend(bytes(size - len(after)))
+        share = rng.choice((0.0, 0.5, 0.9, 1.0))  # Halves of everything would make whole groups survive too rarely.
+        for page in unsynced:
+            start = page * PAGE_BYTES
+            end = min(start + PAGE_BYTES, size, len(self.data))
+            if rng.random() >= share:
+                if rng.random() >= 0.25:
+                    continue
+                end = min(end, start + SECTOR_BYTES * rng.randrange(PAGE_BYTES // SECTOR_BYTES))
+            if start < end:
+                after[start:end] = self.data[start:end]
+        self.data, self.durable = after, bytearray(after)
+        self.dirty, self.lost = set(), set()
+
+
+class FaultyFile:
+    """An open file; after a crash, every call fails."""
+
+    def __init__(self, files: FaultyFiles, inode: _Inode) -> None:
+        self._files = files
+        self._inode = inode
+        self._life = files.life
+
+    def read(self, size: int, offset: int) -> bytes:
+        """See `penstock.storage.files.File.read`."""
+        with self._files.guard:
+            self._files.check(self._life)
+            return bytes(memoryview(self._inode.data)[offset : offset + size])
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """See `penstock.storage.files.File.write`. Takes a part only when it then fails."""
+        data = b"".join(buffers)
+        with self._files.guard:
+            allowed, error = self._files.admit(self._life, len(data))
+            self._inode.write(data[:allowed], offset)
+            if error is not None and allowed == 0:
+                raise error
+            return allowed
+
+    def sync(self) -> None:
+        """See `penstock.storage.files.File.sync`."""
+        with self._files.guard:
+            try:
+                self._files.change(self._life)
+                self._files.check_sync()
+            except OSError:
+                self._inode.lost |= self._inode.dirty
+                self._inode.dirty.clear()
+                raise
+            self._inode.sync()
+
+    def allocate(self, size: int) -> None:
+        """See `penstock.storage.files.File.allocate`."""
+        with self._files.guard:
+            grown = max(size - len(self._inode.data), 0)
+            allowed, error = self._files.admit(self._life, grown)
+            if error is not None and allowed < grown:
+                raise error
+            if grown:
+                self._inode.truncate(size)
+
+    def truncate(self, size: int) -> None:
+        """See `penstock.storage.files.File.truncate`."""
+        with self._files.guard:
+            self._files.change(self._life)
+            self._inode.truncate(size)
+
+    def size(self) -> int:
+        """See `penstock.storage.files.File.size`."""
+        with self._files.guard:
+            self._files.check(self._life)
+            return len(self._inode.data)
+
+    def close(self) -> None:
+        """See `penstock.storage.files.File.close`."""
+
+
+class FaultyLock:
+    """A lock that a crash releases."""
+
+    def __init__(self, files: FaultyFiles, path: Path) -> None:
+        self._files = files
+        self._path = path
+
+    def release(self) -> None:
+        """See `penstock.storage.files.Lock.release`."""
+        self._files.locks.pop(self._path, None)
+
+
+class FaultyFiles:
+    """A file system in memory, with faults. Implements `penstock.storage.files.Files`."""
+
+    def __init__(self) -> None:
+        self.guard = threading.RLock()
+        self.life = 0  # Counts crashes: what was opened in an earlier life is of no use.
+        self.locks: dict[Path, str] = {}
+        self.changes = 0  # Calls that changed something, to choose the moment of a fault from.
+        self.syncs = 0
+        self._names: dict[Path, _Inode] = {}
+        # Per directory, its changes since it was last synced, each of names to what they mean now.
+        self._unsynced: dict[Path, list[dict[Path, _Inode | None]]] = {}
+        self._durable_names: dict[Path, _Inode] = {}
+        self._power_lost_at: int | None = None
+        self._cut_ratio = 0.0
+        self._off = False
+        self._write_bytes_left: int | None = None
+        self._sync_fails_at: int | None = None
+
+    # -------------------------------------------------------------------------------------------------------- faults
+
+    def lose_power_at(self, call: int, *, cut_ratio: float = 0.5) -> None:
+        """Let the `call`-th change from now be the last. If it is a write, this share of it is taken."""
+        self._power_lost_at = self.changes + call
+        self._cut_ratio = cut_ratio
+
+    def lose_power(self) -> None:
+        """Let nothing work from now on."""
+        self._off = True
+
+    def crash(self, rng: random.Random) -> None:
+        """Come back after a power cut, with any part of what was not synced. All other faults are over."""
+        with self.guard:
+            inodes = {id(inode): inode for names in (self._names, self._durable_names) for inode in names.values()}
+            names = dict(self._durable_names)
+            for changes in self._unsynced.values():
+                for change in changes[: rng.randint(0, len(changes))]:
+                    _apply(names, change)
+                inodes.update((id(inode), inode) for change in changes for inode in change.values() if inode)
+            for inode in inodes.values():
+                inode.crash(rng)
+            self._begin_life(names)
+
+    def kill(self) -> None:
+        """Come back after only the process was killed: everything written is there. All other faults are over."""
+        with self.guard:
+            self._begin_life(self._names)
+
+    def _begin_life(self, names: dict[Path, _Inode]) -> None:
+        self._names, self._durable_names = dict(names), dict(names)
+        self._unsynced = {}
+        self.locks.clear()
+        self.life += 1
+        self._off, self._power_lost_at = False, None
+        self._write_bytes_left = self._sync_fails_at = None
+
+    def run_full_after(self, size: int | None) -> None:
+        """Refuse writes and allocations with ENOSPC once `size` more bytes were taken; None: there is room again."""
+        self._write_bytes_left = size
+
+    def fail_sync_at(self, call: int) -> None:
+        """Let the `call`-th sync from now fail with EIO, and lose what it should have saved."""
+        self._sync_fails_at = self.syncs + call
+
+    def flip(self, path: Path, bit: int) -> None:
+        """Flip one bit of a file, on the platters and in memory. Bit 0 is the lowest of the first byte."""
+        with self.guard:
+            inode = self._names[path]
+            for data in (inode.data, inode.durable):
+                if bit // 8 < len(data):
+                    data[bit // 8] ^= 1 << bit % 8
+
+    # ------------------------------------------------------------------------------ what a file asks before it acts
+
+    def check(self, life: int) -> None:
+        """Fail if the power is off, or was since the file was opened."""
+        if self._off or life != self.life:
+            raise OSError(errno.EIO, "the power is off")
+
+    def change(self, life: int) -> None:
+        """Count a change; fail if it is not to be."""
+        self.check(life)
+        self.changes += 1
+        if self._power_lost_at is not None and self.changes >= self._power_lost_at:
+            self._off = True
+            raise OSError(errno.EIO, "the power is off")
+
+    def admit(self, life: int, size: int) -> tuple[int, OSError | None]:
+        """Return how many bytes a write may take, and the error that keeps it from more."""
+        self.check(life)
+        self.changes += 1
+        if self._power_lost_at is not None and self.changes >= self._power_lost_at:
+            self._off = True
+            return int(size * self._cut_ratio), OSError(errno.EIO, "the power is off")
+        if self._write_bytes_left is not None:
+            if size > self._write_bytes_left:
+                taken, self._write_bytes_left = self._write_bytes_left, 0
+                return taken, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._write_bytes_left -= size
+        return size, None
+
+    def check_sync(self) -> None:
+        """Count a sync; fail if it is its turn."""
+        self.syncs += 1
+        if self.syncs == self._sync_fails_at:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    # --------------------------------------------------------------------------------------------------- the Files seam
+
+    def open(self, path: Path, *, create: bool = False) -> FaultyFile:
+        """See `penstock.storage.files.Files.open`."""
+        with self.guard:
+            self.check(self.life)
+            inode = self._names.get(path)
+            if inode is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+                inode = _Inode()
+                self._change_names({path: inode})
+            return FaultyFile(self, inode)
+
+    def names(self, directory: Path) -> list[str]:
+        """See `penstock.storage.files.Files.names`."""
+        with self.guard:
+            return sorted(path.name for path in self._names if path.parent == directory)
+
+    def exists(self, path: Path) -> bool:
+        """See `penstock.storage.files.Files.exists`."""
+        with self.guard:
+            return path in self._names
+
+    def make_directory(self, path: Path) -> None:
+        """See `penstock.storage.files.Files.make_directory`: directories are always there."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `penstock.storage.files.Files.rename`. Within one directory."""
+        with self.guard:
+            inode = self._names[source]
+            self.change(self.life)
+            # One change: a crash leaves the old name or the new one, never both, never neither.
+            self._change_names({source: None, target: inode})
+
+    def delete(self, path: Path) -> None:
+        """See `penstock.storage.files.Files.delete`."""
+        with self.guard:
+            if path not in self._names:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            self.change(self.life)
+            self._change_names({path: None})
+
+    def _change_names(self, change: dict[Path, _Inode | None]) -> None:
+        self._unsynced.setdefault(next(iter(change)).parent, []).append(change)
+        _apply(self._names, change)
+
+    def sync_directory(self, path: Path) -> None:
+        """See `penstock.storage.files.Files.sync_directory`."""
+        with self.guard:
+            self.change(self.life)
+            self.check_sync()
+            for change in self._unsynced.pop(path, []):
+                _apply(self._durable_names, change)
+
+    def lock(self, path: Path, holder: str) -> FaultyLock:
+        """See `penstock.storage.files.Files.lock`."""
+        with self.guard:
+            if path in self.locks:
+                raise FileLocked(self.locks[path])
+            self.locks[path] = holder
+            return FaultyLock(self, path)
+
+
+def _apply(names: dict[Path, _Inode], change: dict[Path, _Inode | None]) -> None:
+    for path, inode in change.items():
+        if inode is None:
+            names.pop(path, None)
+        else:
+            names[path] = inode

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrite the generated parts of docs/reference from the code that they describe.
+
+Why: a table of settings that is written by hand is wrong within a month.
+Where: `make docs` rewrites; `tests/test_docs.py` fails while a file is behind. A generated part stands between
+`<!-- generated: NAME -->` and `<!-- end -->`; what is outside belongs to its author.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.main import build_parser
+from penstock.settings.memory import DELAYED, LISTINGS, OUTBOUND, PROCESS_BYTES, REQUESTS, TAIL_CACHE, BudgetRow
+from penstock.settings.model import KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+REFERENCE: Final = ROOT / "docs" / "reference"
+
+_PART: Final = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def render(text: str) -> str:
+    """Return a document with all its generated parts written anew."""
+    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n\n{part[3]}", text)
+
+
+def settings_table() -> str:
+    """Every key of the configuration."""
+    return _table(
+        ("key", "default", "flag", "environment", "meaning"),
+        (
+            (
+                f"`{key.name}`",
+                key.default_text if key.default is None else f"`{key.default_text}`",
+                f"`{key.flag}`" if key.flag else "",
+                f"`{key.variable}`",
+                key.text,
+            )
+            for key in KEYS.values()
+        ),
+    )
+
+
+def commands_table() -> str:
+    """Every flag of every command that is not a setting."""
+    settings = {key.name for key in KEYS.values()}
+    return _table(
+        ("command", "flag", "meaning"),
+        (
+            (f"`{command}`", f"`{', '.join(action.option_strings)}`", action.help or "")
+            for command, action in actions(build_parser())
+            if action.dest not in settings
+        ),
+    )
+
+
+def budget_table() -> str:
+    """How the memory limit is divided."""
+    rows: tuple[BudgetRow, ...] = (REQUESTS, OUTBOUND, TAIL_CACHE, LISTINGS, DELAYED)
+    return _table(
+        ("owner", "share of the rest", "key"),
+        (
+            ("penstock itself", f"{PROCESS_BYTES // 2**20} MiB, taken off first", ""),
+            *((row.name, f"{row.percent} %", f"`{row.key}`" if row.key else "") for row in rows),
+        ),
+    )
+
+
+def actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
+    """Yield every flag of a parser and its subcommands, with the command it belongs to."""
+    for action in parser._actions:  # noqa: SLF001 -- argparse has no public way to list them
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                yield from actions(command)
+        elif action.dest != "help":
+            yield parser.prog, action
+
+
+def main() -> int:
+    """Rewrite every file whose generated parts are behind."""
+    for file in sorted(REFERENCE.glob("*.md")):
+        text = file.read_text(encoding="utf-8")
+        fresh = render(text)
+        if fresh != text:
+            file.write_text(fresh, encoding="utf-8")
+            print(f"rewrote {file.relative_to(ROOT)}")
+    return 0
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+PARTS: Final[Mapping[str, Callable[[], str]]] = {
+    "settings": settings_table,
+    "commands": commands_table,
+    "budget": budget_table,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
