@@ -78,4 +78,4 @@ shape: $(SETUP)  ## print files over 400 lines and functions over 70: places to 
 .PHONY: clean
 clean:  ## remove what was built, the environment included
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

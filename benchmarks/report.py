@@ -11,15 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.loads import P50, P99, RATE, TARGETS, Target
+from benchmarks.loads import PLANS, RATE, TARGETS, VOLUME, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PENSTOCK, POOL_OFF, PEER = "penstock", "penstock without pool", "pulsar"
-# What is shown for a load; a program finds the others in the JSON file.
-SHOWN = (RATE, "MB/s", P50, P99, "broker µs/entry", "ready s", "first acknowledged s", "RSS MiB", "core %")
-RATES = {RATE, "messages/s", "MB/s"}
+RATES = {RATE, VOLUME, "messages/s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +98,11 @@ def ratio(figure: str, summaries: Mapping[str, Summary]) -> float | None:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Write the rows as a Markdown table that also reads well as plain text."""
+    """Write the rows that matter as a Markdown table that also reads well as plain text; the samples hold the rest."""
+    shown = {plan.name: plan.shown for plan in PLANS}
     subjects = [name for name in (PENSTOCK, POOL_OFF, PEER) if any(name in row.by_subject for row in rows)]
     cells = [["load", "figure", *subjects, "times better", "floor", "goal", "reached"]]
-    for row in (row for row in rows if row.figure in SHOWN):
+    for row in (row for row in rows if row.figure in shown.get(row.load, (row.figure,))):
         target = row.target or Target(row.load, row.figure)
         floor = f"≤ {short(target.at_most)}" if target.at_most is not None else times(target.floor)
         values = [str(row.by_subject.get(subject, "")) for subject in subjects]

@@ -21,27 +21,24 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.loads import ONE_KIB, PLANS, QUICK, Plan
+from benchmarks.loads import CORE, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
 from benchmarks.penstock_peer import penstock
 from benchmarks.process import PeerError, usage
 from benchmarks.pulsar_peer import pulsar
 from benchmarks.report import PEER, PENSTOCK, POOL_OFF, Sample, markdown, summarize
-from benchmarks.subjects import GENERATOR_CORE_RATIO_MAX, LoadFailed, Subject
+from benchmarks.subjects import LoadFailed, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results"
-# Both kinds of work once, so that a virtual machine has compiled its hot paths before it is measured.
-WARM_UP = (
-    Plan(name="warm-up-publish", mode="publish", shape=ONE_KIB),
-    Plan(name="warm-up-tail", mode="tail", shape=ONE_KIB),
-)
 SETTLE_S = 3.0
+# Busier than this, a process may be what limits a load. If the broker is so too, the load measured the broker.
+CORE_RATIO_MAX = 0.85
 POOL_OFF_ENVIRONMENT = {"PENSTOCK_QUEUED_MAX_REQUEST_BYTES": "-1"}
 
 
@@ -101,10 +98,8 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> I
             for figure, value in subject.start().items():
                 yield Sample("start", subject.name, figure, value)
         yield from idle(subjects, options)
-        if not options.quick:
-            for subject in subjects:
-                for plan in WARM_UP:
-                    subject.drive(plan, seconds=options.seconds, seed=options.seed, note="0")
+        for subject in subjects if not options.quick else []:
+            yield from warm_up(subject, options.seed)
         turns = subjects if row % 2 == 0 else subjects[::-1]
         for plan in plans:
             for subject in turns:
@@ -112,7 +107,7 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> I
                     yield from one_load(subject, plan, options, row)
         for subject in subjects:
             subject.stop()
-            yield Sample("peak", subject.name, "RSS MiB", subject.rss_peak_mib)
+            yield Sample("peak", subject.name, RSS, subject.rss_peak_mib)
 
 
 def make_subjects(options: argparse.Namespace, scratch: Path, *, with_pool_off: bool) -> list[Subject]:
@@ -134,8 +129,17 @@ def idle(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[S
     time.sleep(options.idle_seconds)
     for (name, pid), then in zip(running, before, strict=True):
         now = usage(pid)
-        yield Sample("idle", name, "RSS MiB", now.rss_mib)
-        yield Sample("idle", name, "core %", (now.cpu_s - then.cpu_s) / options.idle_seconds * 100)
+        yield Sample("idle", name, RSS, now.rss_mib)
+        yield Sample("idle", name, CORE, (now.cpu_s - then.cpu_s) / options.idle_seconds * 100)
+
+
+def warm_up(subject: Subject, seed: int) -> Iterator[Sample]:
+    """Drive every kind of work; only a failure is worth a sample."""
+    for plan in WARM_UP:
+        try:
+            subject.drive(plan, seconds=WARM_UP_S, seed=seed, note="0")
+        except LoadFailed as failure:
+            yield failed(plan, subject, failure)
 
 
 def one_load(subject: Subject, plan: Plan, options: argparse.Namespace, row: int) -> Iterator[Sample]:
@@ -143,16 +147,29 @@ def one_load(subject: Subject, plan: Plan, options: argparse.Namespace, row: int
     try:
         taken = subject.drive(plan, seconds=options.seconds, seed=options.seed + row, note=str(row))
     except LoadFailed as failure:
-        print(f"{plan.name:30} {subject.name:22} FAILED: {failure}", flush=True)
-        yield Sample(plan.name, subject.name, "failed", 1, str(failure))
+        yield failed(plan, subject, failure)
         return
-    # The official client is measured as it is: it is part of what users get.
-    busy = plan.tool == "generator" and taken["generator core"] > GENERATOR_CORE_RATIO_MAX
-    void = f"the generator took {taken['generator core']:.0%} of a core" if busy else None
+    void = why_void(plan, taken)
     shown = ", ".join(f"{value:,.4g} {figure}" for figure, value in taken.items())
     print(f"{plan.name:30} {subject.name:22} {shown}{f'  VOID: {void}' if void else ''}", flush=True)
     for figure, value in taken.items():
-        yield replace(Sample(plan.name, subject.name, figure, value), void=void)
+        yield Sample(plan.name, subject.name, figure, value, void)
+
+
+def why_void(plan: Plan, taken: Mapping[str, float]) -> str | None:
+    """Say why a load measured the generator and not the broker, or None if it did not.
+
+    The official client is measured as it is: it is part of what users get.
+    """
+    if plan.tool != "generator" or taken["generator core"] <= CORE_RATIO_MAX or taken["broker core"] > CORE_RATIO_MAX:
+        return None
+    return f"the generator took {taken['generator core']:.0%} of a core, the broker {taken['broker core']:.0%}"
+
+
+def failed(plan: Plan, subject: Subject, failure: LoadFailed) -> Sample:
+    """Say that a load failed, and make it a sample."""
+    print(f"{plan.name:30} {subject.name:22} FAILED: {failure}", flush=True)
+    return Sample(plan.name, subject.name, "failed", 1, str(failure))
 
 
 def write(options: argparse.Namespace, samples: Sequence[Sample], table: str) -> None:

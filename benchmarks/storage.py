@@ -58,9 +58,7 @@ class Bench:
         lengths = [length] * len(offsets)
         self.underway += 1
         self.log.append(
-            AppendRun(
-                groups=groups, offsets=offsets, lengths=lengths, message_counts=None, data=data, done=self.done
-            )
+            AppendRun(groups=groups, offsets=offsets, lengths=lengths, message_counts=None, data=data, done=self.done)
         )
 
     def turn(self) -> None:

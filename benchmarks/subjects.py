@@ -11,12 +11,13 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.client import Client
 from benchmarks.frames import Block, Shape
+from benchmarks.loads import COST, FIRST, RATE, VOLUME
 from benchmarks.process import Address, forget_pages, usage
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Above the longest load with its drain; a generator that takes longer hangs.
 GENERATOR_TIMEOUT_S = 120.0
-# A generator this busy may itself have been the limit; so may one that together with the broker filled the machine,
-# but that is the broker's doing.
-GENERATOR_CORE_RATIO_MAX = 0.85
 TOPIC = "persistent://public/default/"
 
 
@@ -52,12 +50,13 @@ class Subject:
         self.address = self.running.enter_context(self.launch(self.data))
         ready_s = time.monotonic() - self.address.started_s
         acknowledge_one(self.address.port)
-        return {"ready s": ready_s, "first acknowledged s": time.monotonic() - self.address.started_s}
+        return {"ready s": ready_s, FIRST: time.monotonic() - self.address.started_s}
 
     def stop(self) -> None:
         """Stop it, and keep its highest memory."""
         if self.address is not None:
-            self.rss_peak_mib = max(self.rss_peak_mib, usage(self.address.pid).rss_peak_mib)
+            with suppress(FileNotFoundError):  # It died; the load that it died in says so.
+                self.rss_peak_mib = max(self.rss_peak_mib, usage(self.address.pid).rss_peak_mib)
             self.address = None
         self.running.close()
 
@@ -82,14 +81,17 @@ class Subject:
         """Run a generator process and return what it printed."""
         assert self.address is not None, "a subject is driven only while it runs"
         own = ["--port", self.address.port, "--pid", self.address.pid]
-        done = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{tool}", mode, *map(str, [*own, *arguments])],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=REPOSITORY,
-            timeout=GENERATOR_TIMEOUT_S,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", f"benchmarks.{tool}", mode, *map(str, [*own, *arguments])],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=REPOSITORY,
+                timeout=GENERATOR_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LoadFailed(f"the {tool} did not end within {GENERATOR_TIMEOUT_S:.0f} s") from error
         if done.returncode:
             raise LoadFailed(done.stderr.strip().rpartition("\n")[2])
         result: dict[str, Any] = json.loads(done.stdout)
@@ -114,10 +116,11 @@ def acknowledge_one(port: int) -> None:
 def figures(result: dict[str, Any]) -> dict[str, float]:
     """Name a generator's result as the tables do."""
     named = {
-        "entries/s": result["entries_per_s"],
+        RATE: result["entries_per_s"],
         "messages/s": result["messages_per_s"],
-        "MB/s": result["megabytes_per_s"],
-        "broker µs/entry": result["broker_us_per_entry"],
+        VOLUME: result["megabytes_per_s"],
+        COST: result["broker_us_per_entry"],
+        "broker core": result["broker_us_per_entry"] * result["entries_per_s"] / 1e6,
         "generator core": result["generator_core_ratio"],
     }
     return named | {f"{name} ms": value for name, value in result["latency_ms"].items()}

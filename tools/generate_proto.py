@@ -30,7 +30,7 @@ syntax = "proto2";
 package penstock.wire;
 """
 
-# In Python an enum's values are attributes of the message around it: there, one is a keyword, the other hides a message.
+# In Python an enum's values are attributes of the message around it: one is a keyword there, one hides a message.
 VALUE_NAMES: Final = {"None": "NoSchema", "KeyValue": "KeyValueSchema"}
 
 # protoc's stubs are not strict enough for mypy, but right.

@@ -22,7 +22,7 @@ from penstock.admin.server import AdminServer
 from penstock.broker.broker import Broker, BrokerLimits, ServiceUrls
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
-from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.governance.memory_pool import UNBOUNDED
 from penstock.net.clock import SystemClock
 from penstock.net.connection import Outbound
@@ -107,7 +107,8 @@ async def _build(settings: Settings, data_dir: Path, stack: contextlib.AsyncExit
         memory=memory,
         outbound=Outbound(settings.budget.outbound_bytes),
         clock=clock,
-        frame_bytes_max=settings.frame_bytes_max,
+        # The request memory counts whole frames; a frame's length field does not count itself.
+        frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
     )
     broker = Broker(
         entry_log=entry_log,

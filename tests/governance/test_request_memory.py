@@ -149,6 +149,14 @@ def test_a_read_that_would_bring_too_little_to_be_worth_it_waits() -> None:
     assert pool.grant(3, 1_000, 0, 0) == 1_000
 
 
+def test_a_short_read_is_worth_it_if_it_completes_a_frame() -> None:
+    pool = memory()
+    hold(pool, 1, 100)
+    admit(pool, 2, SIZE - 200)
+    assert pool.grant(1, 30 * KIB, 10, 0) == 100
+    assert pool.snapshot(0).finisher is None
+
+
 def test_those_who_wait_are_woken_in_the_order_they_came_and_only_as_many_as_fit() -> None:
     pool = memory()
     leases = [admit(pool, 1, 16 * KIB) for _ in range(4)]
@@ -198,8 +206,8 @@ def test_one_that_was_woken_but_finds_too_little_keeps_its_place_at_the_front() 
     pool.settle(5, 1, 40 * KIB + 1, 0, 0, 0)
     assert pool.wake(0) == [3]
     assert pool.grant(5, 8 * KIB, 8 * KIB - 1, 0) == 8 * KIB - 1  # It finishes its frame and leaves 3 too little.
-    assert pool.grant(3, 8 * KIB, 0, 0) == 0
     assert pool.grant(4, 8 * KIB, 0, 0) == 0
+    assert pool.grant(3, 8 * KIB, 0, 0) == 0
     assert [muted.owner for muted in pool.snapshot(0).muted] == [3, 4]
     pool.release(pending[1])
     pool.forget(5, 0)
@@ -372,6 +380,16 @@ def test_the_count_alone_stops_reading_and_its_release_starts_it_again() -> None
     assert pool.grant(1, 10, 0, 0) == 10
 
 
+def test_nobody_takes_the_place_among_the_requests_that_was_promised_to_another() -> None:
+    pool = memory(requests=1)
+    lease = admit(pool, 1, 10)
+    pool.grant(2, 10, 0, 0)
+    pool.release(lease)
+    assert pool.wake(0) == [2]
+    assert pool.grant(3, 10, 0, 0) == 0
+    assert pool.grant(2, 10, 0, 0) == 10
+
+
 def test_the_count_stops_reading_without_a_bound_on_bytes() -> None:
     pool = memory(-1, requests=1)
     lease = admit(pool, 1, MIB)
@@ -464,6 +482,19 @@ def test_time_paused_for_another_reason_does_not_count_either() -> None:
     pool.pause(1, NS_PER_MS)
     pool.grant(3, SIZE, 0, NS_PER_MS)
     assert pool.evict(60 * NS_PER_S) == []
+
+
+def test_after_a_pause_the_clock_goes_on_where_it_stopped() -> None:
+    pool = memory()
+    hold(pool, 1, 40 * KIB)
+    pool.pause(1, NS_PER_MS)
+    assert pool.grant(1, 8, 8, 60 * NS_PER_S) == 8
+    pool.settle(1, 0, 40 * KIB, 0, 0, 60 * NS_PER_S)
+    admit(pool, 2, 24 * KIB)
+    pool.grant(3, SIZE, 0, 60 * NS_PER_S)
+    patience_ends_ns = 60 * NS_PER_S + PROGRESS_NS - NS_PER_MS
+    assert pool.evict(patience_ends_ns) == []
+    assert pool.evict(patience_ends_ns + 1) == [1]
 
 
 def test_the_largest_slow_holder_goes_first_and_no_more_than_needed() -> None:
@@ -621,10 +652,9 @@ def test_b10_every_muted_connection_is_visible_with_its_reason_time_and_bytes() 
 def test_asking_again_unbidden_changes_neither_place_nor_time() -> None:
     pool = memory()
     admit(pool, 1, SIZE)
-    for now_ns in (5, 6, 7):
-        pool.grant(2, 20_000, 0, now_ns)
-        pool.grant(3, 20_000, 0, now_ns)
-    assert [(one.owner, one.since_ns) for one in pool.snapshot(9).muted] == [(2, 5), (3, 5)]
+    for now_ns, owner in ((5, 2), (6, 3), (7, 2)):
+        assert pool.grant(owner, 20_000, 0, now_ns) == 0
+    assert [(one.owner, one.since_ns) for one in pool.snapshot(9).muted] == [(2, 5), (3, 6)]
 
 
 def test_a_dry_spell_lasts_from_the_first_refusal_until_memory_is_there_again() -> None:

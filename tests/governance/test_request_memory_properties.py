@@ -8,6 +8,7 @@ which are quick enough to run each time.
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,12 +16,31 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.core.units import KIB, NS_PER_MS
-from penstock.governance.memory_pool import Lease
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
+
+if TYPE_CHECKING:
+    from penstock.governance.memory_pool import Lease
 
 FRAME_MAX = 20 * KIB
 HISTORIES = 10_000
 STEPS = 40
+
+
+class Traffic(NamedTuple):
+    """One read: what it asks for, what the socket has, and how long the frames are that follow one another."""
+
+    want_bytes: int
+    sent_bytes: int
+    frame_bytes: list[int]
+
+
+LARGEST = Traffic(FRAME_MAX, FRAME_MAX, [FRAME_MAX])
+TRAFFIC = st.builds(
+    Traffic,
+    st.integers(1, 16 * KIB),
+    st.integers(0, 16 * KIB),
+    st.lists(st.integers(LENGTH_BYTES + 1, FRAME_MAX), min_size=1, max_size=3),
+)
 
 
 class Client:
@@ -55,34 +75,34 @@ class Clients:
         self.clients[self.next_owner] = Client()
         self.next_owner += 1
 
-    def read(self, owner: int, want_bytes: int, sent_bytes: int, frame_bytes: list[int]) -> None:
+    def read(self, owner: int, traffic: Traffic) -> None:
         if not self.clients[owner].muted:
-            self._read(owner, want_bytes, sent_bytes, frame_bytes)
-        self.wake(want_bytes, sent_bytes, frame_bytes)
+            self._read(owner, traffic)
+        self.wake(traffic)
 
-    def release(self, index: int, want_bytes: int, sent_bytes: int, frame_bytes: list[int]) -> None:
+    def release(self, index: int, traffic: Traffic) -> None:
         self.memory.release(self.leases.pop(index))
-        self.wake(want_bytes, sent_bytes, frame_bytes)
+        self.wake(traffic)
 
     def pause(self, owner: int) -> None:
         """Stop for another reason, and, to keep the history short, be free to read again at once."""
         self.memory.pause(owner, self.now_ns)
         self.clients[owner].muted = False
-        self.wake(FRAME_MAX, FRAME_MAX, [FRAME_MAX])
+        self.wake(LARGEST)
 
     def forget(self, owner: int) -> None:
         self.memory.forget(owner, self.now_ns)
         del self.clients[owner]
-        self.wake(FRAME_MAX, FRAME_MAX, [FRAME_MAX])
+        self.wake(LARGEST)
 
     def evict(self) -> None:
         for owner in self.memory.evict(self.now_ns):
             assert self.clients[owner].held_bytes
             self.memory.forget(owner, self.now_ns)
             del self.clients[owner]
-        self.wake(FRAME_MAX, FRAME_MAX, [FRAME_MAX])
+        self.wake(LARGEST)
 
-    def wake(self, want_bytes: int, sent_bytes: int, frame_bytes: list[int]) -> None:
+    def wake(self, traffic: Traffic) -> None:
         for _ in range(10_000):
             if not self.memory.waiting:
                 return
@@ -95,21 +115,23 @@ class Clients:
             assert len(turns) <= max(0, before.requests_max - before.requests), "more turns than requests are left"
             for owner in turns:
                 self.clients[owner].muted = False
-                self._read(owner, want_bytes, sent_bytes, frame_bytes)
+                self._read(owner, traffic)
             if not turns:
                 return
-            sent_bytes //= 2  # Nobody has an endless supply; a socket runs dry in the end.
+            traffic = traffic._replace(
+                sent_bytes=traffic.sent_bytes // 2
+            )  # Nobody has an endless supply; a socket runs dry in the end.
         raise AssertionError("woken for ever")
 
-    def _read(self, owner: int, want_bytes: int, sent_bytes: int, frame_bytes: list[int]) -> None:
+    def _read(self, owner: int, traffic: Traffic) -> None:
         client = self.clients[owner]
-        granted = self.memory.grant(owner, want_bytes, client.missing_bytes(), self.now_ns)
+        granted = self.memory.grant(owner, traffic.want_bytes, client.missing_bytes(), self.now_ns)
         self.check()
         if not granted:
             client.muted = True
             return
-        assert granted <= want_bytes
-        read_bytes = min(granted, sent_bytes)
+        assert granted <= traffic.want_bytes
+        read_bytes = min(granted, traffic.sent_bytes)
         pending_bytes = pending_requests = turn = 0
         left = client.held_bytes + read_bytes
         while left >= client.frame_bytes:
@@ -117,7 +139,7 @@ class Clients:
             if client.frame_bytes % 4:  # The others are commands, carried out at once.
                 pending_bytes += client.frame_bytes
                 pending_requests += 1
-            client.frame_bytes = frame_bytes[turn % len(frame_bytes)]
+            client.frame_bytes = traffic.frame_bytes[turn % len(traffic.frame_bytes)]
             turn += 1
         client.held_bytes = left
         lease = self.memory.settle(owner, read_bytes, left, pending_bytes, pending_requests, self.now_ns)
@@ -152,7 +174,7 @@ class Clients:
         for _ in range(100_000):
             while self.leases:
                 self.memory.release(self.leases.pop())
-            self.wake(FRAME_MAX, FRAME_MAX, [FRAME_MAX])
+            self.wake(LARGEST)
             self.check_at_rest()
             unfinished = [owner for owner, one in self.clients.items() if one.held_bytes and not one.muted]
             if not unfinished and not self.memory.waiting and not self.leases:
@@ -160,7 +182,7 @@ class Clients:
             for owner in unfinished:
                 client = self.clients[owner]
                 # A client that has nothing more to say goes once its last frame is complete.
-                self._read(owner, client.frame_bytes - client.held_bytes, FRAME_MAX, [FRAME_MAX])
+                self._read(owner, LARGEST._replace(want_bytes=client.frame_bytes - client.held_bytes))
             for owner in [owner for owner, one in self.clients.items() if not one.held_bytes and one.muted]:
                 self.forget(owner)
         assert (self.memory.used, self.memory.waiting) == (0, False)
@@ -168,16 +190,18 @@ class Clients:
 
 def random_step(clients: Clients, chance: random.Random) -> None:
     clients.now_ns += chance.choice((0, NS_PER_MS, 700 * NS_PER_MS))
-    want_bytes = chance.choice((1, 3, 700, 5 * KIB, 16 * KIB))
-    sent_bytes = chance.choice((0, 1, 5, 4_000, 16 * KIB, 16 * KIB))
-    frames = [chance.choice((5, 6, 100, 1_001, 9_000, FRAME_MAX - 1, FRAME_MAX)) for _ in range(3)]
+    traffic = Traffic(
+        want_bytes=chance.choice((1, 3, 700, 5 * KIB, 16 * KIB)),
+        sent_bytes=chance.choice((0, 1, 5, 4_000, 16 * KIB, 16 * KIB)),
+        frame_bytes=[chance.choice((5, 6, 100, 1_001, 9_000, FRAME_MAX - 1, FRAME_MAX)) for _ in range(3)],
+    )
     kind = chance.random()
     if not clients.clients or (kind < 0.1 and len(clients.clients) < 12):
         clients.connect()
     elif kind < 0.75:
-        clients.read(chance.choice(list(clients.clients)), want_bytes, sent_bytes, frames)
+        clients.read(chance.choice(list(clients.clients)), traffic)
     elif kind < 0.90 and clients.leases:
-        clients.release(chance.randrange(len(clients.leases)), want_bytes, sent_bytes, frames)
+        clients.release(chance.randrange(len(clients.leases)), traffic)
     elif kind < 0.93:
         clients.forget(chance.choice(list(clients.clients)))
     elif kind < 0.96:
@@ -206,12 +230,6 @@ def test_b1_ten_thousand_histories_keep_the_bound_the_books_the_order_and_nobody
 class RequestMemoryHolds(RuleBasedStateMachine):
     """The same clients in Hypothesis' hands."""
 
-    reads = {
-        "want_bytes": st.integers(1, 16 * KIB),
-        "sent_bytes": st.integers(0, 16 * KIB),
-        "frame_bytes": st.lists(st.integers(LENGTH_BYTES + 1, FRAME_MAX), min_size=1, max_size=3),
-    }
-
     def __init__(self) -> None:
         super().__init__()
         self.clients = Clients(FRAME_MAX + 1_000, requests_max=5)
@@ -227,15 +245,15 @@ class RequestMemoryHolds(RuleBasedStateMachine):
             self.clients.connect()
 
     @precondition(lambda self: self.clients.clients)
-    @rule(data=st.data(), **reads)
-    def read(self, data: st.DataObject, want_bytes: int, sent_bytes: int, frame_bytes: list[int]) -> None:
-        self.clients.read(self.some(data), want_bytes, sent_bytes, frame_bytes)
+    @rule(data=st.data(), traffic=TRAFFIC)
+    def read(self, data: st.DataObject, traffic: Traffic) -> None:
+        self.clients.read(self.some(data), traffic)
 
     @precondition(lambda self: self.clients.leases)
-    @rule(data=st.data(), **reads)
-    def release(self, data: st.DataObject, want_bytes: int, sent_bytes: int, frame_bytes: list[int]) -> None:
+    @rule(data=st.data(), traffic=TRAFFIC)
+    def release(self, data: st.DataObject, traffic: Traffic) -> None:
         index = data.draw(st.integers(0, len(self.clients.leases) - 1))
-        self.clients.release(index, want_bytes, sent_bytes, frame_bytes)
+        self.clients.release(index, traffic)
 
     @precondition(lambda self: self.clients.clients)
     @rule(data=st.data())

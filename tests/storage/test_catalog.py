@@ -308,12 +308,12 @@ def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
         Catalog.open(path, lambda _: None)
 
 
-def test_a_catalog_that_does_not_add_up_is_refused_as_damaged(bench: Bench) -> None:
+def test_a_row_that_is_not_what_was_written_is_refused_as_damaged(bench: Bench) -> None:
     bench.create(FLIGHTS)
     bench.catalog.close()
     db = apsw.Connection(str(bench.path))
-    db.execute("insert into subscriptions values (77, 'audit', 'latest', '{}', -1, x'')")
+    db.execute("update topics set name = 'persistent://public/default/lights'")
     db.close()
 
-    with pytest.raises(MetadataFailed, match=r"meta\.sqlite is damaged"):
+    with pytest.raises(MetadataFailed, match=r"meta\.sqlite is damaged: DamagedRow: the row of 1 "):
         Catalog.open(bench.path, bench.posted.put)

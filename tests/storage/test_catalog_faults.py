@@ -8,7 +8,6 @@ not. A plain model is told the same changes.
 
 from __future__ import annotations
 
-import copy
 import random
 import threading
 from functools import partial
@@ -21,6 +20,7 @@ import pytest
 from penstock.core.errors import MetadataFailed, PenstockError
 from penstock.storage import metadata
 from penstock.storage.catalog import Catalog, CursorSave, StoredCursor, SubscriptionRecord
+from penstock.storage.cursor import Cursor, DamagedCursorError
 from penstock.testing.files import FaultyFiles
 from penstock.testing.vfs import sqlite_on
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Done
 
 SEEDS = 300
+FLIPS = 150
 LIVES = 3
 PATH = Path("/data/meta.sqlite")
 TOPICS = [f"persistent://public/default/{name}" for name in ("ewr", "jfk", "lga")]
@@ -37,6 +38,29 @@ SUBSCRIPTIONS = ["audit", "work"]
 
 # What a catalog says, comparable: without ledger ids, which are watched by themselves.
 State = dict[str, Any]
+
+
+def state_of(catalog: Catalog) -> State:
+    return {
+        "namespaces": {name: dict(policies) for name, policies in catalog.namespaces().items()},
+        "topics": {
+            topic.name: (topic.created_wall_ms, dict(topic.policies), topic.first_retained_entry)
+            for topic in catalog.topics()
+        },
+        "subscriptions": {
+            (topic.name, subscription.name): (
+                subscription.initial_position,
+                catalog.cursor(topic.name, subscription.name),
+            )
+            for topic in catalog.topics()
+            for subscription in catalog.subscriptions(topic.name)
+        },
+        "configuration": dict(catalog.configuration()),
+    }
+
+
+def copied(state: State) -> State:
+    return {kind: dict(records) for kind, records in state.items()}
 
 
 class SteppedLoop:
@@ -70,7 +94,8 @@ class Story:
             "subscriptions": {},
             "configuration": {},
         }
-        self.possible: list[State] = [copy.deepcopy(self.model)]  # After each change from the last answered one on.
+        self.possible: list[State] = [copied(self.model)]  # After each change from the last answered one on.
+        self.before_last = self.possible[0]  # As it was before the last answered burst that changed it.
         self.owners: dict[int, int] = {}  # ledger id -> when its topic was created, which is unique here
 
     def run(self) -> None:
@@ -111,6 +136,8 @@ class Story:
                     self.change(catalog)(answers.append)
                 loop.go.release()
                 self.settle(loop, answers, size)
+            if fault == "kill":
+                self.disk.lose_power()
             loop.go.release()
             catalog.close()
             assert catalog.failed is None or fault != "none"
@@ -119,28 +146,15 @@ class Story:
         while len(answers) < size:
             loop.turn()
         if not any(isinstance(answer, MetadataFailed) for answer in answers):
+            if self.possible[-1] != self.possible[0]:
+                self.before_last = self.possible[0]
             del self.possible[:-1]  # Answered: only the newest state may come back.
 
     def compare(self, catalog: Catalog) -> None:
-        found: State = {
-            "namespaces": {name: dict(policies) for name, policies in catalog.namespaces().items()},
-            "topics": {
-                topic.name: (topic.created_wall_ms, dict(topic.policies), topic.first_retained_entry)
-                for topic in catalog.topics()
-            },
-            "subscriptions": {
-                (topic.name, subscription.name): (
-                    subscription.initial_position,
-                    catalog.cursor(topic.name, subscription.name),
-                )
-                for topic in catalog.topics()
-                for subscription in catalog.subscriptions(topic.name)
-            },
-            "configuration": dict(catalog.configuration()),
-        }
+        found = state_of(catalog)
         assert found in self.possible
         self.model = found
-        self.possible = [copy.deepcopy(found)]
+        self.possible = [copied(found)]
         for topic in catalog.topics():
             assert self.owners.setdefault(topic.ledger_id, topic.created_wall_ms) == topic.created_wall_ms
 
@@ -155,7 +169,7 @@ class Story:
             )
         )
         submit = draw(catalog)
-        self.possible.append(copy.deepcopy(self.model))
+        self.possible.append(copied(self.model))
         return submit
 
     def create_topic(self, catalog: Catalog) -> Callable[[Done], None]:
@@ -187,7 +201,7 @@ class Story:
 
     def subscribe(self, catalog: Catalog) -> Callable[[Done], None]:
         topic, subscription = self.chance.choice(TOPICS), self.chance.choice(SUBSCRIPTIONS)
-        cursor = StoredCursor(-1, b"fresh")
+        cursor = StoredCursor(-1, Cursor().encode())
         if topic in self.model["topics"]:
             self.model["subscriptions"].setdefault((topic, subscription), ("latest", cursor))
         return partial(catalog.create_subscription, SubscriptionRecord(topic, subscription, "latest"), cursor)
@@ -199,12 +213,14 @@ class Story:
 
     def save_cursors(self, catalog: Catalog) -> Callable[[Done], None]:
         # Some pages long now and then, so that one change needs several writes.
-        cursor = StoredCursor(self.chance.randrange(1_000), self.chance.randbytes(self.chance.choice((20, 20, 20_000))))
+        acknowledged = range(2, self.chance.choice((20, 20, 800)), 2)
+        progress = Cursor(self.chance.randrange(1_000))
+        progress.acknowledge_many([progress.mark_delete + entry_id for entry_id in acknowledged])
+        cursor = StoredCursor(progress.mark_delete, progress.encode())
         subscriptions = self.model["subscriptions"]
-        known = [key for key in subscriptions if catalog.topic(key[0]) is not None]
-        for key in known:
-            subscriptions[key] = (subscriptions[key][0], cursor)
-        return partial(catalog.save_cursors, [CursorSave(topic, name, cursor) for topic, name in known])
+        for key, (initial_position, _) in subscriptions.items():
+            subscriptions[key] = (initial_position, cursor)
+        return partial(catalog.save_cursors, [CursorSave(topic, name, cursor) for topic, name in subscriptions])
 
     def put_namespace(self, catalog: Catalog) -> Callable[[Done], None]:
         policies = {"retention": self.chance.randrange(1_000)}
@@ -225,3 +241,111 @@ def test_what_was_answered_survives_whatever_the_disk_does(block: int, monkeypat
             Story(seed).run()
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+def usable(stored: State) -> State:
+    """The state as the broker makes use of it: a damaged cursor, which is found and told, goes on from mark-delete."""
+    return {**stored, "subscriptions": {key: progress(*value) for key, value in stored["subscriptions"].items()}}
+
+
+def progress(initial_position: str, stored: StoredCursor) -> tuple[str, int, bytes | None]:
+    try:
+        cursor = Cursor.decode(stored.encoded)
+    except DamagedCursorError:
+        return initial_position, stored.mark_delete, None
+    return initial_position, cursor.mark_delete, cursor.encode()
+
+
+def without_holes(state: State) -> State:
+    """What remains of `usable` when the holes of every cursor are forgotten."""
+    return {**state, "subscriptions": {key: value[:2] for key, value in state["subscriptions"].items()}}
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_a_flipped_bit_is_told_or_changes_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may cost the last commit, which looks as if it was torn, or the holes of the cursor that it is in."""
+    monkeypatch.setattr(metadata, "WAL_PAGES_MAX", 30)
+    for seed in range(block * FLIPS // 5, (block + 1) * FLIPS // 5):
+        story = Story(seed)
+        story.live("kill")
+        story.disk.kill()
+        path = story.chance.choice((PATH, PATH.with_name("meta.sqlite-wal")))
+        size = story.disk.open(path).size()
+        story.disk.flip(path, story.chance.randrange(8 * size))
+        try:
+            with sqlite_on(story.disk) as vfs:
+                catalog = Catalog.open(PATH, SteppedLoop().post, story.disk, exclusive=True, vfs=vfs)
+                found = usable(state_of(catalog))
+                catalog.close()
+        except MetadataFailed:
+            continue  # Told.
+        expected = [usable(state) for state in (*story.possible, story.before_last)]
+        assert without_holes(found) in [without_holes(state) for state in expected], f"seed {seed}"
+        damaged = [key for key, value in found["subscriptions"].items() if value[2] is None]
+        assert len(damaged) <= 1, f"seed {seed}"
+        assert found in expected or damaged, f"seed {seed}"
+
+
+def break_sync(disk: FaultyFiles) -> None:
+    disk.fail_sync_at(1)
+
+
+def fill(disk: FaultyFiles) -> None:
+    disk.run_full_after(0)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [(break_sync, "IOError"), (fill, "FullError")])
+def test_after_a_failure_of_the_disk_nothing_is_accepted_until_a_restart(
+    fault: Callable[[FaultyFiles], None], reason: str
+) -> None:
+    disk, posted = FaultyFiles(), SimpleQueue[Any]()
+    with sqlite_on(disk) as vfs:
+        catalog = Catalog.open(PATH, posted.put, disk, exclusive=True, vfs=vfs)
+        fault(disk)
+        answers: list[PenstockError | None] = []
+        for topic in TOPICS:
+            catalog.create_topic(topic, properties={}, created_wall_ms=1, done=answers.append)
+            posted.get()()
+            disk.run_full_after(None)
+
+        assert [type(answer) for answer in answers] == [MetadataFailed] * 3
+        assert catalog.failed is not None
+        assert catalog.failed.startswith(reason)
+        assert not catalog.topics()
+        catalog.close()
+
+        restarted = Catalog.open(PATH, posted.put, disk, exclusive=True, vfs=vfs)
+        restarted.create_topic(TOPICS[0], properties={}, created_wall_ms=1, done=answers.append)
+        posted.get()()
+        assert answers[3] is None
+        assert restarted.failed is None
+        restarted.close()
+
+
+def test_a_directory_that_cannot_be_synced_keeps_the_catalog_from_opening() -> None:
+    disk = FaultyFiles()
+    with sqlite_on(disk) as vfs:
+        Catalog.open(PATH, SteppedLoop().post, disk, exclusive=True, vfs=vfs).close()
+        syncs = disk.syncs
+        Catalog.open(PATH, SteppedLoop().post, disk, exclusive=True, vfs=vfs).close()
+        # The last sync of opening is the directory's; closing syncs the log and the main file.
+        disk.fail_sync_at(disk.syncs - syncs - 2)
+
+        with pytest.raises(MetadataFailed, match=r"cannot open /data/meta\.sqlite"):
+            Catalog.open(PATH, SteppedLoop().post, disk, exclusive=True, vfs=vfs)
+
+
+def test_a_write_ahead_log_damaged_in_the_middle_is_refused_by_name() -> None:
+    disk, posted = FaultyFiles(), SimpleQueue[Any]()
+    with sqlite_on(disk) as vfs:
+        catalog = Catalog.open(PATH, posted.put, disk, exclusive=True, vfs=vfs)
+        for topic in TOPICS:
+            catalog.create_topic(topic, properties={}, created_wall_ms=1, done=lambda _: None)
+            posted.get()()
+        disk.lose_power()
+        catalog.close()
+        disk.kill()
+        disk.flip(PATH.with_name("meta.sqlite-wal"), 8 * 5_000)
+
+        with pytest.raises(MetadataFailed, match=r"meta\.sqlite-wal is damaged after frame \d+: \d+ commits behind it"):
+            Catalog.open(PATH, posted.put, disk, exclusive=True, vfs=vfs)

@@ -30,4 +30,6 @@ def seal(body: Buffer) -> bytes:
 def is_sealed(entry: Buffer) -> bool:
     """Say whether `entry` begins with the magic and its checksum fits the rest."""
     view = memoryview(entry)
-    return view[:2].tobytes() == SEAL_MAGIC and int.from_bytes(view[2:6], "big") == crc32c(view[6:])
+    if len(view) < SEAL_BYTES or view[:2].tobytes() != SEAL_MAGIC:
+        return False
+    return int.from_bytes(view[2:6], "big") == crc32c(view[6:])

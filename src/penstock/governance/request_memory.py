@@ -30,6 +30,8 @@ next frame's rest. (KIP-72 reserves the announced size and lets any single alloc
 *A slow, half-sent frame goes first.* If others wait and unfinished frames hold more than their share of the size, those
 that made no progress while their connections were allowed to read are evicted, largest first. Time spent muted does not
 count against a connection.
+
+The file is longer than most because granting, waking and evicting keep the same few sums true, and are read together.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from penstock.core.units import KIB, NS_PER_MS, NS_PER_S
 from penstock.governance.dry_spells import DrySpells
 from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakHunter, Lease, SimpleMemoryPool
 from penstock.governance.muting import MuteReason
+from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
 
 # A read shorter than this costs more than it brings; whoever would get less waits (unless it wants or lacks less).
 USEFUL_BYTES: Final = 4 * KIB
@@ -70,38 +73,6 @@ class RequestLimits:
                 f"queued.max.request.bytes={self.request_bytes_max} cannot hold one request of "
                 f"socket.request.max.bytes={self.frame_bytes_max}: raise the former, or set it to -1 for no bound"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class MutedReader:
-    """One connection that may not read: since when, why, how much it wanted, and what it holds meanwhile."""
-
-    owner: int
-    since_ns: int
-    reason: MuteReason
-    want_bytes: int
-    held_bytes: int
-    missing_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestMemorySnapshot:
-    """One moment of the request memory. used = held + reading + pending; an unbounded size reads `UNBOUNDED`."""
-
-    size_bytes: int
-    used_bytes: int  # MemoryPoolUsed
-    used_bytes_max: int  # highest ever
-    available_bytes: int  # MemoryPoolAvailable; negative while a finisher overdraws
-    held_bytes: int  # unfinished frames
-    reading_bytes: int  # granted and not yet settled
-    pending_bytes: int  # admitted requests not yet answered
-    requests: int
-    requests_max: int
-    depleted_percent: float  # MemoryPoolAvgDepletedPercent
-    depleted_ms: int  # MemoryPoolDepletedTimeTotal
-    evicted_total: int
-    finisher: int | None
-    muted: tuple[MutedReader, ...]  # in the order they will be woken
 
 
 class _Reader:
@@ -369,7 +340,6 @@ class RequestMemory(SimpleMemoryPool):
             if not had_turn and len(self._waiting) > self._turns:
                 # Those before it come first; whoever made this room is about to wake them.
                 return self._refuse(reader, next(iter(self._waiting.values())).reason, now_ns)
-            self._dry_spells.stop(now_ns)
             return self._admit(reader, min(want_bytes, room), now_ns)
         self._dry_spells.start(now_ns)
         self._refuse(reader, MuteReason.REQUEST_MEMORY, now_ns)
@@ -441,11 +411,14 @@ class RequestMemory(SimpleMemoryPool):
         return None
 
     def _fits(self, reader: _Reader) -> bool:
-        """Whether the rest of its frame stays within the bound, whatever ordinary reads do meanwhile."""
+        """Whether the rest of its frame stays within the bound.
+
+        Ordinary reads meanwhile do not matter: they end at the size, and from there any rest of any frame fits.
+        """
         missing_bytes = reader.missing_bytes
         if reader.held_bytes < LENGTH_BYTES:
             missing_bytes = self.single_max_bytes - reader.held_bytes
-        return max(self._used, self.size) + missing_bytes < self.size + self.single_max_bytes
+        return self._used + missing_bytes < self.size + self.single_max_bytes
 
 
 def _muted(reader: _Reader) -> MutedReader:

@@ -165,7 +165,9 @@ class Connection:
         if self.muted.add(reason, owner, now_ns=now_ns) and self._open:
             self._loop.remove_reader(self._fd)
         if reason is not MuteReason.REQUEST_MEMORY:
-            # It would not use its turn: it gives up its place in the queue for request memory until it reads again.
+            # It would not use its turn: it gives up its place in the queue for request memory, and asks again when the
+            # last other reason is gone.
+            self.muted.discard(MuteReason.REQUEST_MEMORY)
             self._memory.pause(self.id, now_ns)
             self._shared.wake()
 

@@ -89,11 +89,13 @@ class Connections:
     def wake(self) -> None:
         """Let those read whose turn has come."""
         now_ns = self.clock.monotonic_ns()
-        for owner in self.memory.wake(now_ns):
-            connection = self._open[owner]
-            connection.unmute(MuteReason.REQUEST_MEMORY)
-            if connection.muted:
-                self.memory.pause(owner, now_ns)
+        while owners := self.memory.wake(now_ns):
+            for owner in owners:
+                connection = self._open[owner]
+                connection.unmute(MuteReason.REQUEST_MEMORY)
+                if connection.muted:
+                    # Its turn would be wasted: the next one in line gets it.
+                    self.memory.pause(owner, now_ns)
 
     def evict_slow(self) -> None:
         """Close those whose unfinished frames hold memory that others wait for."""

@@ -141,12 +141,13 @@ class MemoryBudget:
         def share(row: BudgetRow) -> int:
             return min(_ROW_BYTES_MAX, max(0, limit_bytes - PROCESS_BYTES) * row.percent // 100)
 
-        # However small the limit, one of the largest messages can always pass while another begins.
-        two_frames = 2 * frame_bytes_max
+        if requests_bytes is None:
+            # However small the limit, one of the largest requests can finish while another begins.
+            requests_bytes = max(share(REQUESTS), 2 * frame_bytes_max)
         return cls(
             limit_bytes=limit_bytes,
-            requests_bytes=max(share(REQUESTS), two_frames) if requests_bytes is None else requests_bytes,
-            outbound_bytes=max(share(OUTBOUND), two_frames) if outbound_bytes is None else outbound_bytes,
+            requests_bytes=requests_bytes,
+            outbound_bytes=share(OUTBOUND) if outbound_bytes is None else outbound_bytes,
             tail_cache_bytes=share(TAIL_CACHE) if tail_cache_bytes is None else tail_cache_bytes,
             listings_bytes=share(LISTINGS),
             delayed_bytes=share(DELAYED),

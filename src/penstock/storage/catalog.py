@@ -20,95 +20,47 @@ Everything but `Catalog.open` and `close`, which block, is called on the loop an
 
 from __future__ import annotations
 
-import json
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from penstock.core.errors import MetadataFailed, SubscriptionNotFound, TopicNotFound
+from penstock.storage.catalog_rows import (
+    MIGRATIONS,
+    NOTHING,
+    CursorSave,
+    StoredCursor,
+    SubscriptionRecord,
+    TopicRecord,
+    from_json,
+    opened,
+    sealed,
+    subscription_record,
+    subscription_row,
+    to_json,
+    topic_record,
+    topic_row,
+)
 from penstock.storage.files import OsFiles
 from penstock.storage.metadata import Change, MetadataFile, close_untouched, open_database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.storage.catalog_rows import Policies, Properties
     from penstock.storage.files import Files
     from penstock.storage.metadata import Done, Post
 
-    Properties: TypeAlias = Mapping[str, str]
-    Policies: TypeAlias = Mapping[str, Any]  # JSON; what may stand in it is the broker's and the admin port's business
+__all__ = ["LEDGER_IDS_PER_BLOCK", "Catalog", "CursorSave", "StoredCursor", "SubscriptionRecord", "TopicRecord"]
 
 LEDGER_IDS_PER_BLOCK: Final = 1_000
 
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-# Script i leads from schema version i to i + 1; a released one is never edited.
-_MIGRATIONS: Final = (
-    """
-    create table counters (name text primary key, value integer not null) without rowid;
-    create table tenants (name text primary key, policies text not null) without rowid;
-    create table namespaces (name text primary key, policies text not null) without rowid;
-    create table topics (
-        ledger_id integer primary key,
-        name text not null unique,
-        broker integer not null,
-        created_wall_ms integer not null,
-        first_retained_entry integer not null,
-        properties text not null,
-        policies text not null);
-    create table subscriptions (
-        ledger_id integer not null,
-        name text not null,
-        initial_position text not null,
-        properties text not null,
-        mark_delete integer not null,
-        cursor blob not null,
-        unique (ledger_id, name));
-    create table configuration (name text primary key, value text not null) without rowid;
-    insert into counters values ('next_ledger_id', 1);
-    insert into tenants values ('public', '{}'), ('pulsar', '{}');
-    insert into namespaces values ('public/default', '{}'), ('pulsar/system', '{}');
-    """,
+_PUT_TOPIC: Final = "insert or replace into topics values (?, ?, ?, ?, ?, ?, ?, ?)"
+_SAVE_CURSOR: Final = (
+    "update subscriptions set mark_delete = ?, cursor = ? "
+    "where name = ? and ledger_id = (select ledger_id from topics where name = ?)"
 )
-
-
-# Records are named tuples rather than dataclasses: a hundred thousand of them are made before the broker is ready.
-class TopicRecord(NamedTuple):
-    """A topic, or one partition of one."""
-
-    name: str  # in full: `persistent://tenant/namespace/name`
-    ledger_id: int  # where its entries are in the log; its own for ever, also after it is deleted
-    broker: int  # number of the broker process that serves it
-    created_wall_ms: int
-    properties: Properties  # what its creator attached
-    policies: Policies  # what is set for this topic alone
-    first_retained_entry: int  # entries before this one are gone
-
-
-class StoredCursor(NamedTuple):
-    """A subscription's progress as of its last save."""
-
-    mark_delete: int  # readable by itself, should the rest be damaged
-    encoded: bytes  # what `Cursor.encode` returned
-
-
-class SubscriptionRecord(NamedTuple):
-    """A durable subscription; its progress is `Catalog.cursor`."""
-
-    topic: str
-    name: str
-    initial_position: str  # `earliest` or `latest`, as asked for when it was created
-    properties: Properties = _NOTHING
-
-
-class CursorSave(NamedTuple):
-    """A subscription's progress, to be saved."""
-
-    topic: str
-    subscription: str
-    cursor: StoredCursor
 
 
 class Catalog:
@@ -127,7 +79,14 @@ class Catalog:
 
     @classmethod
     def open(
-        cls, path: Path, post: Post, *, broker: int = 0, exclusive: bool = False, vfs: str | None = None
+        cls,
+        path: Path,
+        post: Post,
+        files: Files | None = None,
+        *,
+        broker: int = 0,
+        exclusive: bool = False,
+        vfs: str | None = None,
     ) -> Catalog:
         """Open or create the catalog at `path`; blocks until it is recovered and loaded.
 
@@ -142,10 +101,10 @@ class Catalog:
         Raises:
             MetadataFailed: the file cannot be opened, read or written, or was written by a newer penstock.
         """
-        db = open_database(path, _MIGRATIONS, files or OsFiles(), exclusive=exclusive, vfs=vfs)
+        db = open_database(path, MIGRATIONS, files or OsFiles(), exclusive=exclusive, vfs=vfs)
         try:
             return cls(db, post, broker=broker)
-        except (apsw.Error, LookupError, TypeError, ValueError) as error:
+        except (apsw.Error, LookupError, TypeError, ValueError) as error:  # DamagedRow, or what cannot be read at all.
             close_untouched(db)
             raise MetadataFailed(
                 f"{path} is damaged: {type(error).__name__}: {error}; "
@@ -173,7 +132,7 @@ class Catalog:
 
     def subscriptions(self, topic: str) -> Collection[SubscriptionRecord]:
         """The durable subscriptions of a topic, as a live view."""
-        return self._subscriptions.get(topic, _NOTHING).values()
+        return self._subscriptions.get(topic, NOTHING).values()
 
     def cursor(self, topic: str, subscription: str) -> StoredCursor | None:
         """A subscription's progress as of its last durable save."""
@@ -208,27 +167,22 @@ class Catalog:
         """
 
         def store(db: apsw.Connection) -> TopicRecord:
-            for row in db.execute(f"{_SELECT_TOPICS} where name = ?", (name,)):
-                return _topic(row)
-            record = TopicRecord(name, self._take_ledger_id(db), self._broker, created_wall_ms, properties, _NOTHING, 0)
-            db.execute(
-                "insert into topics values (?, ?, ?, ?, 0, ?, '{}')",
-                (record.ledger_id, name, record.broker, created_wall_ms, _to_json(properties)),
-            )
+            existing = _find_topic(db, name)
+            if existing:
+                return existing
+            record = TopicRecord(name, self._take_ledger_id(db), self._broker, created_wall_ms, properties, NOTHING, 0)
+            db.execute(_PUT_TOPIC, topic_row(record))
             return record
 
-        def show(record: TopicRecord) -> None:
-            self._topics[name] = record
-
-        self._submit(store, show, done)
+        self._submit(store, self._show_topic, done)
 
     def set_topic_policies(self, name: str, policies: Policies, done: Done) -> None:
         """Replace what is set for this topic alone. `TopicNotFound` if it does not exist."""
-        self._update_topic(name, "policies", _to_json(policies), {"policies": policies}, done)
+        self._update_topic(name, {"policies": policies}, done)
 
     def set_first_retained_entry(self, name: str, entry_id: int, done: Done) -> None:
         """Record that entries before `entry_id` are gone. `TopicNotFound` if the topic does not exist."""
-        self._update_topic(name, "first_retained_entry", entry_id, {"first_retained_entry": entry_id}, done)
+        self._update_topic(name, {"first_retained_entry": entry_id}, done)
 
     def delete_topic(self, name: str, done: Done) -> None:
         """Delete a topic and its subscriptions; its ledger id stays unused. `TopicNotFound` if it is not there."""
@@ -253,13 +207,11 @@ class Catalog:
 
         def store(db: apsw.Connection) -> tuple[SubscriptionRecord, StoredCursor]:
             ledger_id = _ledger_id(db, record.topic)
-            for _, *row in db.execute(
-                f"{_SELECT_SUBSCRIPTIONS} where ledger_id = ? and name = ?", (ledger_id, record.name)
-            ):
-                return _subscription(record.topic, *row)
+            key = (ledger_id, record.name)
+            for row in db.execute("select * from subscriptions where ledger_id = ? and name = ?", key):
+                return subscription_record(record.topic, row)
             db.execute(
-                "insert into subscriptions values (?, ?, ?, ?, ?, ?)",
-                (ledger_id, record.name, record.initial_position, _to_json(record.properties), *cursor),
+                "insert into subscriptions values (?, ?, ?, ?, ?, ?, ?)", subscription_row(ledger_id, record, cursor)
             )
             return record, cursor
 
@@ -284,16 +236,10 @@ class Catalog:
 
         Costs the loop about 1 µs a cursor: hand over some thousands at a time.
         """
-        rows = [
-            (*save.cursor, self._topics[save.topic].ledger_id, save.subscription)
-            for save in saves
-            if save.topic in self._topics
-        ]
+        rows = [(*cursor, subscription, topic) for topic, subscription, cursor in saves]
 
         def store(db: apsw.Connection) -> None:
-            db.executemany(
-                "update subscriptions set mark_delete = ?, cursor = ? where ledger_id = ? and name = ?", rows
-            )
+            db.executemany(_SAVE_CURSOR, rows)
 
         def show(_: None) -> None:
             for topic, subscription, cursor in saves:
@@ -309,7 +255,7 @@ class Catalog:
             if value is None:
                 db.execute("delete from configuration where name = ?", (key,))
             else:
-                db.execute("insert or replace into configuration values (?, ?)", (key, value))
+                db.execute("insert or replace into configuration values (?, ?, ?)", sealed(key, value))
 
         def show(_: None) -> None:
             if value is None:
@@ -323,17 +269,19 @@ class Catalog:
 
     def _load(self, db: apsw.Connection) -> None:
         """Read everything into the view."""
-        self._tenants = {name: _from_json(text) for name, text in db.execute("select name, policies from tenants")}
-        self._namespaces = {
-            name: _from_json(text) for name, text in db.execute("select name, policies from namespaces")
-        }
-        self._configuration: dict[str, str] = dict(db.execute("select name, value from configuration"))
-        self._topics = {record.name: record for record in map(_topic, db.execute(_SELECT_TOPICS))}
+        opened(_counter(db))
+        self._tenants: dict[str, Policies] = {name: from_json(text) for name, text in _rows(db, "tenants")}
+        self._namespaces: dict[str, Policies] = {name: from_json(text) for name, text in _rows(db, "namespaces")}
+        self._configuration: dict[str, str] = dict(_rows(db, "configuration"))
+        self._topics = {record.name: record for record in map(topic_record, db.execute("select * from topics"))}
         self._subscriptions: dict[str, dict[str, SubscriptionRecord]] = {}
         self._cursors: dict[tuple[str, str], StoredCursor] = {}
         names = {record.ledger_id: record.name for record in self._topics.values()}
-        for ledger_id, *row in db.execute(_SELECT_SUBSCRIPTIONS):
-            self._show_subscription(_subscription(names[ledger_id], *row))
+        for row in db.execute("select * from subscriptions"):
+            self._show_subscription(subscription_record(names[row[0]], row))
+
+    def _show_topic(self, record: TopicRecord) -> None:
+        self._topics[record.name] = record
 
     def _show_subscription(self, stored: tuple[SubscriptionRecord, StoredCursor]) -> None:
         record, cursor = stored
@@ -345,68 +293,60 @@ class Catalog:
 
     def _put(self, table: str, view: dict[str, Policies], name: str, policies: Policies, done: Done) -> None:
         def store(db: apsw.Connection) -> None:
-            db.execute(f"insert or replace into {table} values (?, ?)", (name, _to_json(policies)))  # noqa: S608 - our names
+            _put_policies(db, table, name, policies)
 
         def show(_: None) -> None:
             view[name] = policies
 
         self._submit(store, show, done)
 
-    def _update_topic(self, name: str, column: str, value: str | int, fields: dict[str, Any], done: Done) -> None:
-        def store(db: apsw.Connection) -> None:
-            db.execute(f"update topics set {column} = ? where name = ?", (value, name))  # noqa: S608 - our names
-            if not db.changes():
+    def _update_topic(self, name: str, fields: dict[str, Any], done: Done) -> None:
+        def store(db: apsw.Connection) -> TopicRecord:
+            record = _find_topic(db, name)
+            if record is None:
                 raise TopicNotFound(name)
+            record = record._replace(**fields)
+            db.execute(_PUT_TOPIC, topic_row(record))
+            return record
 
-        def show(_: None) -> None:
-            self._topics[name] = self._topics[name]._replace(**fields)
-
-        self._submit(store, show, done)
+        self._submit(store, self._show_topic, done)
 
     def _take_ledger_id(self, db: apsw.Connection) -> int:
         """The next id of the block in use, or of a new block. Metadata thread, inside a transaction."""
         if self._next_ledger_id == self._ledger_ids_stop:
-            ((self._ledger_ids_stop,),) = db.execute(
-                "update counters set value = value + ? where name = 'next_ledger_id' returning value",
-                (LEDGER_IDS_PER_BLOCK,),
-            )
-            self._next_ledger_id = self._ledger_ids_stop - LEDGER_IDS_PER_BLOCK
+            _, self._next_ledger_id = opened(_counter(db))
+            self._ledger_ids_stop = self._next_ledger_id + LEDGER_IDS_PER_BLOCK
+            _put_counter(db, self._ledger_ids_stop)
         self._next_ledger_id += 1
         return self._next_ledger_id - 1
 
 
-_SELECT_TOPICS: Final = (
-    "select name, ledger_id, broker, created_wall_ms, properties, policies, first_retained_entry from topics"
-)
-_SELECT_SUBSCRIPTIONS: Final = (
-    "select ledger_id, name, initial_position, properties, mark_delete, cursor from subscriptions"
-)
+def _rows(db: apsw.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    return map(opened, db.execute(f"select * from {table}"))  # noqa: S608 - our names
 
 
-def _topic(row: tuple[Any, ...]) -> TopicRecord:
-    name, ledger_id, broker, created_wall_ms, properties, policies, first_retained_entry = row
-    return TopicRecord(
-        name, ledger_id, broker, created_wall_ms, _from_json(properties), _from_json(policies), first_retained_entry
-    )
+def _counter(db: apsw.Connection) -> tuple[Any, ...]:
+    row: tuple[Any, ...]
+    (row,) = db.execute("select * from counters where name = 'next_ledger_id'")
+    return row
 
 
-def _subscription(
-    topic: str, name: str, initial_position: str, properties: str, mark_delete: int, encoded: bytes
-) -> tuple[SubscriptionRecord, StoredCursor]:
-    record = SubscriptionRecord(topic, name, initial_position, _from_json(properties))
-    return record, StoredCursor(mark_delete, encoded)
+def _put_counter(db: apsw.Connection, next_ledger_id: int) -> None:
+    db.execute("insert or replace into counters values (?, ?, ?)", sealed("next_ledger_id", next_ledger_id))
+
+
+def _put_policies(db: apsw.Connection, table: str, name: str, policies: Policies) -> None:
+    row = sealed(name, to_json(policies))
+    db.execute(f"insert or replace into {table} values (?, ?, ?)", row)  # noqa: S608 - our names
+
+
+def _find_topic(db: apsw.Connection, name: str) -> TopicRecord | None:
+    for row in db.execute("select * from topics where name = ?", (name,)):
+        return topic_record(row)
+    return None
 
 
 def _ledger_id(db: apsw.Connection, topic: str) -> int:
     for (ledger_id,) in db.execute("select ledger_id from topics where name = ?", (topic,)):
         return int(ledger_id)
     raise TopicNotFound(topic)
-
-
-def _to_json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), separators=(",", ":"), sort_keys=True)
-
-
-def _from_json(text: str) -> Mapping[str, Any]:
-    """Most records carry nothing: they share one empty mapping."""
-    return _NOTHING if text == "{}" else json.loads(text)

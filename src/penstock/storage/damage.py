@@ -28,6 +28,9 @@ class DamageBook:
         self._listed_max = listed_max
         self._unstored: list[Damage] = []
         self.count = len(self._listed)
+        # True if entries may be missing without the index being wrong: blocks of unknown content were lost, or the
+        # index was just built from the log.
+        self.explains_gaps = any(damage.ledger_id is None for damage in self._listed)
 
     def note(self, damage: Damage) -> None:
         """Remember a damage, unless it is known."""

@@ -15,15 +15,15 @@ import logging
 import secrets
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import apsw
 
 from penstock.storage.damage import DamageBook
-from penstock.storage.index import Damage
+from penstock.storage.index import Damage, IndexDamaged
 from penstock.storage.journal import AppendRun, Journal, Placed, SegmentWriter
 from penstock.storage.limits import LogLimits
-from penstock.storage.opening import cut_segment, open_directory
+from penstock.storage.opening import cut_segment, open_directory, rebuild
 from penstock.storage.reader import Batch, Reader, ReadResult
 from penstock.storage.tidier import Tidier
 
@@ -35,10 +35,14 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
     from penstock.storage.files import Files
     from penstock.storage.opening import Opened
+    from penstock.storage.sealed_index import SealedIndex
 
 __all__ = ["AppendRun", "Batch", "Damage", "EntryLog", "LogHealth", "LogLimits", "LogStats", "ReadResult"]
 
 log = logging.getLogger(__name__)
+
+# A read that finds the index damaged has it built again and goes on; not for ever.
+_MENDS_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,8 @@ class EntryLog:
         clock: Clock,
         post: Callable[[Callable[[], None]], None],
         nonce: Callable[[], int],
+        *,
+        background: bool,
     ) -> None:
         """Use `open`."""
         self._opened = opened
@@ -91,7 +97,7 @@ class EntryLog:
         self._nonce = nonce
         self._store, self._index = opened.store, opened.index
         self._damage = DamageBook(opened.damage, listed_max=limits.damage_listed_max)
-        self._reader = Reader(self._store, self._index, limits, self._damage.note)
+        self._reader = Reader(self._store, self._index, limits, self._damage)
         self._journal = Journal(limits=limits, clock=clock, post=post, roll=self._roll, committed=self._committed)
         self._tidier = Tidier(
             store=self._store,
@@ -99,7 +105,8 @@ class EntryLog:
             reader=self._reader,
             limits=limits,
             damage=self._damage,
-            append=self._append_soon,
+            append=self._append_soon if background else self._append_now,
+            mend=self._mend,
         )
         self._writer: SegmentWriter | None = None  # the journal's; None until the first append
 
@@ -119,13 +126,13 @@ class EntryLog:
         """Lock and recover the log in `directory`, and start its threads.
 
         `post` hands a callable to the loop. `nonce` draws 64 random bits for a new segment. `index_vfs` names an SQLite
-        VFS for the index. Without `background`, housekeeping is done only when `tidy` is called. Raises
-        DataDirectoryLocked, OSError.
+        VFS for the index. Without `background` nothing happens by itself, and everything on the caller's thread: runs
+        are written by `commit`, housework is done by `tidy`. Raises DataDirectoryLocked, PersistenceFailed, OSError.
         """
         opened = open_directory(directory, files, limits, index_vfs=index_vfs)
-        entry_log = cls(opened, limits, clock, post, nonce or partial(secrets.randbits, 64))
-        entry_log._journal.start()
+        entry_log = cls(opened, limits, clock, post, nonce or partial(secrets.randbits, 64), background=background)
         if background:
+            entry_log._journal.start()
             entry_log._tidier.start()
             entry_log._tidier.wake()
         return entry_log
@@ -162,6 +169,14 @@ class EntryLog:
         """Queue a run. Its `done` is called on the loop once it is durable, or is sure never to be."""
         assert run.block_bytes <= self._limits.segment_bytes, "a run must fit a segment"
         self._journal.append(run)
+
+    def commit(self) -> None:
+        """Write what was appended. Only for a log opened without `background`."""
+        self._journal.commit_queued()
+
+    def _append_now(self, run: AppendRun) -> None:
+        self.append(run)
+        self.commit()
 
     def _append_soon(self, run: AppendRun) -> None:
         """Queue a run from another thread than the loop."""
@@ -200,7 +215,21 @@ class EntryLog:
         Returns at least one entry if there is one, else at most `bytes_max` bytes and `entries_max` entries. Entries
         below the trim point are passed over; damaged and missing ones are too, but named. Raises IndexDamaged.
         """
+        for _ in range(_MENDS_MAX):
+            sealed = self._index.sealed
+            try:
+                return self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
+            except IndexDamaged as error:
+                self._mend(error, sealed)
         return self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
+
+    def _mend(self, error: IndexDamaged, sealed: SealedIndex | None = None) -> None:
+        """Build the index again, unless somebody else did since `sealed` was looked at."""
+        with self._tidier.busy:
+            if sealed is None or sealed is self._index.sealed:
+                log.warning("the index of the entry log is damaged (%s); building it again from the log", error)
+                rebuild(self._opened)
+                self._damage.explains_gaps = True
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the id of the ledger's last durable entry, trimmed or not; -1 if it never had one."""

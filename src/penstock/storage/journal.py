@@ -17,15 +17,17 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
+from itertools import chain
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import PersistenceFailed, StorageReadOnly
+from penstock.core.units import KIB
 from penstock.storage.files import write_all
 from penstock.storage.records import HEADER_BYTES, Stamp, block_bytes, encode_block, encode_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.checksum import Buffer
     from penstock.core.clock import Clock
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from penstock.storage.segment import OpenSegment
 
 log = logging.getLogger(__name__)
+
+# Runs smaller than this share a block: the fewer blocks, the less to write, to index and to look at when reading.
+# Larger blocks would gain nothing, and cost more when a few entries of one are wanted.
+JOINED_BYTES_MAX: Final = 256 * KIB
 
 
 class AppendRun:
@@ -78,12 +84,85 @@ class AppendRun:
         )
 
 
-class Placed(NamedTuple):
-    """A run and the block it was written as."""
+class Block(NamedTuple):
+    """What is written between one front and one back: one large run, or several small ones."""
 
-    run: AppendRun
+    groups: Sequence[tuple[int, int, int]]
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    message_counts: Sequence[int] | None
+    data: list[Buffer]
+
+
+class Placed(NamedTuple):
+    """A block and where it was written."""
+
+    block: Block
     offset: int
-    block_bytes: int
+    bytes: int
+
+
+def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
+    """Yield the blocks to write `runs` as, in order. Runs without entries leave nothing behind."""
+    small: list[AppendRun] = []
+    size = 0
+    for run in runs:
+        if not run.groups:
+            continue
+        if small and size + len(run.data) > JOINED_BYTES_MAX:
+            yield _joined(small)
+            small, size = [], 0
+        small.append(run)
+        size += len(run.data)
+    if small:
+        yield _joined(small)
+
+
+def _joined(runs: list[AppendRun]) -> Block:
+    """Join runs to one block, in which the entries of a ledger have their rows together."""
+    if len(runs) == 1:
+        run = runs[0]
+        return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data])
+    has_message_counts = any(run.message_counts is not None for run in runs)
+    ledgers: dict[int, _Rows] = {}
+    pieces: list[_Rows] = []
+    base = 0
+    for run in runs:
+        row = 0
+        for ledger_id, first_entry, count in run.groups:
+            rows = ledgers.get(ledger_id)
+            if rows is None or rows.first_entry + len(rows.offsets) != first_entry:
+                rows = ledgers[ledger_id] = _Rows(ledger_id, first_entry)
+                pieces.append(rows)
+            end = row + count
+            rows.offsets += [offset + base for offset in run.offsets[row:end]]
+            rows.lengths += run.lengths[row:end]
+            if has_message_counts:
+                rows.message_counts += run.message_counts[row:end] if run.message_counts is not None else [1] * count
+            row = end
+        base += len(run.data)
+    return Block(
+        groups=[(rows.ledger_id, rows.first_entry, len(rows.offsets)) for rows in pieces],
+        offsets=list(chain.from_iterable(rows.offsets for rows in pieces)),
+        lengths=list(chain.from_iterable(rows.lengths for rows in pieces)),
+        message_counts=list(chain.from_iterable(rows.message_counts for rows in pieces))
+        if has_message_counts
+        else None,
+        data=[run.data for run in runs],
+    )
+
+
+class _Rows:
+    """Rows of consecutive entries of one ledger, on their way into a joined block."""
+
+    __slots__ = ("first_entry", "ledger_id", "lengths", "message_counts", "offsets")
+
+    def __init__(self, ledger_id: int, first_entry: int) -> None:
+        self.ledger_id = ledger_id
+        self.first_entry = first_entry
+        self.offsets: list[int] = []
+        self.lengths: list[int] = []
+        self.message_counts: list[int] = []
 
 
 class SegmentWriter:
@@ -111,15 +190,12 @@ class SegmentWriter:
         buffers: list[Buffer] = []
         placed = []
         stamp, offset = self._stamp(), self.end
-        for run in runs:
-            if run.groups:
-                front, back = encode_block(
-                    stamp, offset, run.groups, run.offsets, run.lengths, run.message_counts, run.data
-                )
-                buffers += (front, run.data, back)
-                size = 2 * len(front) + len(run.data)
-                placed.append(Placed(run, offset, size))
-                offset += size
+        for block in blocks(runs):
+            front, back = encode_block(stamp, offset, *block)
+            buffers += (front, *block.data, back)
+            size = 2 * len(front) + sum(map(len, block.data))
+            placed.append(Placed(block, offset, size))
+            offset += size
         if buffers:
             write_all(self._file, buffers, self.end)
             self.end = offset
@@ -199,24 +275,34 @@ class Journal:
         self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join()
+        else:
+            self._run()
 
     def stalled_ns(self) -> int:
         """Return how long the commit underway has taken; 0 when there is none."""
         began_ns = self._commit_began_ns
         return self._clock.monotonic_ns() - began_ns if began_ns else 0
 
+    def commit_queued(self) -> None:
+        """Write what is queued on the calling thread; only for a journal that was not started."""
+        while self._carried is not None or not self._queue.empty():
+            self._step()
+
     def _run(self) -> None:
         while not self._stopping:
-            runs = self._gather()
-            if self.failure is not None:
-                self._settle(runs, StorageReadOnly(self.failure))
-            elif self._attempt(partial(self._commit, runs)):
-                self._settle(runs, None)
-                self._attempt(self._rest)
-            else:
-                self._settle(runs, PersistenceFailed(f"the entries were not stored: {self.failure}"))
+            self._step()
         if self.failure is None:
             self._attempt(self._finish)
+
+    def _step(self) -> None:
+        runs = self._gather()
+        if self.failure is not None:
+            self._settle(runs, StorageReadOnly(self.failure))
+        elif self._attempt(partial(self._commit, runs)):
+            self._settle(runs, None)
+            self._attempt(self._rest)
+        else:
+            self._settle(runs, PersistenceFailed(f"the entries were not stored: {self.failure}"))
 
     def _gather(self) -> list[AppendRun]:
         """Wait for a run, then take what else is queued and fits into the same segment and commit."""
@@ -269,7 +355,7 @@ class Journal:
                 self._sync(writer)
             self.stats.commits += 1
             self.stats.bytes_appended += writer.end - placed[0].offset
-            self.stats.entries_appended += sum(len(run.offsets) for run in runs)
+            self.stats.entries_appended += sum(len(block.offsets) for block, _, _ in placed)
             self._committed(writer, placed)
         self._commit_began_ns = 0
 

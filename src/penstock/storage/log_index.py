@@ -33,15 +33,33 @@ class LogIndex:
 
     def __init__(self, sealed: SealedIndex) -> None:
         self.sealed = sealed
+        self.removals = 0  # Counts segments removed: between two looks at it, entries may have moved.
         self._lock = threading.Lock()
         self._growing: dict[int, SegmentIndex] = {}  # Oldest first; the last one may be the segment being written.
         self._full: list[int] = []  # Of these, the ones sealed but not yet stored.
-        self._last_entries = sealed.last_entries
+        self._last_entries: dict[int, int] = {}  # what the stored half does not know yet
         self._trimmed: dict[int, int] = {}
         self._trims_pending: dict[int, int] = {}
         self._drops_pending: set[int] = set()
 
     # ------------------------------------------------------------------------------------------------------- growing
+
+    def add_sealed(self, sealed: SealedIndex, segment: SegmentIndex) -> None:
+        """Store what a scan found in a sealed segment. Raises apsw.Error."""
+        with self._lock:
+            trimmed = dict(self._trimmed)
+        last_entries = {ledger_id: spans[-1].end_entry - 1 for ledger_id, spans in segment.ledgers.items()}
+        sealed.add_segment(segment, trimmed, last_entries)
+
+    def replace_sealed(self, sealed: SealedIndex) -> None:
+        """Go on with another stored half, built again from the log."""
+        self.sealed = sealed
+        self.removals += 1
+
+    def growing(self) -> set[int]:
+        """Return the segments that are not in the stored half."""
+        with self._lock:
+            return set(self._growing)
 
     def begin(self, segment_id: int) -> None:
         """A segment begins to be written."""
@@ -52,9 +70,9 @@ class LogIndex:
         """Blocks became durable; from now on they are read."""
         with self._lock:
             growing, last_entries = self._growing[segment_id], self._last_entries
-            for run, offset, size in placed:
-                growing.add_block(offset, size, run.groups, run.lengths)
-                for ledger_id, first_entry, count in run.groups:
+            for block, offset, size in placed:
+                growing.add_block(offset, size, block.groups, block.lengths)
+                for ledger_id, first_entry, count in block.groups:
                     last = first_entry + count - 1
                     if last > last_entries.get(ledger_id, -1):
                         last_entries[ledger_id] = last
@@ -78,16 +96,23 @@ class LogIndex:
             with self._lock:
                 segment = self._growing[self._full[0]]
                 trimmed = dict(self._trimmed)
-                last_entries = {ledger_id: self._last_entries.get(ledger_id, -1) for ledger_id in segment.ledgers}
+                last_entries = {
+                    ledger_id: self._last_entries[ledger_id]
+                    for ledger_id in segment.ledgers
+                    if ledger_id in self._last_entries
+                }
             self.sealed.add_segment(segment, trimmed, last_entries)
             with self._lock:
                 del self._growing[self._full.pop(0)]
+                for ledger_id, last_entry in last_entries.items():
+                    if self._last_entries.get(ledger_id) == last_entry:
+                        del self._last_entries[ledger_id]
 
     # ------------------------------------------------------------------------------------------------------- reading
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the last durable entry id of a ledger, -1 when it has none."""
-        return self._last_entries.get(ledger_id, -1)
+        return max(self._last_entries.get(ledger_id, -1), self.sealed.last_entries.get(ledger_id, -1))
 
     def first_wanted(self, ledger_id: int) -> int:
         """Return the trim point of a ledger: entries below are not served."""
@@ -116,6 +141,11 @@ class LogIndex:
         if stretch is None:
             return nearest
         return _nearer(nearest, _plan(stretch.segment_id, stretch.spans, entry_id, bytes_max, entries_max))
+
+    def remove_segment(self, segment_id: int) -> None:
+        """Forget a sealed segment: all that lived in it is trimmed, or found elsewhere by now. Raises apsw.Error."""
+        self.removals += 1
+        self.sealed.remove_segment(segment_id)
 
     def segments(self) -> int:
         """Return how many segments hold entries."""

@@ -15,6 +15,7 @@ What must hold:
 - Opening copies the write-ahead log into the main file and syncs it before anything is answered. Pages that an
   earlier process wrote but failed to sync would otherwise be trusted because the page cache still shows them.
 - Opening also makes both files' names durable. SQLite tries that too, but ignores it when the sync fails.
+- Opening refuses a damaged file, with a sentence that says what is wrong, rather than serve a part of it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import apsw
 
 from penstock.core.errors import MetadataFailed, PenstockError
+from penstock.storage.write_ahead import commits_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,13 +174,14 @@ def open_database(
         vfs: the SQLite VFS to reach the disk through, by name; None for the operating system's.
 
     Raises:
-        MetadataFailed: the file cannot be opened, read or written, or was written by a newer penstock.
+        MetadataFailed: the file cannot be opened, read or written, is damaged, or was written by a newer penstock.
     """
     db: apsw.Connection | None = None
     try:
+        commits = commits_written(_write_ahead_log(path), files)
         db = apsw.Connection(str(path), vfs=vfs)
         _configure(db, exclusive=exclusive)
-        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        _recover(db, path, commits)
         _migrate(db, path, migrations)
         files.sync_directory(path.parent)
     except (apsw.Error, OSError, MetadataFailed) as error:
@@ -197,6 +200,26 @@ def _configure(db: apsw.Connection, *, exclusive: bool) -> None:
     db.pragma("journal_mode", "wal")
     db.pragma("synchronous", "full")
     db.pragma("wal_autocheckpoint", 0)
+
+
+def _recover(db: apsw.Connection, path: Path, commits: Sequence[int]) -> None:
+    """Bring the main file up to date, if all that was committed can be read."""
+    frames_read, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    unread = [frame for frame in commits if frame > frames_read]
+    if len(unread) > 1:
+        log = _write_ahead_log(path)
+        raise MetadataFailed(
+            f"{log} is damaged after frame {frames_read}: {len(unread)} commits behind it cannot be read; put copies "
+            f"of {path.name} and {log.name} in their place, or move {log.name} away to go on without those commits"
+        )
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    found = db.pragma("integrity_check")
+    if found != "ok":
+        raise MetadataFailed(f"{path} is damaged: {found}; put a copy of it in its place")
+
+
+def _write_ahead_log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _migrate(db: apsw.Connection, path: Path, migrations: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import apsw
 
-from penstock.core.errors import DataDirectoryLocked
+from penstock.core.errors import DataDirectoryLocked, PersistenceFailed
 from penstock.core.units import MIB
 from penstock.storage.files import FileLocked, write_all
 from penstock.storage.index import Damage, IndexDamaged
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INDEX_NAME: Final = "index.sqlite"
 # A file is cut at a multiple of this: what lies beyond is given back to the file system.
 _CUT_BYTES: Final = 4096
 _COPY_BYTES: Final = 1 * MIB
@@ -48,55 +47,101 @@ class Opened:
     lock: Lock
     store: SegmentStore
     index: LogIndex
+    place: IndexPlace
     previous: tuple[int, int] = (0, 0)  # (id, end) of the segment written last
     damage: list[Damage] = field(default_factory=list)
 
 
 def open_directory(directory: Path, files: Files, limits: LogLimits, *, index_vfs: str | None) -> Opened:
-    """Lock and recover the log in `directory`. Raises DataDirectoryLocked, OSError."""
+    """Lock and recover the log in `directory`. Raises DataDirectoryLocked, PersistenceFailed, OSError."""
     files.make_directory(directory / "log")
-    index_directory = directory / "index"
-    index_directory.mkdir(parents=True, exist_ok=True)
+    files.make_directory(directory / "index")
     try:
         lock = files.lock(directory / "lock", str(os.getpid()))
     except FileLocked as error:
         raise DataDirectoryLocked(
             f"{directory} is in use by process {error.holder or 'unknown'}; stop it, or choose another data directory"
         ) from None
+    place = IndexPlace(directory / "index" / "index.sqlite", files, limits.index_cache_bytes, index_vfs)
     try:
-        store = SegmentStore(directory / "log", files, limits)
-        sealed = _open_index(index_directory / INDEX_NAME, limits, index_vfs)
-        opened = Opened(lock, store, LogIndex(sealed))
-        _recover(opened, limits)
+        try:
+            return _recovered(lock, directory / "log", files, limits, place, place.open())
+        except IndexDamaged as error:
+            log.warning("the index of the entry log is damaged (%s); building it again from the log", error)
+        return _recovered(lock, directory / "log", files, limits, place, place.begin_anew())
+    except IndexDamaged as error:
+        lock.release()
+        raise PersistenceFailed(f"the index of the entry log in {directory} cannot be built: {error}") from error
     except BaseException:
         lock.release()
+        raise
+
+
+def _recovered(
+    lock: Lock, directory: Path, files: Files, limits: LogLimits, place: IndexPlace, sealed: SealedIndex
+) -> Opened:
+    store = SegmentStore(directory, files, limits)
+    opened = Opened(lock, store, LogIndex(sealed), place)
+    try:
+        _recover(opened, limits)
+    except BaseException:
+        store.close()
+        sealed.close()
         raise
     return opened
 
 
-def _open_index(path: Path, limits: LogLimits, vfs: str | None) -> SealedIndex:
-    """Open the index, or begin an empty one: then every segment is scanned."""
-    try:
-        return SealedIndex(path, cache_bytes=limits.index_cache_bytes, vfs=vfs)
-    except IndexDamaged as error:
-        log.warning("the index of the entry log is unusable (%s); building it again from the log", error)
-    delete_index(path, vfs)
-    return SealedIndex(path, cache_bytes=limits.index_cache_bytes, vfs=vfs)
+class IndexPlace:
+    """Where the stored index lies, and how to begin it anew."""
+
+    def __init__(self, path: Path, files: Files, cache_bytes: int, vfs: str | None) -> None:
+        self._path = path
+        self._files = files
+        self._cache_bytes = cache_bytes
+        self._vfs = vfs
+
+    def open(self) -> SealedIndex:
+        """Open the index; if it cannot be used, an empty one: then every segment is scanned."""
+        try:
+            return self._open()
+        except IndexDamaged as error:
+            log.warning("the index of the entry log is unusable (%s); building it again from the log", error)
+        return self.begin_anew()
+
+    def begin_anew(self) -> SealedIndex:
+        """Delete the index and return an empty one. Raises IndexDamaged if not even that works."""
+        for suffix in ("", "-wal", "-journal"):
+            with suppress(FileNotFoundError):
+                self._files.delete(self._path.with_name(self._path.name + suffix))
+        return self._open()
+
+    def _open(self) -> SealedIndex:
+        return SealedIndex(self._path, cache_bytes=self._cache_bytes, vfs=self._vfs)
 
 
-def delete_index(path: Path, vfs: str | None) -> None:
-    """Remove the index's files."""
-    system = apsw.VFS("penstock-delete", vfs or "")
-    for suffix in ("", "-wal", "-shm"):
-        with suppress(apsw.IOError, apsw.CantOpenError):
-            system.xDelete(f"{path}{suffix}", False)
+def rebuild(opened: Opened) -> None:
+    """Build the stored index again from all sealed segments. Only while none of them comes or goes. Raises OSError."""
+    opened.index.sealed.close()
+    sealed = opened.place.begin_anew()
+    present = opened.store.ids()
+    for number, segment_id in enumerate(present):
+        if segment_id in opened.index.growing():
+            continue
+        found = _scan(opened.store, segment_id)
+        if segment_id in opened.index.growing():
+            continue  # The journal has just begun to write it.
+        verdict = judge(found, _vouched_by_follower(opened.store, segment_id, present[number + 1 :]))
+        if verdict.end:
+            opened.index.add_sealed(sealed, verdict.index)
+            sealed.add_damage(verdict.damage)
+    opened.index.replace_sealed(sealed)
 
 
 def _recover(opened: Opened, limits: LogLimits) -> None:
     store, index = opened.store, opened.index
-    known, present = index.sealed.segments, store.segment_ids
+    known, present = index.sealed.segments, store.ids()
     for segment_id in known.keys() - set(present):
-        index.sealed.remove_segment(segment_id)  # Recycled; the transaction that said so was lost with the power.
+        index.remove_segment(segment_id)  # Recycled; the transaction that said so was lost with the power.
         store.never_below(segment_id)
     if known:
         last = max(known)
@@ -147,8 +192,11 @@ def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) ->
     for damage in verdict.damage:
         log.warning("damage in the entry log: %s", damage.describe())
     index.recovered(verdict.index)
-    index.store_sealed()
-    index.sealed.add_damage(verdict.damage)
+    try:
+        index.store_sealed()
+        index.sealed.add_damage(verdict.damage)
+    except apsw.Error as error:
+        log.warning("segment %x: its index stays in memory, for it could not be stored: %s", segment_id, error)
     opened.previous = max(opened.previous, (segment_id, verdict.end))
     log.info("segment %x: recovered %d entries in %d bytes", segment_id, verdict.index.entries, verdict.end)
 

@@ -25,8 +25,10 @@ from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
+    from penstock.core.checksum import Buffer
+    from penstock.storage.damage import DamageBook
     from penstock.storage.files import File
     from penstock.storage.index import Span
     from penstock.storage.limits import LogLimits
@@ -56,11 +58,11 @@ class Batch:
     def __init__(
         self,
         ledger_id: int,
-        entry_ids: range,
-        data: bytes,
-        offsets: list[int],
-        lengths: list[int],
-        message_counts: list[int] | None,
+        entry_ids: Sequence[int],
+        data: Buffer,
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+        message_counts: Sequence[int] | None,
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_ids = entry_ids
@@ -90,23 +92,26 @@ class ReadResult:
 class Reader:
     """Reads entries. All methods may be called from any thread."""
 
-    def __init__(
-        self, store: SegmentStore, index: LogIndex, limits: LogLimits, damaged: Callable[[Damage], None]
-    ) -> None:
-        """Prepare; `damaged` hears of every damage met, again each time it is met."""
+    def __init__(self, store: SegmentStore, index: LogIndex, limits: LogLimits, damage: DamageBook) -> None:
         self._store = store
         self._index = index
         self._limits = limits
-        self._damaged = damaged
+        self._damage = damage
 
     def read(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> ReadResult:
         """See `EntryLog.read`."""
         wanted = Wanted(ledger_id, max(entry_id, self._index.first_wanted(ledger_id)), bytes_max, entries_max)
         tries = 0
         while not wanted.full:
+            removals = self._index.removals
             plan = self._index.plan(
                 ledger_id, wanted.entry_id, bytes_max=wanted.bytes_left, entries_max=wanted.entries_left
             )
+            if self._is_gap(plan, wanted):
+                if self._index.removals != removals:
+                    continue  # A segment was emptied and removed between the looks at the index's two halves.
+                if not self._damage.explains_gaps:
+                    raise IndexDamaged(f"ledger {ledger_id} has no entry {wanted.entry_id}")
             if not self._step_over_gap(plan, wanted) or plan is None:
                 break
             with self._store.borrow(plan.segment_id) as file:
@@ -121,6 +126,10 @@ class Reader:
                 raise IndexDamaged(f"ledger {ledger_id}: the index points to segment {plan.segment_id}, which is gone")
             self._index.sealed.forget(ledger_id)
         return wanted.result
+
+    def _is_gap(self, plan: Plan | None, wanted: Wanted) -> bool:
+        found = plan.spans[0].first_entry if plan else self._index.last_entry(wanted.ledger_id) + 1
+        return found > max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id))
 
     def _step_over_gap(self, plan: Plan | None, wanted: Wanted) -> bool:
         """Name entries that should be there and are nowhere; False when there are more than one result may list."""
@@ -199,7 +208,7 @@ class Reader:
         """Tell of the damaged entries of a block; return the ids of those of one ledger."""
         ids = set()
         for bad in bad_entries(header, table, data):
-            self._damaged(Damage(segment_id, bad.offset, bad.bytes, bad.ledger_id, bad.entry_id, _NOT_AS_SEALED))
+            self._damage.note(Damage(segment_id, bad.offset, bad.bytes, bad.ledger_id, bad.entry_id, _NOT_AS_SEALED))
             if bad.ledger_id == ledger_id:
                 ids.add(bad.entry_id)
         return ids
@@ -208,7 +217,7 @@ class Reader:
         for span in spans:
             for entry_id in range(max(span.first_entry, wanted.entry_id), span.end_entry):
                 wanted.skip(entry_id)
-                self._damaged(
+                self._damage.note(
                     Damage(segment_id, span.block_offset, span.block_bytes, wanted.ledger_id, entry_id, reason)
                 )
             wanted.go_on_at(span.end_entry)
@@ -233,13 +242,13 @@ class Reader:
             return
         ids = wanted.ids(rows)
         lengths = [table.lengths[row] for row in rows]
-        counts = table.message_counts and [table.message_counts[row] for row in rows]
+        counts = None if table.message_counts is None else [table.message_counts[row] for row in rows]
         view, bad = memoryview(data), set()
         for entry_id, row, offset, length in zip(ids, rows, offsets, lengths, strict=True):
             if not is_sealed(view[offset : offset + length]):
                 bad.add(entry_id)
                 at = span.block_offset + header.front_bytes + table.offsets[row]
-                self._damaged(Damage(segment_id, at, length, wanted.ledger_id, entry_id, _NOT_AS_SEALED))
+                self._damage.note(Damage(segment_id, at, length, wanted.ledger_id, entry_id, _NOT_AS_SEALED))
         wanted.add(data, ids, offsets, lengths, counts, bad)
 
 
@@ -255,6 +264,17 @@ def _is_dense(span: Span, wanted: Wanted) -> bool:
     skipped = max(wanted.entry_id - span.first_entry, 0)
     useful = min(span.entry_bytes * (span.entries - skipped) // span.entries, wanted.bytes_left)
     return useful * 2 >= span.block_bytes or span.block_bytes <= _GAP_BYTES_MAX
+
+
+def _pieces(table: Table, ledger_id: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first entry id, first row, count) of each group of a ledger."""
+    ledger_ids, at, row = table.ledger_ids, 0, 0
+    for _ in range(ledger_ids.count(ledger_id)):
+        group = ledger_ids.index(ledger_id, at)
+        row += sum(table.entry_counts[at:group])
+        yield table.first_entries[group], row, table.entry_counts[group]
+        row += table.entry_counts[group]
+        at = group + 1
 
 
 def _read_rows(file: File, base: int, table: Table, rows: list[int]) -> tuple[bytes, list[int]]:
@@ -278,10 +298,25 @@ def _read_rows(file: File, base: int, table: Table, rows: list[int]) -> tuple[by
     return b"".join(parts), offsets
 
 
+class _Open:
+    """The last batch of a result, which the next entries may join: they do if they follow in the same buffer."""
+
+    __slots__ = ("counts", "data", "ids", "lengths", "offsets")
+
+    def __init__(
+        self, data: bytes, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
+    ) -> None:
+        self.data = data
+        self.ids = ids
+        self.offsets = offsets
+        self.lengths = lengths
+        self.counts = counts
+
+
 class Wanted:
     """What one read still wants, and what it has so far."""
 
-    __slots__ = ("bytes_left", "entries_left", "entry_id", "full", "ledger_id", "result")
+    __slots__ = ("_last", "bytes_left", "entries_left", "entry_id", "full", "ledger_id", "result")
 
     def __init__(self, ledger_id: int, entry_id: int, bytes_max: int, entries_max: int) -> None:
         self.ledger_id = ledger_id
@@ -290,6 +325,7 @@ class Wanted:
         self.entries_left = entries_max
         self.full = bytes_max <= 0 or entries_max <= 0  # The bounds allow no more.
         self.result = ReadResult(entry_id)
+        self._last: _Open | None = None
 
     def go_on_at(self, entry_id: int) -> None:
         """Go on at this entry."""
@@ -301,36 +337,29 @@ class Wanted:
 
     def take(self, data: bytes, base: int, table: Table, span: Span, bad: set[int]) -> None:
         """Take what is wanted of a block whose data begins at `base` of `data`."""
-        if len(table.groups) == 1:  # By far the most frequent: the whole block is one piece.
-            first = table.groups[0].first_entry
-            self._take_rows(data, base, table, first, 0, table.groups[0].entries, bad)
-            return
-        row = 0
-        for ledger_id, first, count in table.groups:
-            if ledger_id == self.ledger_id and span.first_entry <= first < span.end_entry:
+        for first, row, count in _pieces(table, self.ledger_id):
+            if span.first_entry <= first < span.end_entry:
                 self._take_rows(data, base, table, first, row, count, bad)
-            row += count
 
     def _take_rows(self, data: bytes, base: int, table: Table, first: int, row: int, count: int, bad: set[int]) -> None:
         skipped = self.entry_id - first
         if not 0 <= skipped < count:
             return
         begin, end = row + skipped, row + count
-        lengths = table.lengths[begin:end]
-        counts = table.message_counts[begin:end] if table.message_counts is not None else None
+        lengths = table.lengths[begin:end].tolist()
+        counts = table.message_counts[begin:end].tolist() if table.message_counts is not None else None
         offsets = [offset + base for offset in table.offsets[begin:end]]
         self.add(data, range(first + skipped, first + count), offsets, lengths, counts, bad)
 
     def rows(self, table: Table, span: Span) -> list[int]:
         """Return the rows of a block that are wanted and within the bounds, in the order of their entry ids."""
         rows: list[int] = []
-        row, entry_id = 0, self.entry_id
-        for ledger_id, first, count in table.groups:
+        entry_id = self.entry_id
+        for first, row, count in _pieces(table, self.ledger_id):
             skipped = entry_id - first
-            if ledger_id == self.ledger_id and 0 <= skipped < count and first < span.end_entry:
+            if 0 <= skipped < count and first < span.end_entry:
                 rows += range(row + skipped, row + count)
                 entry_id = first + count
-            row += count
         lengths = [table.lengths[row] for row in rows]
         return rows[: self._within(lengths)]
 
@@ -366,21 +395,22 @@ class Wanted:
     def _append(
         self, data: bytes, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
     ) -> None:
-        batches = self.result.batches
-        last = batches[-1] if batches else None
+        last = self._last
         if (
             last is None
             or last.data is not data
-            or last.entry_ids.stop != ids.start
-            or (last.message_counts is None) != (counts is None)
+            or last.ids.stop != ids.start
+            or (last.counts is None) != (counts is None)
         ):
-            batches.append(Batch(self.ledger_id, ids, data, offsets, lengths, counts))
+            self._last = _Open(data, ids, offsets, lengths, counts)
+            self.result.batches.append(Batch(self.ledger_id, ids, data, offsets, lengths, counts))
             return
-        last.entry_ids = range(last.entry_ids.start, ids.stop)
+        last.ids = range(last.ids.start, ids.stop)
         last.offsets += offsets
         last.lengths += lengths
-        if last.message_counts is not None and counts is not None:
-            last.message_counts += counts
+        if last.counts is not None and counts is not None:
+            last.counts += counts
+        self.result.batches[-1].entry_ids = last.ids
 
     def _within(self, lengths: list[int]) -> int:
         """Return how many of these entries the bounds allow; always one if nothing was found so far."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.core.checksum import Buffer
 
@@ -106,21 +106,23 @@ class Header(NamedTuple):
         return Stamp(*self[:2], *self[3:6])
 
 
-class Group(NamedTuple):
-    """Consecutive entries of one ledger, as a block's table names them."""
-
-    ledger_id: int
-    first_entry: int
-    entries: int
-
-
 class Table(NamedTuple):
-    """Which entries a block holds, and where in its data they lie. Rows are in group order."""
+    """Which entries a block holds, and where in its data they lie.
 
-    groups: list[Group]
-    offsets: list[int]
-    lengths: list[int]
-    message_counts: list[int] | None  # None: each entry holds one message
+    The first three columns have a row for each group (consecutive entries of one ledger), the others a row for each
+    entry, in group order.
+    """
+
+    ledger_ids: list[int]
+    first_entries: list[int]
+    entry_counts: list[int]
+    offsets: array[int]
+    lengths: array[int]
+    message_counts: array[int] | None  # None: each entry holds one message
+
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (ledger id, first entry id, count of entries)."""
+        return zip(self.ledger_ids, self.first_entries, self.entry_counts, strict=True)
 
 
 def table_bytes(group_count: int, entry_count: int, *, has_message_counts: bool) -> int:
@@ -146,18 +148,21 @@ def encode_block(
     offsets: Sequence[int],
     lengths: Sequence[int],
     message_counts: Sequence[int] | None,
-    data: Buffer,
+    data: Sequence[Buffer],
 ) -> tuple[bytes, bytes]:
-    """Return the front and the back to be written around `data` at `offset` of the segment."""
+    """Return the front and the back to be written around the buffers of `data` at `offset` of the segment."""
     table = _encode_table(groups, offsets, lengths, message_counts)
-    data_bytes = len(data)
+    data_bytes = data_crc = 0
+    for buffer in data:
+        data_bytes += len(buffer)
+        data_crc = crc32c(buffer, data_crc)
     rest = (
         2 * (HEADER_BYTES + len(table)) + data_bytes,
         data_bytes,
         len(groups),
         len(offsets),
         0 if message_counts is None else HAS_MESSAGE_COUNTS,
-        crc32c(data),
+        data_crc,
         crc32c(table),
     )
     return (
@@ -210,12 +215,11 @@ def decode_table(buffer: Buffer, at: int, header: Header) -> Table | None:
     view = memoryview(buffer)[at : at + header.table_bytes]
     if len(view) != header.table_bytes or crc32c(view) != header.table_crc:
         return None
-    ledgers = _unpack(_U64, view, 0, groups)
-    firsts = _unpack(_U64, view, 8 * groups, groups)
-    counts = _unpack(_U32, view, 16 * groups, groups)
     at = _GROUP_BYTES * groups
     return Table(
-        groups=list(map(Group, ledgers, firsts, counts)),
+        ledger_ids=_unpack(_U64, view, 0, groups).tolist(),
+        first_entries=_unpack(_U64, view, 8 * groups, groups).tolist(),
+        entry_counts=_unpack(_U32, view, 16 * groups, groups).tolist(),
         offsets=_unpack(_U32, view, at, entries),
         lengths=_unpack(_U32, view, at + 4 * entries, entries),
         message_counts=_unpack(_U32, view, at + 8 * entries, entries) if header.flags & HAS_MESSAGE_COUNTS else None,
@@ -230,9 +234,9 @@ def _pack(typecode: str, values: Sequence[int]) -> bytes:
     return column.tobytes()
 
 
-def _unpack(typecode: str, view: memoryview, at: int, count: int) -> list[int]:
+def _unpack(typecode: str, view: memoryview, at: int, count: int) -> array[int]:
     column = array(typecode)
     column.frombytes(view[at : at + count * column.itemsize])
     if sys.byteorder == "big":
         column.byteswap()
-    return column.tolist()
+    return column

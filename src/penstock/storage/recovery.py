@@ -88,7 +88,7 @@ def judge(scan: Scan, vouched_end: int) -> Verdict:
         if offset > verdict.end or (offset >= vouched_end and not _one_flip_explains(block)):
             verdict.cut_blocks = len(scan.blocks) - number
             break
-        verdict.index.add_block(offset, block.header.block_bytes, block.table.groups, block.table.lengths)
+        verdict.index.add_block(offset, block.header.block_bytes, block.table.groups(), block.table.lengths)
         verdict.damage += [
             Damage(scan.segment_id, bad.offset, bad.bytes, bad.ledger_id, bad.entry_id, "the entry is not as sealed")
             for bad in block.bad
@@ -198,7 +198,7 @@ def _end_of(view: memoryview, at: int, header: Header) -> Table | None:
 def bad_entries(header: Header, table: Table, data: memoryview) -> Iterator[BadEntry]:
     """Yield the entries of a block that do not fit their seals."""
     row = 0
-    for ledger_id, first_entry, count in table.groups:
+    for ledger_id, first_entry, count in table.groups():
         for entry_id in range(first_entry, first_entry + count):
             offset, length = table.offsets[row], table.lengths[row]
             entry = data[offset : offset + length]

@@ -10,11 +10,13 @@ Where: the tidier writes, readers ask through `LogIndex`.
 
 from __future__ import annotations
 
+import logging
 import struct
 import sys
 import threading
 from array import array
 from collections import OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import apsw
@@ -23,10 +25,12 @@ from crc32c import crc32c
 from penstock.storage.index import Damage, IndexDamaged, Span, Stretch, at_or_after
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from penstock.storage.index import SegmentIndex
+
+log = logging.getLogger(__name__)
 
 _SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
@@ -38,9 +42,11 @@ CREATE TABLE stretches (
 CREATE INDEX stretches_by_ledger ON stretches (ledger, last_entry);
 CREATE INDEX stretches_by_segment ON stretches (segment);
 CREATE TABLE ledgers (ledger INTEGER PRIMARY KEY, last_entry INTEGER NOT NULL);
+CREATE TABLE digests (segments INTEGER NOT NULL, ledgers INTEGER NOT NULL);
+INSERT INTO digests VALUES (0, 0);
 CREATE TABLE damage (
     segment INTEGER NOT NULL, offset INTEGER NOT NULL, bytes INTEGER NOT NULL, ledger INTEGER, entry INTEGER,
-    reason TEXT NOT NULL, PRIMARY KEY (segment, offset)) WITHOUT ROWID;
+    reason TEXT NOT NULL);
 """
 _ROW_KEY: Final = struct.Struct("<QQQQ")
 
@@ -64,17 +70,54 @@ class SealedIndex:
         self._recent_spans = 0
         self._recent_spans_max = cache_bytes // _SPAN_BYTES_IN_MEMORY
         try:
-            self._connection = _connect(path, vfs)
-            self._create()
-            self.segments = {
-                segment: SegmentRow(*row)
-                for segment, *row in self._connection.execute(
-                    "SELECT segment, bytes, entries, live_bytes FROM segments"
-                )
-            }
-            self.last_entries: dict[int, int] = dict(self._connection.execute("SELECT ledger, last_entry FROM ledgers"))
+            self._connection = apsw.Connection(str(path), vfs=vfs)
         except apsw.Error as error:
             raise IndexDamaged(str(error)) from error
+        try:
+            _set_up(self._connection)
+            self._create()
+            self._load()
+        except (apsw.Error, TypeError, ValueError, struct.error) as error:
+            self._connection.close(True)
+            raise IndexDamaged(str(error)) from error
+        except IndexDamaged:
+            self._connection.close(True)
+            raise
+
+    def _load(self) -> None:
+        """Read the two small tables, of which no row may be missing, and make sure that none is."""
+        self.segments: dict[int, SegmentRow] = {}
+        self.last_entries: dict[int, int] = {}
+        self._segments_digest = self._ledgers_digest = 0
+        rows: Any = self._connection.execute("SELECT segment, bytes, entries, live_bytes FROM segments")
+        for segment_id, *row in rows:
+            self._set_segment(segment_id, SegmentRow(*row))
+        rows = self._connection.execute("SELECT ledger, last_entry FROM ledgers")
+        for ledger_id, last_entry in rows:
+            self._set_last_entry(ledger_id, last_entry)
+        stored: Any = next(self._connection.execute("SELECT segments, ledgers FROM digests"), None)
+        if stored != (self._segments_digest, self._ledgers_digest):
+            raise IndexDamaged("its tables of segments and ledgers are not as they were written")
+
+    def _set_segment(self, segment_id: int, row: SegmentRow | None) -> None:
+        old = self.segments.get(segment_id)
+        if old is not None:
+            self._segments_digest ^= _digest(segment_id, *old)
+        if row is None:
+            self.segments.pop(segment_id, None)
+        else:
+            self.segments[segment_id] = row
+            self._segments_digest ^= _digest(segment_id, *row)
+
+    def _set_last_entry(self, ledger_id: int, last_entry: int | None) -> None:
+        old = self.last_entries.get(ledger_id)
+        if old is not None:
+            self._ledgers_digest ^= _digest(ledger_id, old)
+        if last_entry is None:
+            self.last_entries.pop(ledger_id, None)
+        else:
+            self.last_entries[ledger_id] = last_entry
+            self._ledgers_digest ^= _digest(ledger_id, last_entry)
 
     def _create(self) -> None:
         version = next(self._connection.execute("PRAGMA user_version"))[0]
@@ -87,9 +130,13 @@ class SealedIndex:
             self._connection.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. What SQLite could not write on a failing disk is built again from the log."""
         with self._lock:
-            self._connection.close()
+            try:
+                self._connection.close()
+            except apsw.Error as error:
+                log.warning("the index of the entry log could not be closed well: %s", error)
+                self._connection.close(True)
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -135,6 +182,14 @@ class SealedIndex:
         with self._lock:
             self._forget(ledger_id)
 
+    def holds(self, segment_id: int) -> bool:
+        """Say whether anything lives in a segment, by its stretches. Raises IndexDamaged."""
+        with self._lock:
+            try:
+                return next(self._connection.execute(_SELECT_ANY, (segment_id,)), None) is not None
+            except apsw.Error as error:
+                raise IndexDamaged(str(error)) from error
+
     def of_segment(self, segment_id: int) -> list[Stretch]:
         """Return what still lives in a segment. Raises IndexDamaged."""
         with self._lock:
@@ -160,31 +215,42 @@ class SealedIndex:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
+    @contextmanager
+    def _change(self) -> Iterator[apsw.Connection]:
+        """Change the tables and their copies in memory together, or (with an error) neither."""
+        with self._lock:
+            before = self.segments.copy(), self.last_entries.copy(), self._segments_digest, self._ledgers_digest
+            try:
+                with self._connection as connection:
+                    yield connection
+                    connection.execute(
+                        "UPDATE digests SET segments = ?, ledgers = ?", (self._segments_digest, self._ledgers_digest)
+                    )
+            except BaseException as error:
+                self.segments, self.last_entries, self._segments_digest, self._ledgers_digest = before
+                if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+                    raise IndexDamaged(str(error)) from error
+                raise
+
     def add_segment(self, segment: SegmentIndex, trimmed: Mapping[int, int], last_entries: Mapping[int, int]) -> None:
-        """Remember a sealed segment, in place of what was known of it. Raises apsw.Error."""
+        """Remember a sealed segment, in place of what was known of it. Raises apsw.Error, IndexDamaged."""
         stretches = list(segment.stretches(trimmed))
-        row = SegmentRow(segment.bytes, segment.entries, sum(stretch.entry_bytes for stretch in stretches))
-        with self._lock, self._connection as connection:
+        live_bytes = sum(stretch.entry_bytes for stretch in stretches)
+        with self._change() as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment.segment_id,))
+            connection.execute("DELETE FROM damage WHERE segment = ?", (segment.segment_id,))
             connection.executemany(_INSERT_STRETCH, map(_row, stretches))
-            connection.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", (segment.segment_id, *row))
-            connection.executemany(
-                "INSERT INTO ledgers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET last_entry = max(last_entry, ?2)",
-                list(last_entries.items()),
-            )
-        self.segments[segment.segment_id] = row
+            self._store_segment(connection, segment.segment_id, SegmentRow(segment.bytes, segment.entries, live_bytes))
+            self._store_last_entries(connection, last_entries)
 
     def trim(self, before: Mapping[int, int]) -> None:
-        """Forget what lies below the trim points: stretches wholly, or by half and more. Raises apsw.Error."""
+        """Forget what lies below the trim points: stretches wholly, or by half and more. Raises apsw.Error, IndexDamaged."""
         freed: dict[int, int] = {}
-        with self._lock, self._connection as connection:
+        with self._change() as connection:
             for ledger_id, entry_id in before.items():
                 _delete(connection, _DELETE_BELOW, (ledger_id, entry_id), freed)
                 self._shrink(connection, ledger_id, entry_id, freed)
-                connection.execute(
-                    "INSERT INTO ledgers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET last_entry = max(last_entry, ?2)",
-                    (ledger_id, entry_id - 1),
-                )
+            self._store_last_entries(connection, {ledger_id: entry_id - 1 for ledger_id, entry_id in before.items()})
             self._free(connection, freed)
 
     def _shrink(self, connection: apsw.Connection, ledger_id: int, entry_id: int, freed: dict[int, int]) -> None:
@@ -201,33 +267,48 @@ class SealedIndex:
             freed[stretch.segment_id] -= rest.entry_bytes
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
-        """Forget ledgers wholly. Raises apsw.Error."""
+        """Forget ledgers wholly. Raises apsw.Error, IndexDamaged."""
         freed: dict[int, int] = {}
-        with self._lock, self._connection as connection:
+        with self._change() as connection:
             for ledger_id in ledger_ids:
                 _delete(connection, _DELETE_LEDGER, (ledger_id,), freed)
                 connection.execute("DELETE FROM ledgers WHERE ledger = ?", (ledger_id,))
+                self._set_last_entry(ledger_id, None)
                 self._forget(ledger_id)
             self._free(connection, freed)
 
-    def _free(self, connection: apsw.Connection, freed: Mapping[int, int]) -> None:
-        for segment_id, size in freed.items():
-            connection.execute("UPDATE segments SET live_bytes = live_bytes - ? WHERE segment = ?", (size, segment_id))
-            row = self.segments[segment_id]
-            self.segments[segment_id] = row._replace(live_bytes=row.live_bytes - size)
-
     def remove_segment(self, segment_id: int) -> None:
-        """Forget a segment and all that was in it. Raises apsw.Error."""
-        with self._lock, self._connection as connection:
+        """Forget a segment and all that was in it. Raises apsw.Error, IndexDamaged."""
+        with self._change() as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment_id,))
             connection.execute("DELETE FROM segments WHERE segment = ?", (segment_id,))
             connection.execute("DELETE FROM damage WHERE segment = ?", (segment_id,))
-        self.segments.pop(segment_id, None)
+            self._set_segment(segment_id, None)
 
     def add_damage(self, damages: Iterable[Damage]) -> None:
-        """Remember damage, so that it need not be met again to be told. Raises apsw.Error."""
-        with self._lock, self._connection as connection:
-            connection.executemany("INSERT OR REPLACE INTO damage VALUES (?, ?, ?, ?, ?, ?)", list(damages))
+        """Remember damage, so that it need not be met again to be told. Raises apsw.Error, IndexDamaged."""
+        with self._change() as connection:
+            connection.executemany("INSERT INTO damage VALUES (?, ?, ?, ?, ?, ?)", list(damages))
+
+    def _store_segment(self, connection: apsw.Connection, segment_id: int, row: SegmentRow) -> None:
+        connection.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", (segment_id, *row))
+        self._set_segment(segment_id, row)
+
+    def _store_last_entries(self, connection: apsw.Connection, last_entries: Mapping[int, int]) -> None:
+        """Raise what is remembered of the ledgers' last entries; it never goes back."""
+        risen = [
+            (ledger_id, last_entry)
+            for ledger_id, last_entry in last_entries.items()
+            if last_entry > self.last_entries.get(ledger_id, -1)
+        ]
+        connection.executemany("INSERT OR REPLACE INTO ledgers VALUES (?, ?)", risen)
+        for ledger_id, last_entry in risen:
+            self._set_last_entry(ledger_id, last_entry)
+
+    def _free(self, connection: apsw.Connection, freed: Mapping[int, int]) -> None:
+        for segment_id, size in freed.items():
+            row = self.segments[segment_id]
+            self._store_segment(connection, segment_id, row._replace(live_bytes=row.live_bytes - size))
 
 
 _SELECT_NEXT: Final = (
@@ -242,6 +323,7 @@ _SELECT_SEGMENT: Final = (
     "SELECT segment, ledger, first_entry, last_entry, crc, spans FROM stretches WHERE segment = ?"
     " ORDER BY ledger, first_entry"
 )
+_SELECT_ANY: Final = "SELECT 1 FROM stretches WHERE segment = ? LIMIT 1"
 _INSERT_STRETCH: Final = "INSERT INTO stretches VALUES (?, ?, ?, ?, ?, ?, ?)"
 _DELETE_STRETCH: Final = (
     "DELETE FROM stretches WHERE segment = ? AND ledger = ? AND first_entry = ? AND last_entry = ?"
@@ -254,12 +336,10 @@ _DELETE_LEDGER: Final = "DELETE FROM stretches WHERE ledger = ? RETURNING segmen
 _SPAN_BYTES_IN_MEMORY: Final = 240
 
 
-def _connect(path: Path, vfs: str | None) -> apsw.Connection:
-    connection = apsw.Connection(str(path), vfs=vfs)
+def _set_up(connection: apsw.Connection) -> None:
     # One process has the directory locked, so one connection may own the file, without shared memory beside it.
     connection.execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA cache_size=-2048")
-    return connection
 
 
 def _delete(connection: apsw.Connection, statement: str, values: tuple[int, ...], freed: dict[int, int]) -> None:
@@ -267,6 +347,11 @@ def _delete(connection: apsw.Connection, statement: str, values: tuple[int, ...]
     rows: Any = connection.execute(statement, values).fetchall()
     for segment_id, size in rows:
         freed[segment_id] = freed.get(segment_id, 0) + size
+
+
+def _digest(*row: int) -> int:
+    """Return what a row adds (by exclusive or) to the digest of its table."""
+    return crc32c(struct.pack(f"<{len(row)}q", *row))
 
 
 def _row(stretch: Stretch) -> tuple[int, int, int, int, int, int, bytes]:

@@ -54,14 +54,17 @@ class SegmentStore:
         self._preparing = threading.Lock()
         names = files.names(directory)
         self._spares = _ids(names, _SPARE_SUFFIX)
-        self.segment_ids = _ids(names, _SEGMENT_SUFFIX)
-        self._id_last = max([0, *self._spares, *self.segment_ids])
+        self._id_last = max([0, *self._spares, *_ids(names, _SEGMENT_SUFFIX)])
         self._prepared: list[int] = []
 
     @property
     def spares(self) -> int:
         """Return how many dead segments wait to be written over."""
         return len(self._spares)
+
+    def ids(self) -> list[int]:
+        """Return the ids of all segments there are, prepared ones too, ascending."""
+        return _ids(self._files.names(self._directory), _SEGMENT_SUFFIX)
 
     def never_below(self, segment_id: int) -> None:
         """Learn of an id that was once used, though its file is gone."""

@@ -54,6 +54,7 @@ class Tidier:
         limits: LogLimits,
         damage: DamageBook,
         append: Callable[[AppendRun], None],
+        mend: Callable[[IndexDamaged], None],
     ) -> None:
         """Prepare; `start` begins."""
         self._store = store
@@ -61,6 +62,8 @@ class Tidier:
         self._reader = reader
         self._limits = limits
         self._append = append
+        self._mend = mend
+        self.busy = threading.Lock()  # Held during housework: segments come and go.
         self._wake = threading.Event()
         self._settled = threading.Condition()  # A moved run was settled, or we are to stop.
         self._stopping = threading.Event()
@@ -92,7 +95,9 @@ class Tidier:
             self._wake.clear()
             try:
                 self.tidy()
-            except (OSError, apsw.Error, IndexDamaged) as error:
+            except IndexDamaged as error:
+                self._mend(error)
+            except (OSError, apsw.Error) as error:
                 # Nothing is lost: what was not done stays to be done. A full disk is the journal's to report.
                 log.warning("housekeeping of the entry log was put off: %s", error)
             except Exception:
@@ -100,7 +105,11 @@ class Tidier:
             self._stopping.wait(_PAUSE_S)
 
     def tidy(self) -> None:
-        """Do all there is to do now. Raises OSError, apsw.Error; the rest is then done next time."""
+        """Do all there is to do now. Raises OSError, apsw.Error, IndexDamaged; the rest is then done next time."""
+        with self.busy:
+            self._tidy()
+
+    def _tidy(self) -> None:
         self._index.store_sealed()
         self._index.store_trims()
         self._index.sealed.add_damage(self._damage.take_unstored())
@@ -109,12 +118,15 @@ class Tidier:
         self._move_scattered()
 
     def _recycle_dead(self) -> None:
-        dead = [segment_id for segment_id, row in self._index.sealed.segments.items() if row.live_bytes <= 0]
-        for segment_id in dead:
+        rows = self._index.sealed.segments
+        for segment_id in [segment_id for segment_id, row in rows.items() if row.live_bytes <= 0]:
+            # Giving up data takes two witnesses: a count alone could be wrong.
+            if self._index.sealed.holds(segment_id):
+                raise IndexDamaged(f"segment {segment_id} counts no live bytes but lists live entries")
             self._recycle(segment_id)
 
     def _recycle(self, segment_id: int) -> None:
-        self._index.sealed.remove_segment(segment_id)
+        self._index.remove_segment(segment_id)
         self._damage.forget(segment_id)
         self._store.recycle(segment_id)
         self.recycled += 1
@@ -196,7 +208,7 @@ def _run_of(batches: list[Batch], done: Callable[[AppendRun, PenstockError | Non
     for batch in batches:
         counts += batch.message_counts or [1] * len(batch.lengths)
     return AppendRun(
-        groups=[(batch.ledger_id, batch.entry_ids.start, len(batch.entry_ids)) for batch in batches],
+        groups=[(batch.ledger_id, batch.entry_ids[0], len(batch.entry_ids)) for batch in batches],
         offsets=[0, *accumulate(lengths[:-1])],
         lengths=lengths,
         message_counts=counts if any(batch.message_counts for batch in batches) else None,

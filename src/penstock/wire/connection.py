@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.wire import codec
+from penstock.wire.acks import ACK_START, FLOW_START, decode_ack, decode_flow
 from penstock.wire.errors import ProtocolError
 from penstock.wire.runs import SEND_START, decode_send, decode_sends
 
@@ -104,15 +105,16 @@ class FrameReader:
         """Append the events of all whole frames in `view[:end]`; returns where the unfinished one begins."""
         pos = 0
         while end - pos >= _SIZE_BYTES:
-            if self._connected and view[pos + 8 : pos + 10] == SEND_START:
-                run, pos = decode_sends(view, pos, end, frame_bytes_max=self._frame_bytes_max, keep=keep)
+            if self._connected and bytes(view[pos + 8 : pos + 10]) == SEND_START:
+                run, nbytes = decode_sends(view[pos:end], frame_bytes_max=self._frame_bytes_max, keep=keep)
                 if run is not None:
+                    pos += nbytes
                     events.append(run)
                     continue
             stop = pos + _SIZE_BYTES + self._frame_size(view, pos)
             if stop > end:
                 break
-            events.append(self._event(view, pos, stop, keep))
+            events.append(self._event(view[pos:stop], keep))
             pos = stop
         return pos
 
@@ -123,15 +125,28 @@ class FrameReader:
             raise ProtocolError(f"frame of {size} bytes: want {_SIZE_BYTES} to {self._frame_bytes_max}")
         return size
 
-    def _event(self, view: memoryview, pos: int, stop: int, keep: bytearray | None) -> Event:
-        command_bytes = int.from_bytes(view[pos + 4 : pos + 8], "big")
-        if command_bytes > stop - pos - 8:
-            raise ProtocolError(f"command of {command_bytes} bytes in a frame of {stop - pos - 4}")
-        command = codec.decode_command(bytes(view[pos + 8 : pos + 8 + command_bytes]))
+    def _event(self, frame: memoryview, keep: bytearray | None) -> Event:
+        command_bytes = int.from_bytes(frame[4:8], "big")
+        if command_bytes > len(frame) - 8:
+            raise ProtocolError(f"command of {command_bytes} bytes in a frame of {len(frame) - 4}")
+        data = bytes(frame[8 : 8 + command_bytes])
+        event = self._frequent(data)
+        if event is not None:
+            return event
+        command = codec.decode_command(data)
         if not self._connected:
-            if not command.HasField("connect"):
+            if not command.HasField("type") or command.type != codec.BaseCommand.CONNECT:
                 raise ProtocolError("the first command must be CONNECT")
             self._connected = True
         if command.type == codec.BaseCommand.SEND:
-            return decode_send(view, pos, stop, command, keep=keep)
+            return decode_send(frame, command, keep=keep)
         return codec.event_of(command)
+
+    def _frequent(self, data: bytes) -> Event | None:
+        """The event of a command that comes often and needs no protobuf; None otherwise."""
+        if not self._connected:
+            return None
+        start = data[:2]
+        if start == ACK_START:
+            return decode_ack(data)
+        return decode_flow(data) if start == FLOW_START else None

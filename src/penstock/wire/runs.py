@@ -3,12 +3,15 @@
 
 Why by hand: protobuf spends 1.2 µs on a publish and 1.8 µs on its receipt, most of it on objects that nobody keeps.
 Almost every frame of a connection differs from the one before it in a sequence number and the payload. So nothing is
-parsed twice that was seen before: a frame is split at fixed places, and each part is looked up, whole, in a table of
-parts that protobuf has parsed before. A part that is not in a table sends its frame to protobuf, which decides.
+parsed that was seen before: a frame is split at fixed places, and each part is looked up, whole, in a table of parts
+that were parsed before.
 
-    total:4 | size:4 06-type 32 length 08 producer 10 | low:1-2 | high:0-8 0e01 | checksum:4 | metadata size:4 | ...
-              '---------------- prefix ---------------'  sequence id, 7 bits      '--- the entry begins at 0e01
-                   -> producer id                        a byte, low bits first
+    total:4 | size:4 06-type:2 32 length 08 producer:1-2 10 | low:1-2 | high:0-8 0e01 | checksum:4 | metadata size:4 ...
+              '------------------ prefix ------------------'                    '--- the entry begins here
+                           -> producer id                     sequence id, 7 bits a byte, lowest first
+
+A part that is in no table sends its frame the long way, field by field, which fills the tables; and what is unusual
+even there goes to protobuf, which decides.
 
 In the other direction a frame is a template with numbers patched in. They are written as over-long varints of a fixed
 number of bytes, which protobuf allows, so that every frame of a stretch has the same size.
@@ -28,6 +31,7 @@ from crc32c import crc32c
 from penstock.core.checksum import SEAL_BYTES, SEAL_MAGIC, Buffer
 from penstock.wire import codec
 from penstock.wire.events import PublishRun
+from penstock.wire.varints import LOW_BITS, LOW_MASK, PADDED_LOWS, encode_varint, low_part, read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,18 +61,8 @@ _read_sizes: Final = struct.Struct(">II").unpack_from
 _read_u32: Final = struct.Struct(">I").unpack_from
 _pack_sizes: Final = struct.Struct(">II").pack
 
-# A varint is taken in two parts: its first two bytes, which hold 14 bits, and the rest.
-_LOW_BITS: Final = 14
-_LOW_MASK: Final = (1 << _LOW_BITS) - 1
-
 
 # -- decoding: publishes ---------------------------------------------------------------------------------------------
-
-# The low part of a sequence id: the big-endian number that its bytes spell -> its value. They differ in which bytes
-# carry a continuation bit, so a key that is missing here is a varint of another length.
-_LOWS_ONE: Final = {value: value for value in range(128)}
-_LOWS_LAST: Final = {(value & 127 | 128) << 8 | value >> 7: value for value in range(1 << _LOW_BITS)}
-_LOWS_CONTINUED: Final = {number | 128: value for number, value in _LOWS_LAST.items()}
 
 
 class _Layout:
@@ -78,29 +72,28 @@ class _Layout:
 
     def __init__(self, producer_id_bytes: int, sequence_id_bytes: int) -> None:
         self.low_at = 4 + len(_send_prefix(producer_id_bytes * b"?", sequence_id_bytes))
+        low_code, self.lows = low_part(sequence_id_bytes)
         self.high_at = self.low_at + min(sequence_id_bytes, 2)
         self.entry_at = self.low_at + sequence_id_bytes
-        self.lows = (_LOWS_ONE, _LOWS_LAST, _LOWS_CONTINUED)[min(sequence_id_bytes, 3) - 1]
         self.prefixes: dict[bytes, int] = {}  # -> producer id
         self.highs: dict[bytes, int] = {}  # -> the sequence id's bits above the low part
-        low_code = "B" if sequence_id_bytes == 1 else "H"
         high_bytes = self.entry_at + len(SEAL_MAGIC) - self.high_at
         # -> total, prefix, low, high, checksum, metadata size
         self.unpack = struct.Struct(f">I{self.low_at - 4}s{low_code}{high_bytes}sII").unpack_from
 
     def learn(self, frame: memoryview, producer_id: int, sequence_id: int) -> bool:
         """Remember the parts of a frame whose ids are known; False if it is not written the way this layout reads."""
-        sequence = _varint(sequence_id)
+        sequence = encode_varint(sequence_id)
         if len(sequence) != self.entry_at - self.low_at:
             return False
-        prefix = _send_prefix(_varint(producer_id), len(sequence))
+        prefix = _send_prefix(encode_varint(producer_id), len(sequence))
         if frame[4 : self.entry_at + 2] != prefix + sequence + SEAL_MAGIC:
             return False
         for learnt in (self.prefixes, self.highs):
             if len(learnt) >= LEARNT_MAX:
                 learnt.clear()
         self.prefixes[prefix] = producer_id
-        self.highs[bytes(frame[self.high_at : self.entry_at + 2])] = sequence_id & ~_LOW_MASK
+        self.highs[bytes(frame[self.high_at : self.entry_at + 2])] = sequence_id & ~LOW_MASK
         return True
 
 
@@ -108,16 +101,6 @@ def _send_prefix(producer_id: bytes, sequence_id_bytes: int) -> bytes:
     """What a SEND without optional fields holds between its total size and its sequence id."""
     body_bytes = 1 + len(producer_id) + 1 + sequence_id_bytes
     return struct.pack(">I4sB", 4 + body_bytes, SEND_START + bytes((0x32, body_bytes)), 0x08) + producer_id + b"\x10"
-
-
-def _varint(value: int) -> bytes:
-    """The shortest encoding of an unsigned number."""
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 _LAYOUTS: Final = {
@@ -129,31 +112,30 @@ _ANY_LAYOUT: Final = _LAYOUTS[1, 2]
 
 
 def decode_sends(
-    view: memoryview, start: int, end: int, *, frame_bytes_max: int, keep: bytearray | None = None
+    view: memoryview, *, frame_bytes_max: int, keep: bytearray | None = None
 ) -> tuple[PublishRun | None, int]:
-    """Decode the SEND frames that follow one another in `view[start:end]`.
+    """Decode the SEND frames that follow one another from the beginning of `view`.
 
     Stops before the first frame that is incomplete, oversized, or anything else than a SEND beginning with its type.
 
     Args:
-        view: holds the frames; it may be used again when this returns.
-        start: where the first frame begins.
-        end: where the bytes that were read end.
+        view: what was read, from the first frame on; what is behind it may be used again when this returns.
         frame_bytes_max: a frame's announced size may not be larger.
         keep: the buffer behind `view`, when that is one whole frame and nobody else's: the run keeps it, uncopied.
 
     Returns:
-        The run, or None when it would be empty; and the position behind its last frame.
+        The run, or None when it would be empty; and the bytes of its frames.
 
     Raises:
         ProtocolError: a SEND whose command does not parse, lacks a required field, or is larger than its frame.
     """
-    rows = _Rows(start)
+    rows = _Rows()
     run = rows.run
     add_producer_id, add_sequence_id = run.producer_ids.append, run.sequence_ids.append
     add_offset, add_length = run.offsets.append, run.lengths.append
     checksum_of = crc32c
-    pos, last = start, end - _SEND_BYTES_MIN
+    pos, end = 0, len(view)
+    last = end - _SEND_BYTES_MIN
     while pos <= last:
         first = pos
         layout = _layout_at(view, pos)
@@ -174,29 +156,27 @@ def decode_sends(
                     break
                 add_producer_id(producer_id)
                 add_sequence_id(sequence_id)
-                add_offset(entry - start)
+                add_offset(entry)
                 add_length(length)
                 pos = stop
         except (KeyError, struct.error):
             pass  # A part not seen before, or a frame so short that the layout reads past the buffer.
         if pos == first:
-            pos = _parse_rows(rows, layout, view, pos, end, frame_bytes_max)
+            pos = _parse_rows(rows, layout, view, pos, frame_bytes_max)
             if pos == first:
                 break
     return rows.finish(view, pos, keep), pos
 
 
-def decode_send(
-    view: memoryview, start: int, stop: int, command: codec.BaseCommand, *, keep: bytearray | None = None
-) -> PublishRun:
-    """The run of one SEND frame, `view[start:stop]`, whose command of the announced size is already parsed.
+def decode_send(frame: memoryview, command: codec.BaseCommand, *, keep: bytearray | None = None) -> PublishRun:
+    """The run of one SEND frame whose command, of the announced size, is already parsed.
 
     Raises:
         ProtocolError: the command lacks its body or a required field.
     """
-    rows = _Rows(start)
-    rows.add_send(view, start, stop, codec.checked_send(command))
-    run = rows.finish(view, stop, keep)
+    rows = _Rows()
+    rows.add_send(frame, 0, len(frame), codec.checked_send(command))
+    run = rows.finish(frame, len(frame), keep)
     assert run is not None
     return run
 
@@ -204,10 +184,9 @@ def decode_send(
 class _Rows:
     """A run that grows row by row. Columns that are mostly empty are kept by row number until the end."""
 
-    __slots__ = ("counts", "highest", "run", "start")
+    __slots__ = ("counts", "highest", "run")
 
-    def __init__(self, start: int) -> None:
-        self.start = start
+    def __init__(self) -> None:
         self.run = PublishRun(b"")
         self.counts: dict[int, int] = {}
         self.highest: dict[int, int] = {}
@@ -228,13 +207,13 @@ class _Rows:
         length = stop - entry
         run.producer_ids.append(producer_id)
         run.sequence_ids.append(sequence_id)
-        run.offsets.append(entry - self.start)
+        run.offsets.append(entry)
         run.lengths.append(length)
         if messages > 1:  # An entry holds at least one message, whatever its producer says.
             self.counts[row] = messages
         if highest:
             self.highest[row] = highest
-        unsealed = view[entry : entry + 2] != SEAL_MAGIC
+        unsealed = bytes(view[entry : min(entry + 2, stop)]) != SEAL_MAGIC
         if unsealed:
             run.unsealed.append(row)
         if not (_is_sound_body(view, entry, length) if unsealed else _is_sound_entry(view, entry, length)):
@@ -245,7 +224,7 @@ class _Rows:
         run = self.run
         if not run.offsets:
             return None
-        run.data = bytes(view[self.start : stop]) if keep is None else keep
+        run.data = bytes(view[:stop]) if keep is None else keep
         if self.counts:
             run.message_counts = _column(self.counts, len(run.offsets), 1)
         if self.highest:
@@ -271,7 +250,10 @@ def _is_sound_entry(view: memoryview, entry: int, length: int) -> bool:
 
 def _is_sound_body(view: memoryview, body: int, length: int) -> bool:
     """Whether the metadata fits."""
-    return length >= _METADATA_SIZE_BYTES and _read_u32(view, body)[0] <= length - _METADATA_SIZE_BYTES
+    if length < _METADATA_SIZE_BYTES:
+        return False
+    metadata_bytes: int = _read_u32(view, body)[0]
+    return metadata_bytes <= length - _METADATA_SIZE_BYTES
 
 
 def _layout_at(view: memoryview, pos: int) -> _Layout:
@@ -280,15 +262,16 @@ def _layout_at(view: memoryview, pos: int) -> _Layout:
     return _LAYOUTS.get((producer_id_bytes, view[pos + 11] - 2 - producer_id_bytes), _ANY_LAYOUT)
 
 
-def _parse_rows(rows: _Rows, layout: _Layout, view: memoryview, pos: int, end: int, frame_bytes_max: int) -> int:
+def _parse_rows(rows: _Rows, layout: _Layout, view: memoryview, pos: int, frame_bytes_max: int) -> int:
     """Decode the frame at `pos`, however it is written, and what follows as long as there is nothing to learn from it.
 
     Returns the position behind the last row, or `pos` when not even that frame is one for a run.
     """
-    start = view[pos + 4 : pos + 12]
+    end = len(view)
+    start = bytes(view[pos + 4 : pos + 12])
     while pos <= end - _SEND_BYTES_MIN and view[pos + 4 : pos + 12] == start:
         total, command_bytes = _read_sizes(view, pos)
-        stop = pos + 4 + total
+        stop: int = pos + 4 + total
         if stop > end or total > frame_bytes_max or command_bytes > total - 4 or start[4:6] != SEND_START:
             break
         data = bytes(view[pos + 8 : pos + 8 + command_bytes])
@@ -300,7 +283,7 @@ def _parse_rows(rows: _Rows, layout: _Layout, view: memoryview, pos: int, end: i
             rows.add_send(view, pos, stop, codec.checked_send(command))
         else:
             rows.add(view, pos, stop, ids)
-            if layout.learn(view[pos:stop], ids[0], ids[1]):
+            if ids[2:] == (0, 0) and layout.learn(view[pos:stop], ids[0], ids[1]):
                 return stop
         pos = stop
     return pos
@@ -316,29 +299,21 @@ def _parse_ids(command: bytes) -> tuple[int, int, int, int] | None:
         return None
     ids = {0x08: -1, 0x10: -1, 0x18: 0, 0x30: 0}
     at = 4
-    while at < end - 1:
-        tag, value = command[at], command[at + 1]
-        at += 2
-        shift = 0
-        while value >> shift > 127:
-            if at == end or shift == 56:
+    try:
+        while at < end:
+            tag = command[at]
+            if tag not in ids:
                 return None
-            shift += 7
-            value = value & (1 << shift) - 1 | command[at] << shift
-            at += 1
-        if tag not in ids:
-            return None
-        ids[tag] = value
+            ids[tag], at = read_varint(command, at + 1)
+    except (IndexError, OverflowError):
+        return None
     producer_id, sequence_id, messages, highest = ids.values()
-    if at != end or producer_id < 0 or sequence_id < 0 or messages >> 31:
+    if producer_id < 0 or sequence_id < 0 or messages >> 31:
         return None
     return producer_id, sequence_id, messages, highest
 
 
 # -- encoding: receipts ----------------------------------------------------------------------------------------------
-
-# The first two bytes of a varint that goes on, by the 14 bits they hold.
-_PADDED: Final = [number.to_bytes(2, "big") for number in _LOWS_CONTINUED]
 
 
 def encode_receipts(
@@ -364,7 +339,7 @@ def encode_receipts(
         return
     last_entry_id = first_entry_id + count - 1
     if count > 1 and not (
-        first_entry_id >> _LOW_BITS == last_entry_id >> _LOW_BITS
+        first_entry_id >> LOW_BITS == last_entry_id >> LOW_BITS
         and _share_high(sequence_ids)
         and (highest is None or _share_high(highest))
     ):
@@ -372,22 +347,22 @@ def encode_receipts(
             halved = None if highest is None else highest[half]
             encode_receipts(out, producer_id, ledger_id, first_entry_id + half.start, sequence_ids[half], halved)
         return
-    sequence_high, entry_high = sequence_ids[0] >> _LOW_BITS, first_entry_id >> _LOW_BITS
-    highest_high = None if highest is None else highest[0] >> _LOW_BITS
+    sequence_high, entry_high = sequence_ids[0] >> LOW_BITS, first_entry_id >> LOW_BITS
+    highest_high = None if highest is None else highest[0] >> LOW_BITS
     template = _receipt_template(producer_id, ledger_id, sequence_high, entry_high, highest_high)
-    entry_low, step = first_entry_id & _LOW_MASK, len(template)
+    entry_low, step = first_entry_id & LOW_MASK, len(template)
     # Budget: 0.15 µs per receipt on one core (benchmarks/wire.py).
     pieces = template * count
-    pieces[1::step] = [_PADDED[sequence_id & _LOW_MASK] for sequence_id in sequence_ids]
-    pieces[3::step] = _PADDED[entry_low : entry_low + count]
+    pieces[1::step] = [PADDED_LOWS[sequence_id & LOW_MASK] for sequence_id in sequence_ids]
+    pieces[3::step] = PADDED_LOWS[entry_low : entry_low + count]
     if highest is not None:
-        pieces[5::step] = [_PADDED[sequence_id & _LOW_MASK] for sequence_id in highest]
+        pieces[5::step] = [PADDED_LOWS[sequence_id & LOW_MASK] for sequence_id in highest]
     out.append(b"".join(pieces))
 
 
 def _share_high(values: Sequence[int]) -> bool:
     """Whether all values agree in the bits above the low part, and so fit into one template."""
-    return min(values) >> _LOW_BITS == max(values) >> _LOW_BITS
+    return min(values) >> LOW_BITS == max(values) >> LOW_BITS
 
 
 def _halves(count: int) -> tuple[slice, slice]:
@@ -400,14 +375,14 @@ def _receipt_template(
     producer_id: int, ledger_id: int, sequence_high: int, entry_high: int, highest_high: int | None
 ) -> list[bytes]:
     """A SEND_RECEIPT in pieces, empty where the low parts go: sequence id, entry id, highest sequence id if any."""
-    before_sequence = b"\x08" + _varint(producer_id) + b"\x10"
-    ledger = b"\x08" + _varint(ledger_id) + b"\x10"
-    entry_rest = _varint(entry_high)
+    before_sequence = b"\x08" + encode_varint(producer_id) + b"\x10"
+    ledger = b"\x08" + encode_varint(ledger_id) + b"\x10"
+    entry_rest = encode_varint(entry_high)
     message_id = b"\x1a" + bytes((len(ledger) + 2 + len(entry_rest),)) + ledger
-    pieces = [before_sequence, b"", _varint(sequence_high) + message_id, b"", entry_rest]
+    pieces = [before_sequence, b"", encode_varint(sequence_high) + message_id, b"", entry_rest]
     if highest_high is not None:
         pieces[4] += b"\x20"
-        pieces += [b"", _varint(highest_high)]
+        pieces += [b"", encode_varint(highest_high)]
     body_bytes = sum(map(len, pieces)) + 2 * (len(pieces) // 2)
     pieces[0] = _pack_sizes(8 + body_bytes, 4 + body_bytes) + b"\x08\x07\x3a" + bytes((body_bytes,)) + before_sequence
     return pieces
@@ -465,7 +440,7 @@ def encode_messages(
             for half in _halves(count)
         )
     before, entry_rest, epoch, command_bytes = _message_template(
-        consumer_id, ledger_id, partition, entry_ids[0] >> _LOW_BITS, consumer_epoch, redeliveries is not None
+        consumer_id, ledger_id, partition, entry_ids[0] >> LOW_BITS, consumer_epoch, redeliveries is not None
     )
     frame_bytes = 4 + command_bytes
     starts = {length: _pack_sizes(frame_bytes + length, command_bytes) + before for length in set(lengths)}
@@ -473,7 +448,7 @@ def encode_messages(
     # Budget: 0.5 µs per entry of 1 KiB on one core (benchmarks/wire.py).
     pieces: list[Buffer] = [entry_rest + epoch] * (4 * count)
     pieces[0::4] = [starts[length] for length in lengths]
-    pieces[1::4] = [_PADDED[entry_id & _LOW_MASK] for entry_id in entry_ids]
+    pieces[1::4] = [PADDED_LOWS[entry_id & LOW_MASK] for entry_id in entry_ids]
     if redeliveries is not None:
         rests = {times: entry_rest + _redelivery_count(times) + epoch for times in set(redeliveries)}
         pieces[2::4] = [rests[times] for times in redeliveries]
@@ -508,12 +483,12 @@ def _message_template(
 
     The entry id's low part belongs between the first two, a redelivery count between the last two.
     """
-    consumer = b"\x08" + _varint(consumer_id)
-    ledger = b"\x08" + _varint(ledger_id) + b"\x10"
-    entry_rest = _varint(entry_high)
+    consumer = b"\x08" + encode_varint(consumer_id)
+    ledger = b"\x08" + encode_varint(ledger_id) + b"\x10"
+    entry_rest = encode_varint(entry_high)
     if partition >= 0:
-        entry_rest += b"\x18" + _varint(partition)
-    epoch = b"" if consumer_epoch is None else b"\x28" + _varint(consumer_epoch)
+        entry_rest += b"\x18" + encode_varint(partition)
+    epoch = b"" if consumer_epoch is None else b"\x28" + encode_varint(consumer_epoch)
     message_id_bytes = len(ledger) + 2 + len(entry_rest)
     redelivery_bytes = len(_redelivery_count(0)) if redelivered else 0
     body_bytes = len(consumer) + 2 + message_id_bytes + redelivery_bytes + len(epoch)
@@ -523,5 +498,5 @@ def _message_template(
 
 def _redelivery_count(times: int) -> bytes:
     """The field, always of the same size."""
-    high = times >> _LOW_BITS
-    return b"\x18" + _PADDED[times & _LOW_MASK] + bytes((high & 127 | 128, high >> 7 & 127 | 128, high >> 14))
+    high = times >> LOW_BITS
+    return b"\x18" + PADDED_LOWS[times & LOW_MASK] + bytes((high & 127 | 128, high >> 7 & 127 | 128, high >> 14))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each error is told three ways: to clients, to administrators and to people."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import pytest
+
+from penstock.core.errors import (
+    PenstockError,
+    PersistenceFailed,
+    StorageReadOnly,
+    SubscriptionNotFound,
+    TopicNotFound,
+    WireCode,
+)
+from penstock.wire import pulsar_pb2
+
+
+def _tree(kind: type[PenstockError]) -> list[type[PenstockError]]:
+    return [kind, *(below for child in kind.__subclasses__() for below in _tree(child))]
+
+
+def test_the_codes_are_the_protocols_own() -> None:
+    ours = {code.name.replace("_", "").lower(): code.value for code in WireCode}
+    theirs = {name.lower(): number for name, number in pulsar_pb2.ServerError.items()}
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("kind", _tree(PenstockError))
+def test_every_error_has_a_code_and_an_http_status_of_failure(kind: type[PenstockError]) -> None:
+    assert isinstance(kind.wire_code, WireCode)
+    assert HTTPStatus.BAD_REQUEST <= HTTPStatus(kind.http_status) < 600
+
+
+def test_an_error_names_what_it_is_about() -> None:
+    assert "allowAutoTopicCreation" in str(TopicNotFound("persistent://public/default/t"))
+    assert "'audit'" in str(SubscriptionNotFound("persistent://public/default/t", "audit"))
+
+
+def test_clients_learn_of_a_read_only_log_as_of_any_failure_to_persist() -> None:
+    error = StorageReadOnly("no space left on device")
+    assert isinstance(error, PersistenceFailed)
+    assert error.wire_code == WireCode.PERSISTENCE_ERROR
+    assert "no space left on device" in str(error)

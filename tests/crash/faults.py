@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry log on a bad disk, by seed.
+
+    python -m tests.crash.faults --cases 2000 [--seed 0]
+
+A case is a handful of lives of one log. In each, entries of several ledgers are appended, some are trimmed, ledgers are
+dropped, segments are recycled and moved; then the process is killed, the power is cut (perhaps in the middle of a
+write), the disk runs full or refuses a sync, or all goes well. In some cases, one bit flips once, anywhere. After each
+life the log is opened again and must keep its promises:
+
+- what was acknowledged and not trimmed is there, as it was sent;
+- a flipped bit costs one entry at most, and the log names it;
+- what is served was appended, under this very id, and stays;
+- the log goes on working, and never gives an id out twice.
+
+Everything is in memory and on one thread, so a seed always tells the same story.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.core.checksum import seal
+from penstock.core.clock import ManualClock
+from penstock.core.units import KIB
+from penstock.storage.entry_log import AppendRun, EntryLog
+from penstock.storage.limits import LogLimits
+from penstock.testing.files import FaultyFiles
+from penstock.testing.vfs import sqlite_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.errors import PenstockError
+
+LIMITS = LogLimits(
+    segment_bytes=64 * KIB,
+    run_bytes_max=16 * KIB,
+    commit_bytes_max=32 * KIB,
+    read_bytes=8 * KIB,
+    spares_max=2,
+    open_files_max=3,
+    move_bytes_per_s=2**40,
+)
+HOME = Path("/data/broker-0")
+
+
+@dataclass
+class Ledger:
+    """What we know of a ledger, whatever the log says."""
+
+    acknowledged: dict[int, bytes] = field(default_factory=dict)
+    # Appended, never acknowledged, in the life that just ended: may be there or not.
+    doubtful: dict[int, bytes] = field(default_factory=dict)
+    trimmed: int = 0
+    next_entry: int = 0
+
+
+class Case:
+    """One seeded story."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.files = FaultyFiles()
+        self.ledgers: dict[int, Ledger] = {}
+        self.dropped: set[int] = set()
+        self.next_ledger = 1
+        self.flips_left = self.rng.randint(0, 1)
+        self.flipped: str | None = None
+        self.lost: set[tuple[int, int]] = set()
+        self.story: list[str] = []
+
+    def run(self) -> None:
+        """Tell it. Raises AssertionError where the log breaks a promise."""
+        with sqlite_on(self.files) as vfs:
+            for _ in range(self.rng.randint(1, 4)):
+                self.live(vfs)
+            log = self.open(vfs)
+            self.check(log)
+            log.close()
+
+    def open(self, vfs: str) -> EntryLog:
+        """Open the log, as a broker does: trims are told again, ledgers nobody knows are dropped."""
+        log = EntryLog.open(
+            HOME,
+            self.files,
+            LIMITS,
+            _at_once,
+            clock=ManualClock(),
+            nonce=lambda: self.rng.getrandbits(64),
+            index_vfs=vfs,
+            background=False,
+        )
+        for ledger_id, ledger in self.ledgers.items():
+            if ledger.trimmed:
+                log.trim(ledger_id, ledger.trimmed)
+        for ledger_id in log.ledgers() - self.ledgers.keys():
+            log.drop(ledger_id)
+        log.commit()
+        return log
+
+    # ------------------------------------------------------------------------------------------------------ one life
+
+    def live(self, vfs: str) -> None:
+        """Open, check, work, and come to an end of some kind."""
+        log = self.open(vfs)
+        self.check(log)
+        end = self.rng.choice(
+            (self.close, self.kill, self.cut_power, self.cut_power_underway, self.run_full, self.lose_sync)
+        )
+        self.story.append(end.__name__)
+        end(log)
+        if self.flips_left and self.rng.random() < 0.5:
+            self.flip()
+
+    def work(self, log: EntryLog) -> None:
+        """Append, trim, drop and tidy for a while."""
+        for _ in range(self.rng.randint(1, 25)):
+            chance = self.rng.random()
+            if chance < 0.75:
+                for _ in range(self.rng.randint(1, 4)):
+                    self.append(log)
+                log.commit()
+            elif chance < 0.87:
+                self.trim(log)
+            elif chance < 0.9:
+                self.drop(log)
+            elif log.health.ok:
+                log.tidy()
+
+    def append(self, log: EntryLog) -> None:
+        """Append a run for one to three ledgers."""
+        while len(self.ledgers) < 4:
+            self.ledgers[self.next_ledger] = Ledger()
+            self.next_ledger += 1
+        data, groups, offsets, lengths, sent = b"", [], [], [], []
+        for ledger_id in self.rng.sample(sorted(self.ledgers), self.rng.randint(1, 3)):
+            ledger, count = self.ledgers[ledger_id], self.rng.randint(1, 5)
+            groups.append((ledger_id, ledger.next_entry, count))
+            for _ in range(count):
+                entry = seal(self.rng.randbytes(self.rng.choice((1, 40, 300, 900))))
+                data += self.rng.randbytes(self.rng.randint(0, 20))
+                offsets.append(len(data))
+                lengths.append(len(entry))
+                data += entry
+                sent.append((ledger, ledger.next_entry, entry))
+                ledger.doubtful[ledger.next_entry] = entry
+                ledger.next_entry += 1
+
+        def done(_run: AppendRun, error: PenstockError | None) -> None:
+            if error is None:
+                for ledger, entry_id, entry in sent:
+                    ledger.acknowledged[entry_id] = entry
+                    ledger.doubtful.pop(entry_id, None)
+
+        counts = [self.rng.randint(1, 9) for _ in offsets] if self.rng.random() < 0.3 else None
+        log.append(
+            AppendRun(groups=groups, offsets=offsets, lengths=lengths, message_counts=counts, data=data, done=done)
+        )
+
+    def trim(self, log: EntryLog) -> None:
+        """Trim a ledger somewhere among what was acknowledged."""
+        if self.ledgers:
+            ledger_id = self.rng.choice(sorted(self.ledgers))
+            ledger = self.ledgers[ledger_id]
+            end = max(ledger.acknowledged, default=-1) + 1
+            ledger.trimmed = max(ledger.trimmed, self.rng.choice((end, self.rng.randint(0, end))))
+            log.trim(ledger_id, ledger.trimmed)
+
+    def drop(self, log: EntryLog) -> None:
+        """Drop a ledger."""
+        if self.ledgers:
+            ledger_id = self.rng.choice(sorted(self.ledgers))
+            del self.ledgers[ledger_id]
+            log.drop(ledger_id)
+            log.commit()
+
+    # ------------------------------------------------------------------------------------------------- how a life ends
+
+    def close(self, log: EntryLog) -> None:
+        self.work(log)
+        log.close()
+
+    def kill(self, log: EntryLog) -> None:
+        self.work(log)
+        self.files.lose_power()  # Whatever the process still tries comes to nothing; the page cache stays.
+        log.close()
+        self.files.kill()
+
+    def cut_power(self, log: EntryLog) -> None:
+        self.work(log)
+        self.files.lose_power()
+        log.close()
+        self.files.crash(self.rng)
+
+    def cut_power_underway(self, log: EntryLog) -> None:
+        self.files.lose_power_at(self.rng.randint(1, 60), cut_ratio=self.rng.random())
+        self.endure(log)
+        self.files.lose_power()
+        log.close()
+        self.files.crash(self.rng)
+
+    def run_full(self, log: EntryLog) -> None:
+        self.files.run_full_after(self.rng.randint(0, 100 * KIB))
+        self.endure(log)
+        log.close()
+        if self.rng.random() < 0.5:
+            self.files.crash(self.rng)
+        self.files.run_full_after(None)
+
+    def lose_sync(self, log: EntryLog) -> None:
+        self.files.fail_sync_at(self.rng.randint(1, 20))
+        self.endure(log)
+        log.close()
+        if self.rng.random() < 0.7:
+            self.files.crash(self.rng)
+        else:
+            self.files.kill()
+
+    def endure(self, log: EntryLog) -> None:
+        """Work on a disk that will fail; housekeeping may raise, appends answer with errors."""
+        try:
+            self.work(log)
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                raise
+            self.story.append(f"housekeeping: {error}")
+
+    def flip(self) -> None:
+        """Flip one bit of one file."""
+        names = [HOME / "log" / name for name in self.files.names(HOME / "log")]
+        names += [HOME / "index" / name for name in self.files.names(HOME / "index")]
+        path = self.rng.choice([name for name in names if self.files.open(name).size()])
+        size = self.files.open(path).size()
+        bit = self.rng.randrange(size * 8)
+        self.files.flip(path, bit)
+        self.flips_left -= 1
+        self.flipped = path.name
+        self.story.append(f"flipped bit {bit} of {path.name}")
+
+    # ---------------------------------------------------------------------------------------------------- the promises
+
+    def check(self, log: EntryLog) -> None:
+        """Read everything and compare."""
+        for ledger_id, ledger in self.ledgers.items():
+            served, damaged = self.read_all(log, ledger_id, ledger)
+            for entry_id, entry in served.items():
+                sent = ledger.acknowledged.get(entry_id, ledger.doubtful.get(entry_id))
+                assert sent == entry, f"{ledger_id}:{entry_id} was never appended like this"
+            for entry_id in ledger.acknowledged:
+                if entry_id >= ledger.trimmed and entry_id not in served:
+                    assert entry_id in damaged, f"{ledger_id}:{entry_id} is gone and not named"
+                    assert any(d.entry_id == entry_id and d.ledger_id == ledger_id for d in log.damage())
+                    self.lost.add((ledger_id, entry_id))
+            last = log.last_entry(ledger_id)
+            assert last >= max([-1, ledger.trimmed - 1, *ledger.acknowledged]), f"{ledger_id}: last entry is {last}"
+            # What recovery serves is there for good, as if it had been acknowledged.
+            ledger.acknowledged = {
+                entry_id: entry
+                for entry_id, entry in (ledger.acknowledged | served).items()
+                if entry_id >= ledger.trimmed
+            }
+            ledger.doubtful.clear()
+            ledger.next_entry = last + 1
+        assert len(self.lost) <= (self.flipped is not None), f"lost {self.lost}"
+
+    def read_all(self, log: EntryLog, ledger_id: int, ledger: Ledger) -> tuple[dict[int, bytes], set[int]]:
+        """Read a ledger in pieces of random size."""
+        served: dict[int, bytes] = {}
+        damaged: set[int] = set()
+        at = self.rng.choice((0, ledger.trimmed))
+        while at <= log.last_entry(ledger_id):
+            result = log.read(
+                ledger_id,
+                at,
+                bytes_max=self.rng.choice((1, 2_000, 100_000)),
+                entries_max=self.rng.choice((1, 7, 1_000)),
+            )
+            for batch in result.batches:
+                assert batch.ledger_id == ledger_id
+                for entry_id, entry in batch.entries():
+                    assert entry_id >= max(at, ledger.trimmed), f"{entry_id} served when asked for {at}"
+                    assert entry_id not in served, f"{entry_id} served twice"
+                    served[entry_id] = bytes(entry)
+            damaged |= {entry_id for _, entry_id in result.damaged}
+            assert result.next_entry_id > at, f"reading {ledger_id} does not get past {at}"
+            at = result.next_entry_id
+        return served, damaged
+
+
+def _at_once(call: Callable[[], None]) -> None:
+    call()
+
+
+def main() -> int:
+    """Run many cases and report the first that fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first case; case n has seed + n")
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    flips = lost = 0
+    for seed in range(options.seed, options.seed + options.cases):
+        case = Case(seed)
+        try:
+            case.run()
+        except BaseException:
+            print(f"seed {seed} failed: {'; '.join(case.story)}", file=sys.stderr)
+            raise
+        flips += case.flipped is not None
+        lost += len(case.lost)
+    print(f"{options.cases} cases: 0 acknowledged entries lost; {flips} flipped bits cost {lost} entries, all named")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

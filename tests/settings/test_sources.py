@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where settings come from, and which source wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.units import GIB, KIB, MIB
+from penstock.settings import MachineFacts, Settings, load
+
+FACTS = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=None, hostname="host-1")
+
+
+def from_file(tmp_path: Path, text: str, **variables: str) -> Settings:
+    file = tmp_path / "broker.conf"
+    file.write_text(text)
+    return load(file=file, environment=variables, facts=FACTS)
+
+
+def from_variables(**variables: str) -> Settings:
+    return load(environment=variables, facts=FACTS)
+
+
+def test_nothing_needs_to_be_set() -> None:
+    settings = load(facts=FACTS)
+    assert (settings.bind_address, settings.advertised_address) == ("127.0.0.1", "127.0.0.1")
+    assert (settings.port, settings.tls_port, settings.admin_port) == (6650, 6651, 8080)
+    assert settings.tls_certificate is None
+    assert not settings.relaxed
+    assert settings.max_message_bytes == 5 * MIB
+    assert settings.frame_bytes_max == 5 * MIB + 10 * KIB
+    assert settings.memory_limit_mb == 4096
+    assert settings.request_bytes_max == settings.budget.requests_bytes == 64 * MIB
+    assert (settings.outbound_mb, settings.tail_cache_mb) == (64, 64)
+    assert set(settings.sources.values()) == {"default"}
+    assert settings.warnings == ()
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("webServicePort=1\nbrokerServicePort=1\nkeepAliveIntervalSeconds=1\n")
+    settings = load(
+        file=file,
+        environment={"PENSTOCK_BROKER_SERVICE_PORT": "2", "PENSTOCK_WEB_SERVICE_PORT": "2", "HOME": "/"},
+        flags={"brokerServicePort": "3"},
+        facts=FACTS,
+    )
+    assert (settings.keep_alive_interval_s, settings.admin_port, settings.port) == (1, 2, 3)
+    assert settings.cluster_name == "standalone"
+    assert settings.sources["keepAliveIntervalSeconds"] == "broker.conf line 3"
+    assert settings.sources["webServicePort"] == "PENSTOCK_WEB_SERVICE_PORT"
+    assert settings.sources["brokerServicePort"] == "--port"
+    assert settings.sources["clusterName"] == "default"
+
+
+def test_a_file_is_read_as_pulsars_is(tmp_path: Path) -> None:
+    settings = from_file(
+        tmp_path,
+        "# Pulsar's own file\n\n  ### ---\nclusterName = test=1 \nadvertisedAddress=\nallowAutoTopicCreation=FALSE\n"
+        "zookeeperServers=zk:2181\nqueued.max.request.bytes=16M\nqueued.max.request.bytes=32M\n",
+    )
+    assert settings.cluster_name == "test=1"
+    assert settings.advertised_address == "127.0.0.1"
+    assert not settings.allow_auto_topic_creation
+    assert settings.request_bytes_max == 32 * MIB
+
+
+def test_unknown_keys_are_named_in_one_warning_and_otherwise_ignored(tmp_path: Path) -> None:
+    settings = from_file(tmp_path, "zookeeperServers=zk\nx=\n", PENSTOCK_PROT="6650")
+    (warning,) = settings.warnings
+    assert warning == (
+        "unknown settings are ignored: zookeeperServers (broker.conf line 1), x (broker.conf line 2), "
+        "PENSTOCK_PROT (PENSTOCK_PROT)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "wanted"),
+    [
+        ("PENSTOCK_BROKER_SERVICE_PORT", "65536", "brokerServicePort=65536 .* whole number from 0 to 65535"),
+        ("PENSTOCK_KEEP_ALIVE_INTERVAL_SECONDS", "0", "whole number, 1 or more"),
+        ("PENSTOCK_MAX_MESSAGE_SIZE", "5 apples", "not a size"),
+        ("PENSTOCK_MAX_MESSAGE_SIZE", "0", "at least 1 bytes"),
+        ("PENSTOCK_QUEUED_MAX_REQUESTS", "many", "0 or less switches the bound off"),
+        ("PENSTOCK_DURABILITY", "sometimes", "fsync or relaxed"),
+        ("PENSTOCK_ALLOW_AUTO_TOPIC_CREATION", "yes", "true or false"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_key_source_and_what_was_wanted(
+    variable: str, text: str, wanted: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=wanted) as refusal:
+        from_variables(**{variable: text})
+    assert variable in str(refusal.value)
+
+
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"missing\.conf cannot be read"):
+        load(file=tmp_path / "missing.conf", facts=FACTS)
+
+
+def test_a_line_without_a_value_is_refused_by_number(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="line 2 is 'webServicePort 8080'"):
+        from_file(tmp_path, "# ports\nwebServicePort 8080\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "advertised"), [("10.1.2.3", "10.1.2.3"), ("0.0.0.0", "host-1"), ("::", "host-1"), ("::1", "[::1]")]
+)
+def test_clients_are_told_an_address_they_can_reach(host: str, advertised: str) -> None:
+    assert from_variables(PENSTOCK_BIND_ADDRESS=host).advertised_address == advertised
+
+
+def test_tls_wants_certificate_and_key() -> None:
+    with pytest.raises(ConfigurationError, match="give both"):
+        from_variables(PENSTOCK_TLS_KEY_FILE_PATH="key.pem")
+    with pytest.raises(ConfigurationError, match="wants tlsCertificateFilePath"):
+        from_variables(PENSTOCK_BROKER_SERVICE_PORT_TLS="6651")
+    settings = from_variables(PENSTOCK_TLS_KEY_FILE_PATH="key.pem", PENSTOCK_TLS_CERTIFICATE_FILE_PATH="cert.pem")
+    assert (settings.tls_certificate, settings.tls_key) == (Path("cert.pem"), Path("key.pem"))
+
+
+def test_the_bytes_of_requests_must_hold_one_request() -> None:
+    frame = 5 * MIB + 10 * KIB
+    assert from_variables(PENSTOCK_QUEUED_MAX_REQUEST_BYTES=str(frame)).request_bytes_max == frame
+    with pytest.raises(ConfigurationError, match=f"cannot hold one request of socket.request.max.bytes={frame}"):
+        from_variables(PENSTOCK_QUEUED_MAX_REQUEST_BYTES=str(frame - 1))
+
+
+def test_the_count_of_requests_must_hold_what_one_producer_may_send() -> None:
+    assert from_variables(PENSTOCK_QUEUED_MAX_REQUESTS="20000").requests_max == 20_000
+    with pytest.raises(ConfigurationError, match="set 20000 or more"):
+        from_variables(PENSTOCK_QUEUED_MAX_REQUESTS="19999")
+
+
+@pytest.mark.parametrize("off", ["0", "-1"])
+def test_either_bound_on_requests_can_be_switched_off(off: str) -> None:
+    without_bytes = from_variables(PENSTOCK_QUEUED_MAX_REQUEST_BYTES=off)
+    assert without_bytes.request_bytes_max <= 0
+    assert without_bytes.requests_max == 0
+    assert from_variables(PENSTOCK_QUEUED_MAX_REQUEST_BYTES=off, PENSTOCK_QUEUED_MAX_REQUESTS="30000").requests_max > 0
+    without_count = from_variables(PENSTOCK_QUEUED_MAX_REQUESTS=off)
+    assert without_count.requests_max <= 0
+    assert without_count.request_bytes_max > 0
+
+
+@pytest.mark.parametrize(("size", "count"), [("16M", 16 * MIB // 32), ("6M", 6 * MIB // 32), ("1G", GIB // 32)])
+def test_by_default_the_bytes_are_reached_before_the_count(size: str, count: int) -> None:
+    settings = from_variables(PENSTOCK_QUEUED_MAX_REQUEST_BYTES=size, PENSTOCK_MEMORY_LIMIT_MB="4096")
+    assert settings.requests_max == count
+
+
+def test_a_small_pool_still_holds_one_producers_window() -> None:
+    settings = from_variables(PENSTOCK_MAX_MESSAGE_SIZE="1K", PENSTOCK_QUEUED_MAX_REQUEST_BYTES="64K")
+    assert settings.requests_max == 20_000
+
+
+def test_a_request_may_not_be_bounded_below_the_largest_message() -> None:
+    with pytest.raises(ConfigurationError, match="is below maxMessageSize=5242880"):
+        from_variables(PENSTOCK_SOCKET_REQUEST_MAX_BYTES="1M")
+
+
+def test_the_rows_set_by_hand_must_fit_the_limit() -> None:
+    with pytest.raises(ConfigurationError, match=r"4,096\.0 MiB"):
+        from_variables(PENSTOCK_TAIL_CACHE_MB="4000")
+
+
+def test_a_group_too_small_for_penstock_is_refused_at_the_start() -> None:
+    tiny = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=48 * MIB, hostname="host-1")
+    with pytest.raises(ConfigurationError, match="memory budget does not fit"):
+        load(facts=tiny)
