@@ -106,6 +106,8 @@ class Client:
                 return body
             if kind == frames.PING:
                 self.socket.sendall(frames.pong())
+            elif kind == frames.ACTIVE_CONSUMER_CHANGE:
+                continue
             elif kind == frames.ERROR:
                 raise Refused(body.numbers[2], body.texts[3].decode())
             elif is_failure(kind, body):
@@ -133,7 +135,7 @@ class Client:
             return 0
 
     def receive(self, scan: Scan) -> None:
-        """Read what has come, let `scan` take the whole frames, answer a PING, and object to anything else."""
+        """Read what has come, let `scan` take the whole frames, answer a PING, object to what means trouble."""
         try:
             self.fill()
             while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
@@ -151,7 +153,7 @@ class Client:
             kind, body = decode_command(self.received, at)
             if kind == frames.PING:
                 self.socket.send(frames.pong())
-            else:
+            elif kind != frames.ACTIVE_CONSUMER_CHANGE:
                 raise UnexpectedFrame(f"a frame of type {kind} in the middle of a load: {body}")
 
     def fill(self) -> None:

@@ -130,11 +130,13 @@ class Story:
                 return
             self.compare(catalog)
             # The first burst is a single change: the waiting thread takes it at once, alone.
-            for size in [1] + [self.chance.randrange(1, 7) for _ in range(bursts)] if bursts else []:
+            for burst in range(bursts):
                 answers: list[PenstockError | None] = []
+                size = self.chance.randrange(1, 7) if burst else 1
                 for _ in range(size):
                     self.change(catalog)(answers.append)
-                loop.go.release()
+                if burst:
+                    loop.go.release()
                 self.settle(loop, answers, size)
             if fault == "kill":
                 self.disk.lose_power()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.checksum import seal
 from penstock.wire import codec
 from penstock.wire.connection import FrameReader
-from penstock.wire.events import AckRun, Command, Event, Flow, PublishRun, UnknownCommand
+from penstock.wire.events import AckRun, Command, Event, PublishRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,9 +78,16 @@ class Heard:
             self.rows += rows_of(event)
         elif isinstance(event, Command):
             self.rows.append((event.type, event.body.SerializeToString(deterministic=True)))
+        elif isinstance(event, AckRun):
+            self._add_ack(event)
         else:
-            assert isinstance(event, AckRun | Flow | UnknownCommand)
             self.rows.append((event,))
+
+    def _add_ack(self, ack: AckRun) -> None:
+        """Note its ids one by one: how many commands made a run depends on the read."""
+        same = (ack.consumer_id, ack.cumulative, ack.request_id, ack.validation_error, ack.txn)
+        ids = list(zip(ack.ledger_ids, ack.entry_ids, strict=True))
+        self.rows += [(*same, *ids[row], ack.ack_sets.get(row)) for row in range(len(ids))] or [same]
 
 
 def rows_of(run: PublishRun) -> list[tuple[Any, ...]]:

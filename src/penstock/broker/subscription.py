@@ -258,13 +258,13 @@ class Subscription:
         """Send rows of a batch to the ready consumers; returns the row after the last that was sent."""
         counts = batch.message_counts
         if len(ready) == 1:
-            entries, messages = take(counts, row, stop, ready[0].permits)
+            entries, messages = take(counts, row, stop, self._allowance(ready[0]))
             if entries:
                 self._send(ready[0], batch, row, row + entries, messages)
             row += entries
         else:
             window = None if counts is None else counts[row:stop]
-            permits = [c.permits for c in ready]
+            permits = [self._allowance(c) for c in ready]
             priorities = [c.priority_level for c in ready]
             shares, self._turn = share(
                 stop - row,
@@ -280,6 +280,12 @@ class Subscription:
         if row and batch.entry_ids[row - 1] >= self.read_entry_id:
             self.read_entry_id = batch.entry_ids[row - 1] + 1
         return row
+
+    def _allowance(self, consumer: Consumer) -> int:
+        """Messages this consumer may be sent now: what it asked for, short of its bound on unacknowledged ones."""
+        if self.kind != SHARED:
+            return consumer.permits
+        return min(consumer.permits, self.topic.broker.limits.unacked_per_consumer_max - consumer.unacked)
 
     def _send(self, consumer: Consumer, batch: Batch, start: int, stop: int, messages: int) -> None:
         ids = batch.entry_ids[start:stop]

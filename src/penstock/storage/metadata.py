@@ -12,8 +12,8 @@ What must hold:
   change is refused, and only a restart, which reads the file anew, leaves that state. A kernel that failed a sync may
   have dropped the pages and report success on the next try, so no sync is ever retried.
 - Checkpoints are asked for here, never left to SQLite, which would swallow their failed syncs.
-- Opening copies the write-ahead log into the main file and syncs it before anything is answered. Pages that an
-  earlier process wrote but failed to sync would otherwise be trusted because the page cache still shows them.
+- Opening trusts no page that an earlier process wrote but may have failed to sync: the write-ahead log is written
+  once more and synced, then copied into the main file and that synced, before anything is answered.
 - Opening also makes both files' names durable. SQLite tries that too, but ignores it when the sync fails.
 - Opening refuses a damaged file, with a sentence that says what is wrong, rather than serve a part of it.
 """
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import apsw
 
 from penstock.core.errors import MetadataFailed, PenstockError
-from penstock.storage.write_ahead import commits_written
+from penstock.storage.write_ahead import commits_written, make_durable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -178,6 +178,7 @@ def open_database(
     """
     db: apsw.Connection | None = None
     try:
+        make_durable(_write_ahead_log(path), files)
         commits = commits_written(_write_ahead_log(path), files)
         db = apsw.Connection(str(path), vfs=vfs)
         _configure(db, exclusive=exclusive)

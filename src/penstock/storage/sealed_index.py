@@ -147,22 +147,24 @@ class SealedIndex:
             if recent is not None and recent.first_entry <= entry_id <= recent.last_entry:
                 self._recent.move_to_end(ledger_id)
                 return recent
-            try:
-                found = self._find(ledger_id, entry_id)
-            except apsw.Error as error:
-                raise IndexDamaged(str(error)) from error
+            found = self._find(ledger_id, entry_id)
             if found is not None:
                 self._remember(found)
             return found
 
     def _find(self, ledger_id: int, entry_id: int) -> Stretch | None:
-        row = next(self._connection.execute(_SELECT_NEXT, (ledger_id, entry_id)), None)
-        if row is None:
-            return None
-        if row[2] > entry_id:
+        rows = self._ask(_SELECT_NEXT, (ledger_id, entry_id))
+        if rows and rows[0][2] > entry_id:
             # Perhaps only moved copies begin later, and an older, longer stretch holds the entry.
-            row = next(self._connection.execute(_SELECT_HOLDING, (ledger_id, entry_id, entry_id)), row)
-        return _stretch(row)
+            rows = self._ask(_SELECT_HOLDING, (ledger_id, entry_id, entry_id)) or rows
+        return _stretch(rows[0]) if rows else None
+
+    def _ask(self, statement: str, values: tuple[int, ...] = ()) -> list[Any]:
+        """Return the rows of a query."""
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except apsw.Error as error:
+            raise IndexDamaged(str(error)) from error
 
     def _remember(self, stretch: Stretch) -> None:
         self._forget(stretch.ledger_id)
@@ -185,33 +187,22 @@ class SealedIndex:
     def holds(self, segment_id: int) -> bool:
         """Say whether anything lives in a segment, by its stretches. Raises IndexDamaged."""
         with self._lock:
-            try:
-                return next(self._connection.execute(_SELECT_ANY, (segment_id,)), None) is not None
-            except apsw.Error as error:
-                raise IndexDamaged(str(error)) from error
+            return bool(self._ask(_SELECT_ANY, (segment_id,)))
 
     def of_segment(self, segment_id: int) -> list[Stretch]:
         """Return what still lives in a segment. Raises IndexDamaged."""
         with self._lock:
-            try:
-                return [_stretch(row) for row in self._connection.execute(_SELECT_SEGMENT, (segment_id,))]
-            except apsw.Error as error:
-                raise IndexDamaged(str(error)) from error
+            return [_stretch(row) for row in self._ask(_SELECT_SEGMENT, (segment_id,))]
 
     def ledgers(self) -> set[int]:
-        """Return the ledgers of which entries are retained."""
+        """Return the ledgers of which entries are retained. Raises IndexDamaged."""
         with self._lock:
-            return {ledger for (ledger,) in self._connection.execute("SELECT DISTINCT ledger FROM stretches")}
+            return {ledger_id for (ledger_id,) in self._ask(_SELECT_LEDGERS)}
 
     def damage(self, limit: int) -> list[Damage]:
-        """Return up to `limit` remembered damages."""
+        """Return up to `limit` remembered damages. Raises IndexDamaged."""
         with self._lock:
-            return [
-                Damage(*row)
-                for row in self._connection.execute(
-                    "SELECT segment, offset, bytes, ledger, entry, reason FROM damage ORDER BY 1, 2 LIMIT ?", (limit,)
-                )
-            ]
+            return [Damage(*row) for row in self._ask(_SELECT_DAMAGE, (limit,))]
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -228,7 +219,7 @@ class SealedIndex:
                     )
             except BaseException as error:
                 self.segments, self.last_entries, self._segments_digest, self._ledgers_digest = before
-                if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+                if isinstance(error, apsw.Error) and not isinstance(error, _DISK_ERRORS):
                     raise IndexDamaged(str(error)) from error
                 raise
 
@@ -244,7 +235,7 @@ class SealedIndex:
             self._store_last_entries(connection, last_entries)
 
     def trim(self, before: Mapping[int, int]) -> None:
-        """Forget what lies below the trim points: stretches wholly, or by half and more. Raises apsw.Error, IndexDamaged."""
+        """Forget what lies below trim points: stretches wholly, or by half and more. Raises apsw.Error, IndexDamaged."""
         freed: dict[int, int] = {}
         with self._change() as connection:
             for ledger_id, entry_id in before.items():
@@ -323,6 +314,10 @@ _SELECT_SEGMENT: Final = (
     "SELECT segment, ledger, first_entry, last_entry, crc, spans FROM stretches WHERE segment = ?"
     " ORDER BY ledger, first_entry"
 )
+_SELECT_LEDGERS: Final = "SELECT DISTINCT ledger FROM stretches"
+_SELECT_DAMAGE: Final = (
+    "SELECT segment, offset, bytes, ledger, entry, reason FROM damage ORDER BY segment, offset LIMIT ?"
+)
 _SELECT_ANY: Final = "SELECT 1 FROM stretches WHERE segment = ? LIMIT 1"
 _INSERT_STRETCH: Final = "INSERT INTO stretches VALUES (?, ?, ?, ?, ?, ?, ?)"
 _DELETE_STRETCH: Final = (
@@ -331,6 +326,10 @@ _DELETE_STRETCH: Final = (
 )
 _DELETE_BELOW: Final = "DELETE FROM stretches WHERE ledger = ? AND last_entry < ? RETURNING segment, bytes"
 _DELETE_LEDGER: Final = "DELETE FROM stretches WHERE ledger = ? RETURNING segment, bytes"
+
+# What SQLite raises when the disk is at fault, or full; anything else it raises about statements that were tried is the
+# fault of the file's content.
+_DISK_ERRORS: Final = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
 
 # A span and its integers, as CPython keeps them.
 _SPAN_BYTES_IN_MEMORY: Final = 240

@@ -128,7 +128,10 @@ class _VfsFile:
             self._sync_directory = None
 
     def xFileSize(self) -> int:  # noqa: N802
-        return self._file.size()
+        try:
+            return self._file.size()
+        except OSError as error:
+            raise _io_error(error, apsw.SQLITE_IOERR_FSTAT) from error
 
     def xClose(self) -> None:  # noqa: N802
         self._file.close()

@@ -14,10 +14,11 @@ Theory of operation
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final
 
 from penstock.wire import codec
-from penstock.wire.acks import ACK_START, FLOW_START, decode_ack, decode_flow
+from penstock.wire.acks import ACK_START, FLOW_START, decode_ack, decode_flow, take_alike
 from penstock.wire.errors import ProtocolError
 from penstock.wire.runs import SEND_START, decode_send, decode_sends
 
@@ -31,6 +32,7 @@ __all__ = ["LARGE_FRAME_BYTES", "FrameReader", "ProtocolError"]
 LARGE_FRAME_BYTES: Final = 64 * 1024
 
 _SIZE_BYTES: Final = 4
+_read_u32: Final = struct.Struct(">I").unpack_from
 
 
 class FrameReader:
@@ -105,35 +107,36 @@ class FrameReader:
         """Append the events of all whole frames in `view[:end]`; returns where the unfinished one begins."""
         pos = 0
         while end - pos >= _SIZE_BYTES:
-            if self._connected and bytes(view[pos + 8 : pos + 10]) == SEND_START:
+            start = bytes(view[pos + 8 : pos + 10]) if self._connected else b""
+            if start == SEND_START:
                 run, nbytes = decode_sends(view[pos:end], frame_bytes_max=self._frame_bytes_max, keep=keep)
                 if run is not None:
-                    pos += nbytes
                     events.append(run)
+                    pos += nbytes
                     continue
             stop = pos + _SIZE_BYTES + self._frame_size(view, pos)
             if stop > end:
                 break
-            events.append(self._event(view[pos:stop], keep))
+            frame = view[pos:stop]
+            command = _command_of(frame)
             pos = stop
+            if start == ACK_START and (acks := decode_ack(command)) is not None:
+                events.append(acks)
+                pos += take_alike(acks, frame, view[stop:end])
+            elif start == FLOW_START and (flow := decode_flow(command)) is not None:
+                events.append(flow)
+            else:
+                events.append(self._event(frame, codec.decode_command(command), keep))
         return pos
 
     def _frame_size(self, view: memoryview, pos: int) -> int:
         """What a frame announces, its own four bytes not counted."""
-        size = int.from_bytes(view[pos : pos + _SIZE_BYTES], "big")
+        size: int = _read_u32(view, pos)[0]
         if not _SIZE_BYTES <= size <= self._frame_bytes_max:
             raise ProtocolError(f"frame of {size} bytes: want {_SIZE_BYTES} to {self._frame_bytes_max}")
         return size
 
-    def _event(self, frame: memoryview, keep: bytearray | None) -> Event:
-        command_bytes = int.from_bytes(frame[4:8], "big")
-        if command_bytes > len(frame) - 8:
-            raise ProtocolError(f"command of {command_bytes} bytes in a frame of {len(frame) - 4}")
-        data = bytes(frame[8 : 8 + command_bytes])
-        event = self._frequent(data)
-        if event is not None:
-            return event
-        command = codec.decode_command(data)
+    def _event(self, frame: memoryview, command: codec.BaseCommand, keep: bytearray | None) -> Event:
         if not self._connected:
             if not command.HasField("type") or command.type != codec.BaseCommand.CONNECT:
                 raise ProtocolError("the first command must be CONNECT")
@@ -142,11 +145,9 @@ class FrameReader:
             return decode_send(frame, command, keep=keep)
         return codec.event_of(command)
 
-    def _frequent(self, data: bytes) -> Event | None:
-        """The event of a command that comes often and needs no protobuf; None otherwise."""
-        if not self._connected:
-            return None
-        start = data[:2]
-        if start == ACK_START:
-            return decode_ack(data)
-        return decode_flow(data) if start == FLOW_START else None
+
+def _command_of(frame: memoryview) -> bytes:
+    command_bytes: int = _read_u32(frame, 4)[0]
+    if command_bytes > len(frame) - 8:
+        raise ProtocolError(f"command of {command_bytes} bytes in a frame of {len(frame) - 4}")
+    return bytes(frame[8 : 8 + command_bytes])

@@ -48,7 +48,10 @@ class PublishRun:
 
 @dataclass(slots=True)
 class AckRun:
-    """One ACK command; row `i` of `ledger_ids` and `entry_ids` is its `i`-th message id.
+    """What one consumer acknowledges; row `i` of `ledger_ids` and `entry_ids` is the `i`-th message id.
+
+    Usually one ACK command. Commands that follow one another in a read and say the same of one more entry each are one
+    run, unless they wait for an answer.
 
     Attributes:
         consumer_id: who acknowledges.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protobuf's variable-length numbers, in the two ways that the hot path treats them.
 
-Why tables: a varint costs a step per seven bits. Ids that follow one another differ in their lowest bits, so a varint is
-taken in two parts, its first two bytes with 14 bits and the rest: the first is looked up, the second is nearly always
-the same as in the frame before.
+Why tables: a varint costs a step per seven bits. Ids that follow one another differ in their lowest bits. So a varint
+is taken in two parts, its first two bytes with 14 bits and the rest: the first is looked up, the second is nearly
+always the same as in the frame before.
 Where: the hand-written decoders and encoders of `runs` and `acks`.
 """
 
