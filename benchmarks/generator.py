@@ -2,125 +2,52 @@
 """The raw load generator: publishes and consumes as fast as a broker lets it, and checks every receipt.
 
 Why: the official client can't saturate a broker from Python. This one sends ready frames in large writes and counts
-what comes back by its length fields, at well under 1 µs an entry. Its own processor share is part of each result, and
+what comes back by its length fields, at about 1 µs an entry. Its own processor share is part of each result, and
 a load that it could not drive is void.
 Where: `run` starts it as a process of its own for each load; by hand:
 
     python -m benchmarks.generator publish --port 6650 --message-bytes 1024 --window 1000 --seconds 5
 
-Prints one line of JSON. Any receipt missing, twice or out of order, any error, any wrong byte ends it with status 1.
+Prints one line of JSON. Any receipt missing, twice or out of order, any error, any wrong byte in a sampled message ends
+it with status 1.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import select
 import selectors
 import sys
 import time
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from benchmarks import frames
 from benchmarks.client import Client
-from benchmarks.frames import Block, Shape
-from benchmarks.process import usage
+from benchmarks.frames import Block
+from benchmarks.measure import (
+    DRAIN_TIMEOUT_S,
+    LATENCY_PER_S,
+    NS_PER_S,
+    WARM_UP_RATIO,
+    Load,
+    Reading,
+    Result,
+    parse_load,
+    percentiles,
+)
 from benchmarks.scan import MessageScanner, ReceiptScanner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-# What comes before the measured part, as a share of it: queues fill, compilers compile, caches warm.
-WARM_UP_RATIO = 0.25
-# After the measured part every receipt still out must come, or the load has failed.
-DRAIN_TIMEOUT_S = 30.0
 # A tail consumer is never further behind: past this it would be catching up.
 TAIL_BYTES_MAX = 32 * 1024 * 1024
 # What a consumer asks for at once; it asks again, and acknowledges, when half of it has come.
 PERMITS = 100_000
-LATENCY_PER_S = 1_000
 # The last stretch before a send is due is spent polling: a sleeping process wakes some 60 µs late.
 POLL_NS = 150_000
-NS_PER_S = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What to drive against which broker."""
-
-    port: int
-    topic: str
-    shape: Shape
-    seconds: float = 3.0
-    producers: int = 1  # on each connection, each with a topic of its own
-    connections: int = 1
-    window: int = 1_000  # entries sent and not yet acknowledged, on each connection
-    subscriptions: int = 0
-    entries: int = 0  # for a backlog: how many
-    seed: int = 1
-    broker_pid: int | None = None
-    tls_ca: Path | None = None
-
-    def topics(self, connection: int) -> list[str]:
-        """Name the topics of one connection's producers; the first connection's first is `topic` itself."""
-        first = connection * self.producers
-        return [self.topic if not row else f"{self.topic}-{row}" for row in range(first, first + self.producers)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What the measured part of a load came to. Times are those of this process's clock."""
-
-    entries: float  # whole ones, unless a client chose how to cut its messages into batches
-    seconds: float
-    entries_per_s: float
-    messages_per_s: float
-    megabytes_per_s: float
-    generator_core_ratio: float  # processor time of this process, as a share of one core
-    broker_us_per_entry: float | None  # user and system time
-    checked: int  # entries whose receipt or bytes were checked over the whole load
-    latency_ms: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Clocks and a count at one moment."""
-
-    at_s: float
-    generator_cpu_s: float
-    broker_cpu_s: float | None
-    entries: float
-
-    @classmethod
-    def take(cls, load: Load, entries: float) -> Reading:
-        """Read them all now."""
-        broker = None if load.broker_pid is None else usage(load.broker_pid).cpu_s
-        return cls(time.monotonic(), time.process_time(), broker, entries)
-
-    def in_entries(self, load: Load) -> Reading:
-        """Take a count of messages for one of entries."""
-        return replace(self, entries=self.entries / load.shape.messages)
-
-    def until(self, end: Reading, load: Load, checked: int, latency_ms: dict[str, float] | None = None) -> Result:
-        """Describe what happened between this reading and a later one."""
-        elapsed, entries = end.at_s - self.at_s, end.entries - self.entries
-        broker_us = None
-        if self.broker_cpu_s is not None and end.broker_cpu_s is not None and entries:
-            broker_us = (end.broker_cpu_s - self.broker_cpu_s) * 1e6 / entries
-        return Result(
-            entries=entries,
-            seconds=elapsed,
-            entries_per_s=entries / elapsed,
-            messages_per_s=entries * load.shape.messages / elapsed,
-            megabytes_per_s=entries * load.shape.entry_bytes / elapsed / 1e6,
-            generator_core_ratio=(end.generator_cpu_s - self.generator_cpu_s) / elapsed,
-            broker_us_per_entry=broker_us,
-            checked=checked,
-            latency_ms=latency_ms or {},
-        )
 
 
 class Publisher:
@@ -380,12 +307,6 @@ def has_come(publisher: Publisher, timeout_s: float) -> bool:
     return bool(select.select([publisher.client], [], [], timeout_s)[0])
 
 
-def percentiles(ordered: Sequence[float]) -> dict[str, float]:
-    """Return the usual percentiles of ordered values."""
-    last = len(ordered) - 1
-    return {name: ordered[round(last * share)] for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
-
-
 MODES: dict[str, Callable[[Load], Result]] = {
     "publish": publish,
     "backlog": backlog,
@@ -395,43 +316,9 @@ MODES: dict[str, Callable[[Load], Result]] = {
 }
 
 
-def parse_load(argv: Sequence[str] | None = None) -> tuple[str, Load]:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="benchmarks.generator", description="Drive one load against one broker.")
-    parser.add_argument("mode", choices=MODES)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--topic", default=f"persistent://public/default/benchmark-{time.time_ns()}")
-    parser.add_argument("--message-bytes", type=int, default=1024)
-    parser.add_argument("--messages", type=int, default=1, help="messages in an entry (default: 1, no batch)")
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--producers", type=int, default=1, help="on each connection, interleaved entry by entry")
-    parser.add_argument("--connections", type=int, default=1)
-    parser.add_argument("--window", type=int, default=1_000, help="entries in flight on each connection")
-    parser.add_argument("--subscriptions", type=int, default=0, help="publish: idle ones; tail: consumers")
-    parser.add_argument("--entries", type=int, default=100_000, help="backlog, catch-up: how many")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pid", type=int, help="the broker's process, whose processor time is wanted")
-    parser.add_argument("--tls-ca", type=Path, help="speak TLS and trust this certificate")
-    given = parser.parse_args(argv)
-    return given.mode, Load(
-        port=given.port,
-        topic=given.topic,
-        shape=Shape(given.message_bytes, given.messages),
-        seconds=given.seconds,
-        producers=given.producers,
-        connections=given.connections,
-        window=given.window,
-        subscriptions=given.subscriptions,
-        entries=given.entries,
-        seed=given.seed,
-        broker_pid=given.pid,
-        tls_ca=given.tls_ca,
-    )
-
-
 def main() -> None:
     """Drive one load and print its result."""
-    mode, load = parse_load()
+    mode, load = parse_load(MODES)
     print(json.dumps(asdict(MODES[mode](load))))
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.process import Address, PeerError
-
 from penstock.testing.process import BrokerDidNotStart, BrokerProcess
 
 if TYPE_CHECKING:

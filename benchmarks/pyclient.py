@@ -22,8 +22,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pulsar
+
 from benchmarks.frames import spread
-from benchmarks.generator import (
+from benchmarks.measure import (
     DRAIN_TIMEOUT_S,
     LATENCY_PER_S,
     NS_PER_S,
@@ -246,7 +247,7 @@ MODES: dict[str, Callable[[Load], Result]] = {
 
 def main() -> None:
     """Drive one load and print its result."""
-    mode, load = parse_load()
+    mode, load = parse_load(MODES)
     print(json.dumps(asdict(MODES[mode](load))), flush=True)
     # The client's threads may outlive its close(), and an orderly exit then aborts in their destructor ("terminate
     # called without an active exception", client 3.13): leave without destructors.

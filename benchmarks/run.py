@@ -39,6 +39,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 SETTLE_S = 3.0
 # Busier than this, a process may be what limits a load. If the broker is so too, the load measured the broker.
 CORE_RATIO_MAX = 0.85
+# Others at work flatter whichever broker needs fewer cores.
+BUSY_LOAD_MAX = 0.5
 POOL_OFF_ENVIRONMENT = {"PENSTOCK_QUEUED_MAX_REQUEST_BYTES": "-1"}
 
 
@@ -46,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, report, and return the exit status."""
     options = parse(argv)
     plans = chosen(options)
+    busy = os.getloadavg()[0]
+    if busy > BUSY_LOAD_MAX:
+        print(f"bench: the machine is busy (load average {busy:.1f}); the figures mean little", file=sys.stderr)
     try:
         samples = [sample for row in range(options.rounds) for sample in one_round(options, plans, row)]
     except PeerError as error:
@@ -54,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = summarize(samples)
     table = markdown(rows)
     print(f"\n{table}")
-    write(options, samples, table)
+    write(options, samples, table, busy)
     failed = [sample for sample in samples if sample.void and sample.figure == "failed"]
     missed = [row for row in rows if row.verdict == "missed"] if not options.quick else []
     return 1 if failed or missed else 0
@@ -172,13 +177,14 @@ def failed(plan: Plan, subject: Subject, failure: LoadFailed) -> Sample:
     return Sample(plan.name, subject.name, "failed", 1, str(failure))
 
 
-def write(options: argparse.Namespace, samples: Sequence[Sample], table: str) -> None:
+def write(options: argparse.Namespace, samples: Sequence[Sample], table: str, busy: float) -> None:
     """Leave the table and every sample in the results folder."""
     options.results.mkdir(exist_ok=True)
     about = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.release()}",
+        "load average before": busy,
         "pure": os.environ.get("PENSTOCK_PURE") == "1",
         **{name: value for name, value in vars(options).items() if not isinstance(value, Path)},
     }

@@ -119,8 +119,8 @@ class Flood:
         figures["peak pool"] = f"{mib(seen.pool_used_bytes_max)} (ceiling {mib(CEILING_BYTES)})"
         figures["peak memory"] = f"{mib(self.rss_bytes_max)}, {mib(grown_bytes)} above the idle broker"
         figures["muted"] = (
-            f"up to {seen.muted_max} of {CONNECTIONS} connections at once; "
-            f"nobody could be read for {seen.latest.get('MemoryPoolDepletedTimeTotal', 0) / 1000:,.1f} s"
+            f"{seen.depleted_s:,.1f} s without memory to read anybody (MemoryPoolAvgDepletedPercent up to "
+            f"{seen.depleted_percent_max:.0f}), up to {seen.muted_max} connections at once"
         )
         report.check(
             receipts.handled == self.total and not receipts.wrong,
@@ -130,7 +130,7 @@ class Flood:
         report.check(
             0 < seen.pool_used_bytes_max <= CEILING_BYTES,
             "the pool stayed under its ceiling",
-            f"{seen.pool_used_bytes_max:,} <= {CEILING_BYTES:,} bytes, in {seen.looks} looks",
+            f"{seen.pool_used_bytes_max:,} <= {CEILING_BYTES:,} bytes, by {seen.looks} looks and the broker's own mark",
         )
         report.check(
             0 < grown_bytes <= POOL_BYTES + OVERHEAD_BYTES,

@@ -8,7 +8,6 @@ Where: the main process keeps one `Observer` for each act and looks several time
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,15 +59,19 @@ class Observer:
     looks: int = 0
     pool_used_bytes_max: int = 0
     muted_max: int = 0
-    started_s: float = field(default_factory=time.monotonic)
+    depleted_percent_max: float = 0.0
 
     def look(self) -> None:
         """Read the metrics once more. A page that does not come in time is only missed."""
         with suppress(OSError, HTTPException):
             self.latest = scrape(self.broker.admin_url)
             self.looks += 1
-            self.pool_used_bytes_max = max(self.pool_used_bytes_max, self.pool_used_bytes)
+            # Between two looks the pool may have been fuller; the broker keeps its own highest mark.
+            highest_bytes = int(self.latest.get("penstock_request_memory_used_max_bytes", 0))
+            self.pool_used_bytes_max = max(self.pool_used_bytes_max, self.pool_used_bytes, highest_bytes)
             self.muted_max = max(self.muted_max, self.muted)
+            percent = self.latest.get("MemoryPoolAvgDepletedPercent", 0.0)
+            self.depleted_percent_max = max(self.depleted_percent_max, percent)
 
     @property
     def pool_used_bytes(self) -> int:
@@ -77,8 +80,13 @@ class Observer:
 
     @property
     def muted(self) -> int:
-        """Connections that are not being read now."""
-        return int(self.latest.get("penstock_connections_muted", 0))
+        """Connections that are not read now, because they wait for request memory."""
+        return int(self.latest.get("penstock_request_memory_waiters", 0))
+
+    @property
+    def depleted_s(self) -> float:
+        """How long in total nobody could be read for lack of memory: MemoryPoolDepletedTimeTotal."""
+        return self.latest.get("MemoryPoolDepletedTimeTotal", 0.0) / 1000
 
     @property
     def rss_bytes(self) -> int:

@@ -73,7 +73,7 @@ class Replay:
         """Give the word, and draw until all is done, or nothing more will come."""
         self.board.act = Act.BEGIN
         self.begun_s = time.monotonic()
-        while not self.complete and crew.first_gone() is None and self.age_s < self.duration_s + PATIENCE_S:
+        while not self.complete and not self.hopeless(crew):
             self.observer.look()
             if self.killed is None and self.done_by(DESKS) * 2 >= self.total:
                 self.kill_a_desk(crew)
@@ -83,6 +83,11 @@ class Replay:
         self.draw()
         time.sleep(QUIET_S)
         self.observer.look()
+
+    def hopeless(self, crew: Crew) -> bool:
+        """Whether going on would prove nothing: a fault was seen, somebody is gone, or it has taken too long."""
+        wrong = any(track.wrong for track in self.board.tracks.values())
+        return wrong or crew.first_gone() is not None or self.age_s > self.duration_s + PATIENCE_S
 
     def kill_a_desk(self, crew: Crew) -> None:
         """Kill the busier desk while it handles flights, and wait for the other to handle some of its airlines."""
@@ -95,6 +100,7 @@ class Replay:
         self.handed_over = [index for index, number in enumerate(tracks[killed].next) if number]
         if wait_until(lambda: any(tracks[survivor].next[index] for index in self.handed_over), TAKEOVER_TIMEOUT_S):
             self.takeover_s = time.monotonic() - killed_s
+        self.screen.say(f"{killed} killed while it handled {len(self.handed_over)} airlines; {survivor} takes over")
 
     # ------------------------------------------------------------------------------------------------- what is known
 
@@ -148,14 +154,14 @@ class Replay:
         )
         report.check(
             audited.handled == total and not audited.wrong,
-            "the audit read every flight as it was sent, once, each aircraft's in order",
+            "the audit read every flight as sent, once, every aircraft's in order",
             f"{audited.handled:,} of {total:,}",
         )
         shares = [tracks[name].handled for name in WORKERS]
         report.check(
             sum(shares) == total and not any(tracks[name].wrong for name in WORKERS) and all(shares),
-            "the workers got every flight as it was sent, once between them",
-            f"{' + '.join(f'{share:,}' for share in shares)}; Shared promises no order",
+            "the workers got every flight as sent, once between them",
+            f"{' + '.join(f'{share:,}' for share in shares)} (in what order, Shared does not promise)",
         )
         self.judge_desks()
 
@@ -167,13 +173,13 @@ class Replay:
         wrong = sum(self.board.tracks[name].wrong for name in DESKS)
         report.check(
             all(whole for whole, _ in ledger) and not wrong,
-            "the desks handled every flight as it was sent, each aircraft's in order, across the kill",
-            f"{self.done_by(DESKS):,} of {total:,}; {again:,} seen again at the takeover, none elsewhere",
+            "the desks got every flight as sent, every aircraft's in order, across the kill",
+            f"{self.done_by(DESKS):,} of {total:,}, {again:,} seen again at the takeover and none elsewhere",
         )
         report.check(
             self.takeover_s is not None,
             f"{self.killed or 'a desk'} was killed at work and the other took over",
-            "" if self.takeover_s is None else f"{len(self.handed_over)} airlines; {self.takeover_s * 1000:,.0f} ms",
+            "" if self.takeover_s is None else f"{len(self.handed_over)} airlines, {self.takeover_s * 1000:,.0f} ms",
         )
 
     def handled_by_desks(self, index: int) -> tuple[bool, int]:
@@ -213,5 +219,5 @@ class Replay:
             f"up to {publisher.BATCH_DELAY_MS} ms of it the client's batching"
         )
         figures["end to end"] = quantiles(end_to_end.quantile_ms(0.5), end_to_end.quantile_ms(0.99))
-        figures["peak pool"] = mib(self.observer.pool_used_bytes_max)
+        figures["peak pool"] = f"{mib(self.observer.pool_used_bytes_max)}, muted for {self.observer.depleted_s:.1f} s"
         figures["peak memory"] = f"{mib(self.observer.rss_bytes_max)} (the broker's process)"

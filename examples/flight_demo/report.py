@@ -52,13 +52,13 @@ class Report:
         console.rule(f"[bold]{self.title}", align="left")
         figures = Table.grid(padding=(0, 2))
         for name, value in self.figures.items():
-            figures.add_row(Text(name, style="dim"), value)
+            figures.add_row(Text(name, style="dim"), Text(value))
         checks = Table.grid(padding=(0, 1))
         for check in self.checks:
             mark = Text("✓", "bold green") if check.passed else Text("✗", "bold red")
-            checks.add_row(mark, check.claim, Text(check.detail, style="dim"))
+            checks.add_row(mark, Text.assemble(check.claim, (f": {check.detail}" if check.detail else "", "dim")))
         console.print(Padding(figures, (1, 2)))
-        console.print(Padding(checks, (0, 2)))
+        console.print(Padding(checks, (0, 2)), highlight=False)
         for fault in self.faults:
             console.print(Padding(Text(fault, "red"), (0, 4)))
 

@@ -42,8 +42,8 @@ class Screen:
         self._plain_due_s = 0.0
 
     def say(self, line: str) -> None:
-        """Print a line that stays."""
-        self.console.print(line)
+        """Print a line that stays, above what is drawn."""
+        self.console.print(line, highlight=False)
 
     def show(self, title: str, rows: Sequence[Row], footer: str) -> None:
         """Draw the present state."""
@@ -70,7 +70,7 @@ def _panel(title: str, rows: Sequence[Row], footer: str) -> Panel:
     table = Table.grid(padding=(0, 2))
     for row in rows:
         bar = ProgressBar(total=max(row.total, 1), completed=row.done, width=BAR_COLUMNS)
-        table.add_row(row.who, bar, f"{row.done:>9,}", row.remark)
+        table.add_row(row.who, bar, f"{row.done:>11,}", row.remark)
     table.add_row()
     inner = Table.grid()
     inner.add_row(table)

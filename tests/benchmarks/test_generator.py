@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.frames import LAP, Block, Shape
-from benchmarks.loads import PLANS, QUICK, TARGETS
-from benchmarks.scan import MessageScanner, ReceiptScanner, UnexpectedFrame
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import frames
+from benchmarks.frames import LAP, Block, Shape
+from benchmarks.loads import PLANS, QUICK, TARGETS
+from benchmarks.scan import MessageScanner, ReceiptScanner, UnexpectedFrame
 from penstock.wire import pulsar_pb2 as pb
 
 REPOSITORY = Path(__file__).parents[2]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from benchmarks.loads import P50, RATE
 from benchmarks.report import PEER, PENSTOCK, Sample, markdown, summarize
 

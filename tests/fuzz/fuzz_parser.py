@@ -25,8 +25,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from penstock.wire import runs  # noqa: E402 - the path above comes first when this file is run
-from penstock.wire.connection import ProtocolError  # noqa: E402
+from penstock.wire.connection import ProtocolError  # noqa: E402 - the path above comes first when this file is run
+from penstock.wire.layouts import LAYOUTS  # noqa: E402
 from tests.wire.frames import Feeder  # noqa: E402
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ MUTATIONS: Final[tuple[Callable[[random.Random, bytearray], None], ...]] = (
 
 def allocated_blocks() -> int:
     """Memory blocks in use, without what the parser keeps on purpose."""
-    for layout in runs._LAYOUTS.values():  # noqa: SLF001
+    for layout in LAYOUTS.values():
         layout.prefixes.clear()
         layout.highs.clear()
     gc.collect()

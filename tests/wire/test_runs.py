@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
-from penstock.wire import codec, runs
+from penstock.wire import codec
 from penstock.wire.runs import JOIN_BYTES_MAX, encode_messages, encode_receipts
 from tests.wire.frames import entry_body, hear, send
 from tests.wire.strategies import EDGES, uint64s
@@ -151,15 +151,6 @@ def test_a_sequence_that_grows_into_a_longer_encoding_is_read_on(edge: int) -> N
     sequence_ids = range(edge - 1, edge + 2)
     rows = hear([b"".join(send(3, sequence_id) for sequence_id in sequence_ids for _ in range(2))])
     assert [row[1] for row in rows] == [sequence_id for sequence_id in sequence_ids for _ in range(2)]
-
-
-def test_what_was_learnt_stays_bounded() -> None:
-    layout = runs._Layout(2, 3)  # noqa: SLF001 - the tables are shared by all connections, their size is a promise
-    for seed in range(3 * runs.LEARNT_MAX):
-        producer_id, sequence_id = 128 + seed, 16_384 * (1 + seed % 100)
-        assert layout.learn(memoryview(send(producer_id, sequence_id)), producer_id, sequence_id)
-        assert len(layout.prefixes) <= runs.LEARNT_MAX
-    assert len(layout.highs) == 100
 
 
 def test_a_corrupt_row_between_sound_ones_is_told_and_the_others_are_kept() -> None:

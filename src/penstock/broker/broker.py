@@ -23,6 +23,7 @@ from penstock.governance.muting import MuteReason
 from penstock.storage.catalog import CursorSave, StoredCursor, SubscriptionRecord
 from penstock.storage.journal import AppendRun
 from penstock.wire import metadata
+from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     import asyncio
@@ -273,7 +274,7 @@ class Broker:
         while low < high:
             middle = (low + high) // 2
             entry = await self.read_entry(topic, middle)
-            if entry is None or metadata.publish_time(entry) < wall_ms:
+            if entry is None or _publish_time(entry) < wall_ms:
                 low = middle + 1
             else:
                 high = middle
@@ -325,6 +326,13 @@ class Broker:
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
         self._readers.shutdown(wait=True)
+
+
+def _publish_time(entry: bytes) -> int:
+    try:
+        return metadata.publish_time(entry)
+    except ProtocolError:
+        return 0  # What says nothing of its time was published before everything that does.
 
 
 def _stored_form(cursor: Cursor) -> StoredCursor:

@@ -11,6 +11,7 @@ Every request is answered exactly once: by its handler, or with the error that t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -32,6 +33,7 @@ from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST, LATEST
 from penstock.storage.cursor import Cursor
 from penstock.wire import codec, metadata
+from penstock.wire.errors import ProtocolError
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
 
 if TYPE_CHECKING:
@@ -497,8 +499,8 @@ class Session:
         if last >= topic.first_entry_id and topic.persistent:
             entry = await self.broker.read_entry(topic, last)
             if entry is not None:
-                size = metadata.batch_size(entry)
-                batch_index = -1 if size is None else size - 1
+                with contextlib.suppress(ProtocolError):  # an entry without readable metadata is no batch
+                    batch_index = (metadata.batch_size(entry) or 0) - 1
         self.reply(
             codec.last_message_id(
                 body.request_id,

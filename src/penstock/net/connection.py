@@ -12,46 +12,52 @@ Theory of operation
               (publish runs on their way to the disk) stays charged until `release`.
     Writing.  `write` queues buffers; one flush a turn sends them with one gathered system call.
     Muting.   A set of reasons; not empty means that the socket is not watched for reading. An unfinished TLS handshake
-              reads no frame and asks for no memory, so it is never muted (KIP-72, "Request throttling").
-    TLS.      An `SSLObject` over two memory BIOs. Plaintext is taken only as far as granted, ciphertext is read at most
-              one record beyond that, so what TLS holds per connection is bounded. Outbound bytes are encrypted in small
-              steps just before they are sent, so they are accounted as plaintext until then.
+              reads no frame and asks for no memory, so it is never muted (KIP-72, "Request throttling"). Without memory
+              we look at what is next: commands that are carried out at once leave nothing behind, so they are read all
+              the same, up to the first publish. A consumer is not muted because publishers flood.
+    TLS.      See `tls`. Outbound bytes are accounted as plaintext until the socket has taken the last of them.
+    Closing.  Whatever can be large is let go at once, not when the garbage collector finds the cycle of connection and
+              session: a thousand unfinished frames of 5 MiB would not wait for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import socket
 import ssl
 from collections import deque
-from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.units import KIB, MIB
 from penstock.governance.muting import MuteReason, MuteReasons
+from penstock.net.gather import send_queued
+from penstock.net.tls import TLS_PLAIN_BYTES, TlsLayer
 from penstock.wire.connection import FrameReader, ProtocolError
 from penstock.wire.events import PublishRun
+from penstock.wire.layouts import SEND_START
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
     from penstock.governance.memory_pool import Lease
+    from penstock.net.gather import Buffer
     from penstock.net.listener import Connections
     from penstock.wire.events import Event
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+log = logging.getLogger(__name__)
 
 # One read fills at most this much. Larger reads make longer runs and fewer disk writes.
 ARENA_BYTES: Final = 512 * KIB
 # Unsent bytes of one connection at which dispatch to it stops, and below which it goes on.
 OUTBOUND_BYTES_MAX: Final = 1 * MIB
 OUTBOUND_BYTES_MIN: Final = 64 * KIB
-# sendmsg takes at most IOV_MAX (1024 on Linux) buffers.
-IOVECS_MAX: Final = 1024
-# A TLS record holds at most 16 KiB of plaintext and some overhead.
-TLS_RECORD_BYTES: Final = 16 * KIB + 512
-TLS_READ_BYTES: Final = 64 * KIB
-TLS_WRITE_BYTES: Final = 256 * KIB
+# How far we look for commands that need no memory; under TLS what was looked at must be kept, so: one record.
+PEEK_BYTES: Final = TLS_PLAIN_BYTES
+# A TLS handshake begins like this, and no frame does that is not far too large.
+TLS_START: Final = b"\x16\x03"
+# The reader of a connection that reads no more.
+_NO_FRAMES: Final = FrameReader(frame_bytes_max=0)
 
 
 class Handler(Protocol):
@@ -114,7 +120,7 @@ class Connection:
         self._closing_reason: str | None = None
         self._stalled = False  # unsent bytes passed the share, `drained` is owed
         self._open = True
-        self._tls = _Tls(tls) if tls is not None else None
+        self._tls = TlsLayer(tls, sock) if tls is not None else None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -146,8 +152,12 @@ class Connection:
         self.out_bytes = 0
         self._queue.clear()
         self._sock.close()
+        self._reader = _NO_FRAMES
+        self._tls = None
         self._shared.gone(self)
-        self.handler.closed(reason)
+        handler = self.handler
+        del self.handler
+        handler.closed(reason)
 
     def close_after_flush(self, reason: str) -> None:
         """Send what is queued, then close. Nothing more is read."""
@@ -155,6 +165,9 @@ class Connection:
             return
         self._closing_reason = reason
         self._loop.remove_reader(self._fd)
+        self._reader = _NO_FRAMES
+        self._memory.forget(self.id, self._clock.monotonic_ns())
+        self._shared.wake()
         self._flush()
 
     # -- muting -------------------------------------------------------------------------------------------------------
@@ -186,43 +199,46 @@ class Connection:
     def _on_readable(self) -> None:
         if not self._open or self.muted or self._closing_reason is not None:
             return
-        if self._tls is not None and not self._tls.established:
-            self._handshake()
-            return
+        try:
+            if self._tls is not None and not self._tls.established:
+                self._handshake()
+            else:
+                self._read()
+        except Exception:
+            # Our own fault, and whatever was half done belongs to this connection: it ends, the others go on.
+            log.exception("connection %s failed", self.peer)
+            self.close("internal error; the broker's log has it")
+
+    def _read(self) -> None:
         reader = self._reader
         granted = self._memory.grant(self.id, ARENA_BYTES, reader.missing_bytes, self._clock.monotonic_ns())
         if granted == 0:
-            self.mute(MuteReason.REQUEST_MEMORY)
+            if reader.held_bytes or not self._read_commands():
+                self.mute(MuteReason.REQUEST_MEMORY)
             return
         try:
-            buffers = _clip(reader.buffers(self._arena), granted)
-            nbytes = self._receive(buffers, granted)
-        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
+            nbytes = self._receive(_clip(reader.buffers(self._arena), granted))
+        except (BlockingIOError, InterruptedError):
             self._settle(0, 0, 0)
-            return
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             self.close(_plain_reason(error))
-            return
-        if nbytes == 0:
-            self.close("closed by the client")
-            return
-        self._on_bytes(nbytes)
+        else:
+            if nbytes == 0:
+                self.close("closed by the client")
+            else:
+                self._on_bytes(nbytes)
+                self._read_on()
 
-    def _receive(self, buffers: list[memoryview], granted: int) -> int:
+    def _receive(self, buffers: list[memoryview]) -> int:
         if self._tls is not None:
-            return self._tls.receive(self._sock, buffers, granted)
+            return self._tls.receive(buffers)
         if len(buffers) == 1:
             return self._sock.recv_into(buffers[0])
         return self._sock.recvmsg_into(buffers)[0]
 
     def _on_bytes(self, nbytes: int) -> None:
-        self.bytes_in += nbytes
-        self.read_count += 1
-        try:
-            events = self._reader.received(self._arena, nbytes)
-        except ProtocolError as error:
-            self._settle(nbytes, 0, 0)
-            self.close(f"protocol error: {error}")
+        events = self._events(nbytes)
+        if events is None:
             return
         pending_bytes = pending_requests = 0
         for event in events:
@@ -232,8 +248,63 @@ class Connection:
         lease = self._settle(nbytes, pending_bytes, pending_requests)
         if events:
             self.handler.received(events, lease)
-        if self._tls is not None and self._tls.pending() and self._open:
-            # Decrypted bytes wait inside; the socket may never become readable for them (KIP-72, hasBytesBuffered).
+
+    def _events(self, nbytes: int) -> list[Event] | None:
+        """What the bytes that just came mean; None if they mean nothing, and the connection is closed."""
+        self.bytes_in += nbytes
+        self.read_count += 1
+        try:
+            return self._reader.received(self._arena, nbytes)
+        except ProtocolError as error:
+            if self.read_count == 1 and self._tls is None and bytes(self._arena[:2]) == TLS_START:
+                self.close("the client speaks TLS, and this is the port for clients without; see brokerServicePortTls")
+            else:
+                self.close(f"protocol error: {error}")
+            return None
+
+    def _read_commands(self) -> bool:
+        """Without memory, carry out the commands before the next publish; False: that comes first, or nothing whole.
+
+        Called at the boundary of two frames. Whole commands are read into the arena and leave nothing behind, so they
+        need no grant. True puts us out of the queue for memory: we are no reader in need.
+        """
+        try:
+            nbytes = self._peek(self._arena[:PEEK_BYTES])
+        except (BlockingIOError, InterruptedError):
+            return self._needs_no_memory()
+        except OSError as error:
+            self.close(_plain_reason(error))
+            return True
+        if nbytes == 0:
+            self.close("closed by the client")
+            return True
+        commands_bytes = _commands_bytes(self._arena[:nbytes])
+        if commands_bytes == 0:
+            return False
+        self._receive([self._arena[:commands_bytes]])
+        events = self._events(commands_bytes)
+        if events is not None:
+            if any(type(event) is PublishRun for event in events):
+                self.close("protocol error: a SEND that does not begin with its type")
+                return True
+            self.handler.received(events, None)
+        return self._needs_no_memory()
+
+    def _peek(self, buffer: memoryview) -> int:
+        if self._tls is not None:
+            return self._tls.peek(buffer)
+        return self._sock.recv_into(buffer, len(buffer), socket.MSG_PEEK)
+
+    def _needs_no_memory(self) -> bool:
+        if self._open:
+            self._memory.pause(self.id, self._clock.monotonic_ns())
+            self._shared.wake()
+            self._read_on()
+        return True
+
+    def _read_on(self) -> None:
+        """Decrypted bytes may wait inside; the socket may never become readable for them (KIP-72, hasBytesBuffered)."""
+        if self._tls is not None and self._tls.pending():
             self._loop.call_soon(self._on_readable)
 
     def _settle(self, read_bytes: int, pending_bytes: int, pending_requests: int) -> Lease | None:
@@ -245,15 +316,18 @@ class Connection:
         return lease
 
     def _handshake(self) -> None:
-        assert self._tls is not None
+        tls = self._tls
+        assert tls is not None
         try:
-            self._tls.handshake(self._sock)
-        except (OSError, ssl.SSLError) as error:
+            tls.handshake()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                tls.send(self._queue)  # the alert that tells the client why
             self.close(f"TLS handshake failed: {_plain_reason(error)}")
             return
         self._flush()
-        if self._tls.established and self._tls.pending():
-            self._loop.call_soon(self._on_readable)
+        if tls.established:
+            self._read_on()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -291,7 +365,7 @@ class Connection:
                 self._send_some()
         except (BlockingIOError, InterruptedError):
             pass
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             self.close(_plain_reason(error))
             return
         self._after_flush()
@@ -319,12 +393,9 @@ class Connection:
     def _send_some(self) -> None:
         """One system call's worth; raises BlockingIOError when the socket takes no more."""
         if self._tls is not None:
-            self._account_sent(self._tls.send(self._sock, self._queue))
+            self._account_sent(self._tls.send(self._queue))
             return
-        queue = self._queue
-        sent = self._sock.send(queue[0]) if len(queue) == 1 else self._sock.sendmsg(list(islice(queue, IOVECS_MAX)))
-        _drop_sent(queue, sent)
-        self._account_sent(sent)
+        self._account_sent(send_queued(self._sock, self._queue))
 
     def _account_sent(self, nbytes: int) -> None:
         if nbytes == 0:
@@ -336,98 +407,15 @@ class Connection:
             self._outbound.busy -= 1
 
 
-class _Tls:
-    """The TLS half of a connection: an SSLObject between two memory BIOs, bounded on both sides."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._ciphertext: memoryview | None = None  # encrypted, not yet taken by the socket
-        self._plain_bytes = 0  # what it was before encryption; counted as sent when the last of it is
-        self.established = False
-
-    def pending(self) -> int:
-        """Bytes that wait inside TLS: decrypted ones, and ciphertext not yet looked at."""
-        return self._ssl.pending() or self._incoming.pending
-
-    def has_output(self) -> bool:
-        """Whether encrypted bytes wait for the socket."""
-        return self._ciphertext is not None or self._outgoing.pending > 0
-
-    def handshake(self, sock: socket.socket) -> None:
-        """Take one step of the handshake; raises on failure."""
-        with contextlib.suppress(BlockingIOError):
-            data = sock.recv(TLS_READ_BYTES)
-            if not data:
-                raise ConnectionResetError("closed by the client")
-            self._incoming.write(data)
-        with contextlib.suppress(ssl.SSLWantReadError):
-            self._ssl.do_handshake()
-            self.established = True
-
-    def receive(self, sock: socket.socket, buffers: list[memoryview], granted: int) -> int:
-        """Decrypt at most `granted` bytes into the buffers; 0 means that the client closed."""
-        total = self._decrypt(buffers)
-        if total < 0:
-            return 0
-        room = sum(map(len, buffers))
-        if total < room:
-            try:
-                data = sock.recv(min(TLS_READ_BYTES, granted - total + TLS_RECORD_BYTES))
-            except BlockingIOError:
-                if total == 0:
-                    raise
-                return total
-            if not data:
-                return total
-            self._incoming.write(data)
-            more = self._decrypt(_skip(buffers, total))
-            total += max(more, 0)
-            if more < 0 and total == 0:
-                return 0
-        if total == 0:
-            raise ssl.SSLWantReadError
-        return total
-
-    def _decrypt(self, buffers: list[memoryview]) -> int:
-        """Fill the buffers as far as whole records allow; -1 when the peer said goodbye and nothing came before."""
-        total = 0
-        for buffer in buffers:
-            filled = 0
-            while filled < len(buffer):
-                try:
-                    # With a buffer to fill, `read` returns how many bytes it put there; the stubs know the other form.
-                    count: int = self._ssl.read(len(buffer) - filled, buffer[filled:])  # type: ignore[assignment]
-                except ssl.SSLWantReadError:
-                    return total
-                except ssl.SSLZeroReturnError:
-                    count = 0
-                if count == 0:
-                    return total or -1
-                filled += count
-                total += count
-        return total
-
-    def send(self, sock: socket.socket, queue: deque[Buffer]) -> int:
-        """Encrypt and send one step; returns the plaintext bytes whose last ciphertext byte the socket has taken."""
-        if self._ciphertext is None:
-            if self.established:
-                self._encrypt(queue)
-            self._ciphertext = memoryview(self._outgoing.read())
-        if self._ciphertext:
-            self._ciphertext = self._ciphertext[sock.send(self._ciphertext) :]
-        if self._ciphertext:
-            return 0
-        self._ciphertext = None
-        plain, self._plain_bytes = self._plain_bytes, 0
-        return plain
-
-    def _encrypt(self, queue: deque[Buffer]) -> None:
-        while queue and self._plain_bytes < TLS_WRITE_BYTES:
-            taken = self._ssl.write(memoryview(queue[0])[: TLS_WRITE_BYTES - self._plain_bytes])
-            self._plain_bytes += taken
-            _drop_sent(queue, taken)
+def _commands_bytes(view: memoryview) -> int:
+    """How long the whole frames at its front are, up to the first that is a SEND. Says nothing about their validity."""
+    pos = 0
+    while True:
+        stop = pos + 4 + int.from_bytes(view[pos : pos + 4], "big")
+        # Ten bytes tell the type; a command without any is invalid, and shorter.
+        if len(view) < pos + 10 or stop > len(view) or bytes(view[pos + 8 : pos + 10]) == SEND_START:
+            return pos
+        pos = stop
 
 
 def _clip(buffers: list[memoryview], nbytes: int) -> list[memoryview]:
@@ -438,27 +426,6 @@ def _clip(buffers: list[memoryview], nbytes: int) -> list[memoryview]:
     if len(buffers) == 1:
         return buffers
     return [first, buffers[1][: nbytes - len(first)]]
-
-
-def _skip(buffers: list[memoryview], nbytes: int) -> list[memoryview]:
-    """The buffers behind their first `nbytes` bytes."""
-    rest = []
-    for buffer in buffers:
-        if nbytes < len(buffer):
-            rest.append(buffer[nbytes:])
-        nbytes = max(0, nbytes - len(buffer))
-    return rest
-
-
-def _drop_sent(queue: deque[Buffer], nbytes: int) -> None:
-    """Remove the first `nbytes` bytes of the queued buffers."""
-    while nbytes:
-        head = queue[0]
-        if nbytes < len(head):
-            queue[0] = memoryview(head)[nbytes:]
-            return
-        nbytes -= len(head)
-        queue.popleft()
 
 
 def _peer_name(sock: socket.socket) -> str:
@@ -472,4 +439,6 @@ def _peer_name(sock: socket.socket) -> str:
 def _plain_reason(error: Exception) -> str:
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return "connection reset by the client"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
     return str(error) or type(error).__name__

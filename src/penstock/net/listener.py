@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,10 @@ BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 64
 # Out of descriptors: wait this long before accepting again, clients stay in the backlog meanwhile.
 ACCEPT_PAUSE_S: Final = 0.2
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# Descriptors that connections leave to segments, the catalog and the admin port: a log that cannot open its next
+# segment is worse than a client that waits.
+RESERVED_DESCRIPTORS: Final = 128
 
 
 class Connections:
@@ -119,6 +124,7 @@ class Listener:
         self._new_handler = new_handler
         self._tls = tls
         self._loop = connections.loop
+        self._pausing = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -145,22 +151,29 @@ class Listener:
             self._sock.close()
 
     def _on_acceptable(self) -> None:
+        descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_DESCRIPTORS
         for _ in range(ACCEPTS_PER_TURN):
+            if len(self._connections) >= descriptors_max:
+                self._pause("the limit of open files leaves no more for connections")
+                return
             try:
                 sock, _address = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
             except OSError as error:
-                self._pause(error)
+                if error.errno not in OUT_OF_RESOURCES:
+                    raise
+                self._pause(error.strerror or str(error))
                 return
+            self._pausing = False
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections.accept(sock, self._tls, self._new_handler)
 
-    def _pause(self, error: OSError) -> None:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            raise error
-        log.warning("cannot accept connections: %s; trying again in %.1f s", error.strerror, ACCEPT_PAUSE_S)
+    def _pause(self, why: str) -> None:
+        if not self._pausing:  # Said once, however often it is tried again.
+            log.warning("cannot accept more than %d connections: %s", len(self._connections), why)
+        self._pausing = True
         self._loop.remove_reader(self._sock.fileno())
         self._loop.call_later(ACCEPT_PAUSE_S, self._resume)
 

@@ -71,11 +71,11 @@ class Catalog:
     do not change them afterwards.
     """
 
-    def __init__(self, db: apsw.Connection, post: Post, *, broker: int) -> None:
+    def __init__(self, db: apsw.Connection, path: Path, files: Files, post: Post, *, broker: int) -> None:
         self._broker = broker
         self._next_ledger_id = self._ledger_ids_stop = 0  # Of the block in use; metadata thread only.
         self._load(db)
-        self._file = MetadataFile(db, post)
+        self._file = MetadataFile(db, path, files, post)
 
     @classmethod
     def open(
@@ -101,9 +101,10 @@ class Catalog:
         Raises:
             MetadataFailed: the file cannot be opened, read or written, or was written by a newer penstock.
         """
-        db = open_database(path, MIGRATIONS, files or OsFiles(), exclusive=exclusive, vfs=vfs)
+        files = files or OsFiles()
+        db = open_database(path, MIGRATIONS, files, exclusive=exclusive, vfs=vfs)
         try:
-            return cls(db, post, broker=broker)
+            return cls(db, path, files, post, broker=broker)
         except (apsw.Error, LookupError, TypeError, ValueError) as error:  # DamagedRow, or what cannot be read at all.
             close_untouched(db)
             raise MetadataFailed(

@@ -25,6 +25,7 @@ from penstock.storage.journal import AppendRun, Journal, Placed, SegmentWriter
 from penstock.storage.limits import LogLimits
 from penstock.storage.opening import cut_segment, open_directory, rebuild
 from penstock.storage.reader import Batch, Reader, ReadResult
+from penstock.storage.records import HEADER_BYTES
 from penstock.storage.tidier import Tidier
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class EntryLog:
 
     def append(self, run: AppendRun) -> None:
         """Queue a run. Its `done` is called on the loop once it is durable, or is sure never to be."""
-        assert run.block_bytes <= self._limits.segment_bytes, "a run must fit a segment"
+        assert run.block_bytes + HEADER_BYTES <= self._limits.segment_bytes, "a run must fit a segment"
         self._journal.append(run)
 
     def commit(self) -> None:
@@ -184,9 +185,7 @@ class EntryLog:
 
     def _roll(self, full: SegmentWriter | None) -> SegmentWriter:
         """On the journal thread: seal the full segment and begin the next. Raises OSError (ENOSPC)."""
-        previous = self._opened.previous
         if full is not None:
-            previous = (full.segment_id, full.end)
             self._index.seal(full.segment_id)
             self._store.give_back(full.opened)
             self._writer = None
@@ -195,7 +194,7 @@ class EntryLog:
         assert opened is not None
         self._index.begin(segment_id)
         self._writer = SegmentWriter(
-            opened, segment_id=segment_id, nonce=self._nonce(), size=self._limits.segment_bytes, previous=previous
+            opened, segment_id=segment_id, nonce=self._nonce(), size=self._limits.segment_bytes
         )
         self._tidier.wake()
         return self._writer

@@ -168,9 +168,7 @@ class _Rows:
 class SegmentWriter:
     """The open end of the log: one segment, written from its beginning until it is full."""
 
-    def __init__(
-        self, opened: OpenSegment, *, segment_id: int, nonce: int, size: int, previous: tuple[int, int]
-    ) -> None:
+    def __init__(self, opened: OpenSegment, *, segment_id: int, nonce: int, size: int) -> None:
         self.opened = opened
         self._file = opened.file
         self.segment_id = segment_id
@@ -179,11 +177,10 @@ class SegmentWriter:
         self.synced = 0  # ... durable up to here ...
         self.marked = 0  # ... and said so up to here.
         self._nonce = nonce
-        self._previous_id, self._previous_end = previous
 
     def fits(self, block_size: int) -> bool:
-        """Say whether a block of this size has room here."""
-        return self.end + block_size <= self.size
+        """Say whether a block of this size has room here, and the last mark behind it."""
+        return self.end + block_size + HEADER_BYTES <= self.size
 
     def write(self, runs: Sequence[AppendRun]) -> list[Placed]:
         """Write `runs` behind one another in one gathered write. Raises OSError."""
@@ -208,12 +205,18 @@ class SegmentWriter:
 
     def mark(self) -> None:
         """Leave word that everything here is durable, where the next block will be written over it."""
-        if self.fits(HEADER_BYTES):
-            write_all(self._file, [encode_mark(self._stamp(), self.end)], self.end)
+        write_all(self._file, [encode_mark(self._stamp(), self.end)], self.end)
         self.marked = self.synced
 
+    def finish(self) -> None:
+        """Make all of the segment durable, and leave word of it that is durable too. Raises OSError."""
+        if self.synced < self.end:
+            self.sync()
+        self.mark()
+        self.sync()
+
     def _stamp(self) -> Stamp:
-        return Stamp(self.segment_id, self._nonce, self.synced, self._previous_id, self._previous_end)
+        return Stamp(self.segment_id, self._nonce, self.synced)
 
 
 class JournalStats:
@@ -314,7 +317,7 @@ class Journal:
         runs, size = [first], first.block_bytes
         room = min(self._limits.commit_bytes_max, self._limits.segment_bytes)
         if self._writer is not None and self._writer.fits(size):
-            room = min(room, self._writer.size - self._writer.end)
+            room = min(room, self._writer.size - self._writer.end - HEADER_BYTES)
         while size < room:
             try:
                 run = self._queue.get_nowait()
@@ -363,8 +366,8 @@ class Journal:
         """Return the segment that the next block goes to, and finish the one that has no room for it."""
         writer = self._writer
         if writer is None or not writer.fits(block_size):
-            if writer is not None and writer.synced < writer.end:
-                writer.sync()  # Relaxed, too: blocks of the next segment vouch for this one.
+            if writer is not None:
+                writer.finish()
             writer = self._writer = self._roll(writer)
         return writer
 
@@ -385,10 +388,7 @@ class Journal:
         """Leave the log so that the next start knows that all of it is durable."""
         writer = self._writer
         if writer is not None and writer.end:
-            if writer.synced < writer.end:
-                writer.sync()
-            writer.mark()
-            writer.sync()
+            writer.finish()
 
     def _settle(self, runs: list[AppendRun], error: PenstockError | None) -> None:
         if runs:

@@ -68,9 +68,11 @@ class Change:
 class MetadataFile:
     """An open metadata file. `submit` and `close` belong to the loop's thread, as do the calls that `post` carries."""
 
-    def __init__(self, db: apsw.Connection, post: Post) -> None:
+    def __init__(self, db: apsw.Connection, path: Path, files: Files, post: Post) -> None:
         self.failed: str | None = None  # Why changes are refused; None while all is well.
         self._db = db
+        self._path = path
+        self._files = files
         self._post = post
         self._wal_pages = 0
         self._closed = False
@@ -143,13 +145,13 @@ class MetadataFile:
             return error
 
     def _checkpoint(self) -> None:
-        """Copy the write-ahead log into the main file and sync that."""
+        """Start the write-ahead log anew."""
         if self.failed is not None:
             return
         self._wal_pages = 0
         try:
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error as error:
+            _fold(self._db, self._path, self._files)
+        except (apsw.Error, OSError) as error:
             self._fail(error)
 
     def _on_commit(self, _db: apsw.Connection, _name: str, wal_pages: int) -> int:
@@ -182,7 +184,7 @@ def open_database(
         commits = commits_written(_write_ahead_log(path), files)
         db = apsw.Connection(str(path), vfs=vfs)
         _configure(db, exclusive=exclusive)
-        _recover(db, path, commits)
+        _recover(db, path, files, commits)
         _migrate(db, path, migrations)
         files.sync_directory(path.parent)
     except (apsw.Error, OSError, MetadataFailed) as error:
@@ -203,7 +205,7 @@ def _configure(db: apsw.Connection, *, exclusive: bool) -> None:
     db.pragma("wal_autocheckpoint", 0)
 
 
-def _recover(db: apsw.Connection, path: Path, commits: Sequence[int]) -> None:
+def _recover(db: apsw.Connection, path: Path, files: Files, commits: Sequence[int]) -> None:
     """Bring the main file up to date, if all that was committed can be read."""
     frames_read, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     unread = [frame for frame in commits if frame > frames_read]
@@ -213,10 +215,24 @@ def _recover(db: apsw.Connection, path: Path, commits: Sequence[int]) -> None:
             f"{log} is damaged after frame {frames_read}: {len(unread)} commits behind it cannot be read; put copies "
             f"of {path.name} and {log.name} in their place, or move {log.name} away to go on without those commits"
         )
-    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    _fold(db, path, files)
     found = db.pragma("integrity_check")
     if found != "ok":
         raise MetadataFailed(f"{path} is damaged: {found}; put a copy of it in its place")
+
+
+def _fold(db: apsw.Connection, path: Path, files: Files) -> None:
+    """Copy the write-ahead log into the main file, sync that, and empty the log durably.
+
+    The next use of the log then begins in an empty file. Were its header written over that of the last use, and torn,
+    it would look like damage before commits that cannot be read any more.
+    """
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    log = files.open(_write_ahead_log(path))  # SQLite holds no lock on this file that closing it here would drop.
+    try:
+        log.sync()
+    finally:
+        log.close()
 
 
 def _write_ahead_log(path: Path) -> Path:

@@ -22,7 +22,8 @@ from penstock.core.units import MIB
 from penstock.storage.files import FileLocked, write_all
 from penstock.storage.index import Damage, IndexDamaged
 from penstock.storage.log_index import LogIndex
-from penstock.storage.recovery import Scan, Verdict, first_header, judge, scan
+from penstock.storage.records import HEADER_BYTES, Stamp, encode_mark
+from penstock.storage.recovery import Scan, Verdict, judge, scan
 from penstock.storage.sealed_index import SealedIndex
 from penstock.storage.segment import SegmentStore
 
@@ -48,7 +49,6 @@ class Opened:
     store: SegmentStore
     index: LogIndex
     place: IndexPlace
-    previous: tuple[int, int] = (0, 0)  # (id, end) of the segment written last
     damage: list[Damage] = field(default_factory=list)
 
 
@@ -123,14 +123,13 @@ def rebuild(opened: Opened) -> None:
     """Build the stored index again from all sealed segments. Only while none of them comes or goes. Raises OSError."""
     opened.index.sealed.close()
     sealed = opened.place.begin_anew()
-    present = opened.store.ids()
-    for number, segment_id in enumerate(present):
+    for segment_id in opened.store.ids():
         if segment_id in opened.index.growing():
             continue
         found = _scan(opened.store, segment_id)
         if segment_id in opened.index.growing():
             continue  # The journal has just begun to write it.
-        verdict = judge(found, _vouched_by_follower(opened.store, segment_id, present[number + 1 :]))
+        verdict = judge(found)
         if verdict.end:
             opened.index.add_sealed(sealed, verdict.index)
             sealed.add_damage(verdict.damage)
@@ -143,20 +142,16 @@ def _recover(opened: Opened, limits: LogLimits) -> None:
     for segment_id in known.keys() - set(present):
         index.remove_segment(segment_id)  # Recycled; the transaction that said so was lost with the power.
         store.never_below(segment_id)
-    if known:
-        last = max(known)
-        opened.previous = (last, known[last].bytes)
     empty = []
-    for number, segment_id in enumerate(present):
+    for segment_id in present:
         if segment_id in known:
             continue
         found = _scan(store, segment_id)
-        if found.empty:
+        if found.nonce is None:
             empty.append(segment_id)
-            continue
-        verdict = judge(found, _vouched_by_follower(store, segment_id, present[number + 1 :]))
-        _settle(opened, limits, found, verdict)
-    _reuse(store, empty, opened.previous[0])
+        else:
+            _settle(opened, limits, found, judge(found))
+    _reuse(store, empty, max(index.growing() | known.keys(), default=0))
     opened.damage = index.sealed.damage(limits.damage_listed_max)
 
 
@@ -164,17 +159,6 @@ def _scan(store: SegmentStore, segment_id: int) -> Scan:
     with store.borrow(segment_id) as file:
         assert file is not None
         return scan(file, segment_id)
-
-
-def _vouched_by_follower(store: SegmentStore, segment_id: int, later: list[int]) -> int:
-    """Return how far the segment written next says that this one was durable; 0 if nothing was written since."""
-    for later_id in later:
-        with store.borrow(later_id) as file:
-            assert file is not None
-            header = first_header(file, later_id)
-        if header is not None:
-            return header.previous_end if header.previous_id == segment_id else 0
-    return 0
 
 
 def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) -> None:
@@ -187,7 +171,7 @@ def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) ->
         return
     with store.borrow(segment_id) as file:
         assert file is not None
-        _make_sure(file, verdict)
+        _make_sure(file, found, verdict)
         cut_segment(file, verdict.end, limits)
     for damage in verdict.damage:
         log.warning("damage in the entry log: %s", damage.describe())
@@ -197,26 +181,30 @@ def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) ->
         index.sealed.add_damage(verdict.damage)
     except apsw.Error as error:
         log.warning("segment %x: its index stays in memory, for it could not be stored: %s", segment_id, error)
-    opened.previous = max(opened.previous, (segment_id, verdict.end))
     log.info("segment %x: recovered %d entries in %d bytes", segment_id, verdict.index.entries, verdict.end)
 
 
 def cut_segment(file: File, end: int, limits: LogLimits) -> None:
     """Give back the unused rest of a sealed segment, unless so little that a whole file to recycle is worth more."""
+    end += HEADER_BYTES  # the mark
     if end < limits.segment_bytes * _FULL_RATIO:
         file.truncate(-(-end // _CUT_BYTES) * _CUT_BYTES)
 
 
-def _make_sure(file: File, verdict: Verdict) -> None:
-    """Make durable what only the page cache may hold.
+def _make_sure(file: File, found: Scan, verdict: Verdict) -> None:
+    """Make durable what only the page cache may hold, and leave word that it is.
 
-    A sync alone would not do: after a failed one the kernel takes the pages for clean, and would sync nothing.
+    A sync alone would not do: after a failed one the kernel takes the pages for clean, and would sync nothing. The mark
+    also ends the segment: what lies behind it, written but torn off, is never looked at again.
     """
+    assert found.nonce is not None
     offset = verdict.doubtful_from
     while offset < verdict.end:
         piece = file.read(min(_COPY_BYTES, verdict.end - offset), offset)
         write_all(file, [piece], offset)
         offset += len(piece)
+    file.sync()
+    write_all(file, [encode_mark(Stamp(found.segment_id, found.nonce, verdict.end), verdict.end)], verdict.end)
     file.sync()
 
 

@@ -5,17 +5,17 @@ One `AppendRun` becomes one block:
 
     front | data | back            front = header + table, back = header + the same table
 
-The header says where the block belongs (segment, nonce, offset), how long its parts are, and how far the log was known
-to be durable when the block was written (`synced` for this segment, `previous_*` for the one before). The table names
-the entries: groups of consecutive entries of one ledger, then columns of offsets, lengths and (if any entry holds more
-than one message) message counts. Offsets count from the start of the data; bytes between entries are of no meaning.
+The header says where the block belongs (segment, nonce, offset), how long its parts are, and how far the segment was
+known to be durable when the block was written (`synced`). The table names the entries: groups of consecutive entries of
+one ledger, then columns of offsets, lengths and (if any entry holds more than one message) message counts. Offsets
+count from the start of the data; bytes between entries are of no meaning.
 
 Why twice: a bit flipped in one copy costs nothing, and a block of which one end was never written is recognised. Why a
 nonce: segments are recycled, and clients choose what is in the data; neither what lay there before nor what somebody
 put into a message can pass for a block of this segment.
 
-A mark is a lone header behind the last block. It says "everything before me is durable" while nothing else follows
-that could say it; the next block is written over it.
+A mark is a lone header behind the last block. It says "everything before me is durable" where no block follows that
+could say it. The next block is written over it; in a full segment it stays.
 
 All integers are little-endian. `docs/internals/entry-log.md` draws the format.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 BLOCK_MAGIC: Final = b"\xf5penLog\x01"
 
 _PLACE: Final = struct.Struct("<8sQ")  # magic, segment id: what a search for surviving headers looks for
-_HEADER: Final = struct.Struct("<8sQQQQQQIIIIIIII")
+_HEADER: Final = struct.Struct("<8sQQQQIIIIIIII")
 _CRC: Final = struct.Struct("<I")
 _GROUP_BYTES: Final = 20  # ledger u64, first entry u64, count u32
 _U32: Final = "I"
@@ -62,9 +62,7 @@ class Stamp(NamedTuple):
 
     segment_id: int
     nonce: int  # chosen anew each time a segment begins
-    synced: int  # this segment is durable below this offset
-    previous_id: int  # the segment written before this one, 0 if none
-    previous_end: int  # ... and where its durable blocks end
+    synced: int  # the segment is durable below this offset
 
 
 class Header(NamedTuple):
@@ -74,8 +72,6 @@ class Header(NamedTuple):
     nonce: int
     offset: int  # of the block in its segment, in all three kinds
     synced: int
-    previous_id: int
-    previous_end: int
     kind: int
     block_bytes: int
     data_bytes: int
@@ -99,11 +95,6 @@ class Header(NamedTuple):
     def end(self) -> int:
         """Return the offset behind the block."""
         return self.offset + self.block_bytes
-
-    @property
-    def stamp(self) -> Stamp:
-        """Return the part that all headers of one group commit share."""
-        return Stamp(*self[:2], *self[3:6])
 
 
 class Table(NamedTuple):
@@ -177,8 +168,8 @@ def encode_mark(stamp: Stamp, offset: int) -> bytes:
 
 
 def _encode_header(stamp: Stamp, offset: int, kind: Kind, rest: tuple[int, ...]) -> bytes:
-    segment_id, nonce, synced, previous_id, previous_end = stamp
-    header = _HEADER.pack(BLOCK_MAGIC, segment_id, nonce, offset, synced, previous_id, previous_end, kind, *rest)
+    segment_id, nonce, synced = stamp
+    header = _HEADER.pack(BLOCK_MAGIC, segment_id, nonce, offset, synced, kind, *rest)
     return header + _CRC.pack(crc32c(header))
 
 

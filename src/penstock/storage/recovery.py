@@ -8,11 +8,11 @@ alike and are not:
 - Damage: bytes that were durable once and are not now as they were written. They are named and stepped over, and
   everything else is served.
 
-The line between them is drawn by the log itself. Each block says how far the log was durable when the block was
-written, a mark says so while no block follows, and the next segment says where this one ended. Below the highest such
-word lies nothing but acknowledged data: what is bad there is damage. Beyond it lies at most the last group commit,
-acknowledged or not, nobody can know. There a block with exactly one fault, explainable by a single flipped bit, counts
-as damaged and stays; with any more it was torn, and the segment ends before it.
+The line between them is drawn by the segment itself. Each block says how far the segment was durable when the block
+was written, and a mark says so where no block follows. Below the highest such word lies nothing but acknowledged data:
+what is bad there is damage. Beyond it lies at most the last group commit, acknowledged or not, nobody can know. There a
+block with exactly one fault, explainable by a single flipped bit, counts as damaged and stays; with any more it was
+torn, and the segment ends before it.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class Scan:
 
     segment_id: int
     blocks: list[FoundBlock] = field(default_factory=list)
-    vouched_end: int = 0  # Durable up to here, the segment itself says.
-    previous: tuple[int, int] | None = None  # (segment id, end): what it says about the segment before it
-    empty: bool = True  # Nothing in it was ever written under its id.
+    vouched_end: int = 0  # It was durable up to here, it says.
+    nonce: int | None = None  # None: nothing in it was ever written under its id.
 
 
 @dataclass(slots=True)
@@ -77,9 +76,9 @@ class Verdict:
     cut_blocks: int = 0  # Readable, but never known to be acknowledged, and behind something torn.
 
 
-def judge(scan: Scan, vouched_end: int) -> Verdict:
-    """Decide what to keep. `vouched_end`: what others (the next segment, the index) say of this segment's end."""
-    vouched_end = max(vouched_end, scan.vouched_end)
+def judge(scan: Scan) -> Verdict:
+    """Decide what to keep of a segment."""
+    vouched_end = scan.vouched_end
     verdict = Verdict(SegmentIndex(scan.segment_id))
     for number, block in enumerate(scan.blocks):
         offset = block.header.offset
@@ -119,34 +118,21 @@ def scan(file: File, segment_id: int) -> Scan:
     found = Scan(segment_id)
     window = _Window(file)
     place = needle(segment_id)
-    nonce: int | None = None
     expected = 0
     while True:
         header = decode_header(window.get(expected, HEADER_BYTES), 0)
-        if header is None or not _belongs(header, expected, segment_id, nonce):
-            header = _next_header(window, expected, place, nonce)
+        if header is None or not _belongs(header, expected, segment_id, found.nonce):
+            header = _next_header(window, expected, place, found.nonce)
         if header is None:
             return found
-        found.empty = False
-        nonce = header.nonce
+        found.nonce = header.nonce
         found.vouched_end = max(found.vouched_end, header.synced)
-        if header.previous_id:
-            found.previous = (header.previous_id, header.previous_end)
         if header.kind == Kind.MARK:
             return found  # Blocks are written over marks: nothing acknowledged lies behind one.
         block = read_block(window.get(header.offset, header.block_bytes), header)
         if block is not None:
             found.blocks.append(block)
         expected = header.end
-
-
-def first_header(file: File, segment_id: int) -> Header | None:
-    """Return the first header of a segment, or None if nothing was ever written to it under this id."""
-    window = _Window(file)
-    header = decode_header(window.get(0, HEADER_BYTES), 0)
-    if header is not None and _belongs(header, 0, segment_id, None):
-        return header
-    return _next_header(window, 0, needle(segment_id), None)
 
 
 def _next_header(window: _Window, expected: int, place: bytes, nonce: int | None) -> Header | None:

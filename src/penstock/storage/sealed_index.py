@@ -211,14 +211,18 @@ class SealedIndex:
         """Change the tables and their copies in memory together, or (with an error) neither."""
         with self._lock:
             before = self.segments.copy(), self.last_entries.copy(), self._segments_digest, self._ledgers_digest
+            connection = self._connection
             try:
-                with self._connection as connection:
-                    yield connection
-                    connection.execute(
-                        "UPDATE digests SET segments = ?, ledgers = ?", (self._segments_digest, self._ledgers_digest)
-                    )
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute(
+                    "UPDATE digests SET segments = ?, ledgers = ?", (self._segments_digest, self._ledgers_digest)
+                )
+                connection.execute("COMMIT")
             except BaseException as error:
                 self.segments, self.last_entries, self._segments_digest, self._ledgers_digest = before
+                if connection.in_transaction:  # On a full disk SQLite has rolled back by itself.
+                    connection.execute("ROLLBACK")
                 if isinstance(error, apsw.Error) and not isinstance(error, _DISK_ERRORS):
                     raise IndexDamaged(str(error)) from error
                 raise
@@ -235,7 +239,7 @@ class SealedIndex:
             self._store_last_entries(connection, last_entries)
 
     def trim(self, before: Mapping[int, int]) -> None:
-        """Forget what lies below trim points: stretches wholly, or by half and more. Raises apsw.Error, IndexDamaged."""
+        """Forget what lies below trim points: wholly, or by half and more. Raises apsw.Error, IndexDamaged."""
         freed: dict[int, int] = {}
         with self._change() as connection:
             for ledger_id, entry_id in before.items():

@@ -5,15 +5,15 @@ Why, first: a process that failed to sync the log leaves pages that read well fr
 disk. Recovery would copy them into the main file, and a power cut in the middle of that would leave a mixture that
 nothing can mend. So the log is written once more, byte for byte, and synced: then it is what it looks like.
 
-Why, second: when SQLite recovers, it reads frames up to the last commit before the first bad checksum, and drops the rest
-without a word. That is right for a tail that was torn by a crash, and wrong for a flipped bit in the middle: what
-follows was committed and answered.
+Why, second: when SQLite recovers, it reads frames up to the last commit before the first bad checksum, and drops the
+rest without a word. That is right for a tail that was torn by a crash, and wrong for a flipped bit in the middle:
+what follows was committed and answered.
 Where: `metadata.open_database`, before and after it lets SQLite recover.
 
-How a torn tail and damage are told apart: a commit is written only after the commit before it was synced. So at most one commit, the
-one that was being written, can stand behind a torn place; two or more mean that the first of them had been whole.
-(A flipped bit in the very last commit looks like a torn one. Nothing behind it tells, as with the last record of the
-entry log.)
+How a torn tail and damage are told apart: a commit is written only after the commit before it was synced. So at most
+one commit, the one that was being written, can stand behind a torn place; two or more mean that the first of them had
+been whole. (A flipped bit in the very last commit looks like a torn one. Nothing behind it tells, as with the last
+record of the entry log.)
 
 Layout (sqlite.org/fileformat2.html, "WAL file format"), integers big-endian: a header of 32 bytes with two salts at
 16, then frames of 24 bytes + one page. A frame starts with page number, size of the database after commit (0: not a

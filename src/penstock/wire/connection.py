@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.wire import codec
 from penstock.wire.acks import ACK_START, FLOW_START, decode_ack, decode_flow, take_alike
 from penstock.wire.errors import ProtocolError
-from penstock.wire.runs import SEND_START, decode_send, decode_sends
+from penstock.wire.layouts import SEND_START
+from penstock.wire.runs import decode_send, decode_sends
 
 if TYPE_CHECKING:
     from penstock.wire.events import Event

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a load is, and what came of it: shared by the raw generator and the official client.
+
+Why: two tools that take one command line and print one result can be compared, and `run` need not tell them apart.
+Where: `generator` and `pyclient` read a `Load`, take a `Reading` on both sides of the measured part, print a `Result`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.frames import Shape
+from benchmarks.process import usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+NS_PER_S = 1_000_000_000
+# What comes before the measured part, as a share of it: queues fill, compilers compile, caches warm.
+WARM_UP_RATIO = 0.25
+# After the measured part every receipt still out must come, or the load has failed.
+DRAIN_TIMEOUT_S = 30.0
+LATENCY_PER_S = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What to drive against which broker."""
+
+    port: int
+    topic: str
+    shape: Shape
+    seconds: float = 3.0
+    producers: int = 1  # on each connection, each with a topic of its own
+    connections: int = 1
+    window: int = 1_000  # entries sent and not yet acknowledged, on each connection
+    subscriptions: int = 0
+    entries: int = 0  # for a backlog: how many
+    seed: int = 1
+    broker_pid: int | None = None
+    tls_ca: Path | None = None
+
+    def topics(self, connection: int) -> list[str]:
+        """Name the topics of one connection's producers; the first connection's first is `topic` itself."""
+        first = connection * self.producers
+        return [self.topic if not row else f"{self.topic}-{row}" for row in range(first, first + self.producers)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What the measured part of a load came to. Times are those of this process's clock."""
+
+    entries: float  # whole ones, unless a client chose how to cut its messages into batches
+    seconds: float
+    entries_per_s: float
+    messages_per_s: float
+    megabytes_per_s: float
+    generator_core_ratio: float  # processor time of this process, as a share of one core
+    broker_us_per_entry: float | None  # user and system time
+    checked: int  # entries whose receipt or bytes were checked over the whole load
+    latency_ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Clocks and a count at one moment."""
+
+    at_s: float
+    generator_cpu_s: float
+    broker_cpu_s: float | None
+    entries: float
+
+    @classmethod
+    def take(cls, load: Load, entries: float) -> Reading:
+        """Read them all now."""
+        broker = None if load.broker_pid is None else usage(load.broker_pid).cpu_s
+        return cls(time.monotonic(), time.process_time(), broker, entries)
+
+    def in_entries(self, load: Load) -> Reading:
+        """Take a count of messages for one of entries."""
+        return replace(self, entries=self.entries / load.shape.messages)
+
+    def until(self, end: Reading, load: Load, checked: int, latency_ms: dict[str, float] | None = None) -> Result:
+        """Describe what happened between this reading and a later one."""
+        elapsed, entries = end.at_s - self.at_s, end.entries - self.entries
+        broker_us = None
+        if self.broker_cpu_s is not None and end.broker_cpu_s is not None and entries:
+            broker_us = (end.broker_cpu_s - self.broker_cpu_s) * 1e6 / entries
+        return Result(
+            entries=entries,
+            seconds=elapsed,
+            entries_per_s=entries / elapsed,
+            messages_per_s=entries * load.shape.messages / elapsed,
+            megabytes_per_s=entries * load.shape.entry_bytes / elapsed / 1e6,
+            generator_core_ratio=(end.generator_cpu_s - self.generator_cpu_s) / elapsed,
+            broker_us_per_entry=broker_us,
+            checked=checked,
+            latency_ms=latency_ms or {},
+        )
+
+
+def percentiles(ordered: Sequence[float]) -> dict[str, float]:
+    """Return the usual percentiles of ordered values."""
+    last = len(ordered) - 1
+    return {name: ordered[round(last * share)] for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
+
+
+def parse_load(modes: Iterable[str], argv: Sequence[str] | None = None) -> tuple[str, Load]:
+    """Read the command line of a load: its mode, one of `modes`, and all the rest."""
+    parser = argparse.ArgumentParser(description="Drive one load against one broker.")
+    parser.add_argument("mode", choices=list(modes))
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--topic", default=f"persistent://public/default/benchmark-{time.time_ns()}")
+    parser.add_argument("--message-bytes", type=int, default=1024)
+    parser.add_argument("--messages", type=int, default=1, help="messages in an entry (default: 1, no batch)")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--producers", type=int, default=1, help="on each connection, interleaved entry by entry")
+    parser.add_argument("--connections", type=int, default=1)
+    parser.add_argument("--window", type=int, default=1_000, help="entries in flight on each connection")
+    parser.add_argument("--subscriptions", type=int, default=0, help="publish: idle ones; tail: consumers")
+    parser.add_argument("--entries", type=int, default=100_000, help="backlog, catch-up: how many")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pid", type=int, help="the broker's process, whose processor time is wanted")
+    parser.add_argument("--tls-ca", type=Path, help="speak TLS and trust this certificate")
+    given = parser.parse_args(argv)
+    return given.mode, Load(
+        port=given.port,
+        topic=given.topic,
+        shape=Shape(given.message_bytes, given.messages),
+        seconds=given.seconds,
+        producers=given.producers,
+        connections=given.connections,
+        window=given.window,
+        subscriptions=given.subscriptions,
+        entries=given.entries,
+        seed=given.seed,
+        broker_pid=given.pid,
+        tls_ca=given.tls_ca,
+    )

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every metric of penstock, once: its name, kind, unit, labels, help, and how to read it from a snapshot.
+
+Why: mechanisms keep plain integers and know nothing of metrics; exporters know nothing of mechanisms. This list is all
+that lies between them, so a metric cannot exist in one export and be missing in another, or in the documentation.
+Where: `prometheus.render` walks it; `docs/reference/metrics.md` is tested against it.
+
+Names: those that dashboards for Pulsar look for are Pulsar's (`pulsar_…`), the sensors of KIP-72 are spelled as there,
+what every process has is spelled as Prometheus' own clients do (`process_…`), the rest is `penstock_…`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+from penstock import __version__
+from penstock.core.units import NS_PER_S
+from penstock.governance.muting import MuteReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.broker.snapshot import BrokerSnapshot, MemoryUse, SubscriptionSnapshot, TopicSnapshot
+
+Row = TypeVar("Row")
+Kind: TypeAlias = Literal["gauge", "counter"]  # a counter only rises, until the process ends
+Number: TypeAlias = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Scope(Generic[Row]):
+    """What a metric is a metric of: the names of its labels, and the rows of a snapshot with their labels' values."""
+
+    labels: tuple[str, ...]
+    rows: Callable[[BrokerSnapshot], Iterable[tuple[tuple[str, ...], Row]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument(Generic[Row]):
+    """One metric. `read` takes one row of the scope."""
+
+    name: str
+    kind: Kind
+    unit: str
+    scope: Scope[Row]
+    read: Callable[[Row], Number]
+    help: str
+
+
+# -- scopes -----------------------------------------------------------------------------------------------------------
+
+PROCESS: Final[Scope[BrokerSnapshot]] = Scope((), lambda snapshot: [((), snapshot)])
+
+BUILD: Final[Scope[int]] = Scope(("version",), lambda _snapshot: [((__version__,), 1)])
+
+CLUSTER: Final[Scope[BrokerSnapshot]] = Scope(("cluster",), lambda snapshot: [((snapshot.cluster,), snapshot)])
+
+NAMESPACE: Final[Scope[int]] = Scope(
+    ("cluster", "namespace"),
+    lambda snapshot: (
+        ((snapshot.cluster, namespace), topics)
+        for namespace, topics in sorted(Counter(topic.namespace for topic in snapshot.topics).items())
+    ),
+)
+
+TOPIC: Final[Scope[TopicSnapshot]] = Scope(
+    ("cluster", "namespace", "topic"),
+    lambda snapshot: (((snapshot.cluster, topic.namespace, topic.name), topic) for topic in snapshot.topics),
+)
+
+SUBSCRIPTION: Final[Scope[SubscriptionSnapshot]] = Scope(
+    ("cluster", "namespace", "topic", "subscription"),
+    lambda snapshot: (
+        ((snapshot.cluster, topic.namespace, topic.name, subscription.name), subscription)
+        for topic in snapshot.topics
+        for subscription in topic.subscriptions
+    ),
+)
+
+
+def _connections_by_reason(snapshot: BrokerSnapshot) -> Iterable[tuple[tuple[str, ...], int]]:
+    muted = Counter(reason for connection in snapshot.muted for reason in connection.reasons)
+    return [((reason.value,), muted[reason.value]) for reason in MuteReason]
+
+
+MUTE_REASON: Final[Scope[int]] = Scope(("reason",), _connections_by_reason)
+
+
+def _memory_by_owner(snapshot: BrokerSnapshot) -> Iterable[tuple[tuple[str, ...], MemoryUse]]:
+    return [(("outbound",), snapshot.outbound), (("tail-cache",), snapshot.tail_cache)]
+
+
+MEMORY_OWNER: Final[Scope[MemoryUse]] = Scope(("owner",), _memory_by_owner)
+
+
+# -- the list ---------------------------------------------------------------------------------------------------------
+
+# fmt: off -- rows of a table
+INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
+    # The broker
+    Instrument("penstock_build_info", "gauge", "", BUILD, lambda one: one,
+               "Always 1; the label tells the version"),
+    Instrument("penstock_healthy", "gauge", "boolean", PROCESS, lambda s: int(s.health.ok),
+               "1 while /healthz answers ok"),
+    Instrument("penstock_stopping", "gauge", "boolean", PROCESS, lambda s: int(s.stopping),
+               "1 from SIGTERM on"),
+    Instrument("process_start_time_seconds", "gauge", "seconds", PROCESS, lambda s: s.started_at_ms / 1000,
+               "When the broker started, in seconds since 1970"),
+    Instrument("process_resident_memory_bytes", "gauge", "bytes", PROCESS, lambda s: s.process.resident_bytes,
+               "Memory of the process that is in RAM"),
+    Instrument("process_cpu_seconds_total", "counter", "seconds", PROCESS, lambda s: s.process.cpu_ns / NS_PER_S,
+               "Processor time used, of all threads, user and system"),
+    # Connections
+    Instrument("pulsar_active_connections", "gauge", "", CLUSTER, lambda s: s.connections_open,
+               "Open client connections"),
+    Instrument("pulsar_connection_created_total_count", "counter", "", CLUSTER, lambda s: s.connections_accepted,
+               "Client connections accepted"),
+    Instrument("pulsar_connection_closed_total_count", "counter", "", CLUSTER,
+               lambda s: s.connections_accepted - s.connections_open,
+               "Client connections ended"),
+    Instrument("penstock_connections_muted", "gauge", "", MUTE_REASON, lambda connections: connections,
+               "Connections not read for this reason; one with two reasons counts in both"),
+    Instrument("penstock_connection_muted_longest_seconds", "gauge", "seconds", PROCESS,
+               lambda s: max((connection.muted_ns for connection in s.muted), default=0) / NS_PER_S,
+               "How long the connection muted longest has been; 0 when none is"),
+    # Memory
+    Instrument("MemoryPoolAvailable", "gauge", "bytes", PROCESS, lambda s: s.request_memory.available_bytes,
+               "Request memory left; negative while a frame is finished beyond the size"),
+    Instrument("MemoryPoolUsed", "gauge", "bytes", PROCESS, lambda s: s.request_memory.used_bytes,
+               "Request memory used: read, and not yet answered"),
+    Instrument("MemoryPoolAvgDepletedPercent", "gauge", "percent", PROCESS, lambda s: s.request_memory.depleted_percent,
+               "Share of the last 30 to 60 seconds in which reads were refused for lack of request memory"),
+    Instrument("MemoryPoolDepletedTimeTotal", "counter", "milliseconds", PROCESS,
+               lambda s: s.request_memory.depleted_ms,
+               "Time in which reads were refused for lack of request memory"),
+    Instrument("penstock_request_memory_used_max_bytes", "gauge", "bytes", PROCESS,
+               lambda s: s.request_memory.used_bytes_max,
+               "The most request memory ever used at once"),
+    Instrument("penstock_request_memory_held_bytes", "gauge", "bytes", PROCESS, lambda s: s.request_memory.held_bytes,
+               "Request memory that unfinished frames hold"),
+    Instrument("penstock_request_memory_pending_bytes", "gauge", "bytes", PROCESS,
+               lambda s: s.request_memory.pending_bytes,
+               "Request memory of complete requests that have no answer yet"),
+    Instrument("penstock_requests_in_flight", "gauge", "", PROCESS, lambda s: s.request_memory.requests,
+               "Published entries read and not yet answered"),
+    Instrument("penstock_request_memory_waiters", "gauge", "", PROCESS, lambda s: len(s.request_memory.muted),
+               "Connections that wait for request memory, or for the number of requests to fall"),
+    Instrument("penstock_request_memory_evicted_total", "counter", "", PROCESS,
+               lambda s: s.request_memory.evicted_total,
+               "Connections closed because their slow, unfinished frames held memory that others waited for"),
+    Instrument("penstock_memory_used_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.used_bytes,
+               "Memory held by this owner: bytes on their way to clients, or newest entries kept for consumers"),
+    Instrument("penstock_memory_budget_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.budget_bytes,
+               "Memory this owner was given"),
+    # The entry log
+    Instrument("penstock_log_appended_bytes_total", "counter", "bytes", PROCESS, lambda s: s.log.bytes_appended,
+               "Bytes written to the entry log, its own framing included"),
+    Instrument("penstock_log_appended_entries_total", "counter", "", PROCESS, lambda s: s.log.entries_appended,
+               "Entries written to the entry log"),
+    Instrument("penstock_log_commits_total", "counter", "", PROCESS, lambda s: s.log.commits,
+               "Group commits: one write and one sync each"),
+    Instrument("penstock_log_sync_seconds_total", "counter", "seconds", PROCESS,
+               lambda s: s.log.sync_ns_total / NS_PER_S,
+               "Time the disk took to sync; divided by the commits, the mean"),
+    Instrument("penstock_log_sync_longest_seconds", "gauge", "seconds", PROCESS, lambda s: s.log.sync_ns_max / NS_PER_S,
+               "The longest sync since the start"),
+    Instrument("penstock_log_queued_bytes", "gauge", "bytes", PROCESS, lambda s: s.log.queued_bytes,
+               "Bytes handed to the journal and not yet durable"),
+    Instrument("penstock_log_segments", "gauge", "", PROCESS, lambda s: s.log.segments,
+               "Segments that hold entries"),
+    Instrument("penstock_log_spare_segments", "gauge", "", PROCESS, lambda s: s.log.spares,
+               "Segments that are ready to be written"),
+    Instrument("penstock_log_retained_bytes", "gauge", "bytes", PROCESS, lambda s: s.log.retained_bytes,
+               "Size of the sealed segments"),
+    Instrument("penstock_log_live_bytes", "gauge", "bytes", PROCESS, lambda s: s.log.live_bytes,
+               "Bytes of entries in sealed segments that somebody may still want"),
+    Instrument("penstock_log_moved_bytes_total", "counter", "bytes", PROCESS, lambda s: s.log.moved_bytes,
+               "Live entries moved out of mostly dead segments"),
+    Instrument("penstock_log_recycled_segments_total", "counter", "", PROCESS, lambda s: s.log.recycled,
+               "Segments whose space came back"),
+    Instrument("penstock_log_damaged", "gauge", "", PROCESS, lambda s: s.log.damaged,
+               "Places in the log that could not be read, in this run and earlier ones; each is named in a log line"),
+    Instrument("penstock_log_read_only", "gauge", "boolean", PROCESS, lambda s: int(s.log_read_only),
+               "1 once a write or a sync has failed; a restart leaves this state"),
+    Instrument("penstock_log_stalled", "gauge", "boolean", PROCESS, lambda s: int(s.log_stalled),
+               "1 while the disk holds one commit for too long; publishers are muted meanwhile"),
+    # Topics in sum
+    Instrument("pulsar_broker_topics_count", "gauge", "", CLUSTER, lambda s: len(s.topics),
+               "Topics used since the start"),
+    Instrument("pulsar_broker_subscriptions_count", "gauge", "", CLUSTER,
+               lambda s: sum(len(topic.subscriptions) for topic in s.topics),
+               "Subscriptions of these topics"),
+    Instrument("pulsar_broker_producers_count", "gauge", "", CLUSTER,
+               lambda s: sum(topic.producers for topic in s.topics),
+               "Connected producers"),
+    Instrument("pulsar_broker_consumers_count", "gauge", "", CLUSTER,
+               lambda s: sum(sub.consumers for topic in s.topics for sub in topic.subscriptions),
+               "Connected consumers and readers"),
+    Instrument("pulsar_broker_msg_backlog", "gauge", "", CLUSTER,
+               lambda s: sum(sub.backlog for topic in s.topics for sub in topic.subscriptions),
+               "Entries not acknowledged, over all subscriptions"),
+    Instrument("pulsar_topics_count", "gauge", "", NAMESPACE, lambda topics: topics,
+               "Topics of this namespace used since the start"),
+    # Each topic
+    Instrument("pulsar_subscriptions_count", "gauge", "", TOPIC, lambda t: len(t.subscriptions),
+               "Subscriptions of the topic"),
+    Instrument("pulsar_producers_count", "gauge", "", TOPIC, lambda t: t.producers,
+               "Connected producers"),
+    Instrument("pulsar_consumers_count", "gauge", "", TOPIC, lambda t: sum(sub.consumers for sub in t.subscriptions),
+               "Connected consumers and readers"),
+    Instrument("pulsar_in_messages_total", "counter", "", TOPIC, lambda t: t.messages_in,
+               "Messages published"),
+    Instrument("pulsar_in_bytes_total", "counter", "bytes", TOPIC, lambda t: t.bytes_in,
+               "Bytes published, as stored: metadata and checksum included, compressed if the client compressed"),
+    Instrument("penstock_in_entries_total", "counter", "", TOPIC, lambda t: t.entries_in,
+               "Entries published; a batch of messages is one entry"),
+    Instrument("pulsar_msg_backlog", "gauge", "", TOPIC, lambda t: sum(sub.backlog for sub in t.subscriptions),
+               "Entries not acknowledged, over the subscriptions of the topic"),
+    # Each subscription
+    Instrument("pulsar_subscription_back_log", "gauge", "", SUBSCRIPTION, lambda sub: sub.backlog,
+               "Entries not acknowledged"),
+    Instrument("pulsar_subscription_consumers_count", "gauge", "", SUBSCRIPTION, lambda sub: sub.consumers,
+               "Connected consumers"),
+    Instrument("pulsar_subscription_unacked_messages", "gauge", "", SUBSCRIPTION, lambda sub: sub.unacked,
+               "Messages that consumers have and did not acknowledge; counted in Shared subscriptions"),
+    Instrument("pulsar_subscription_blocked_on_unacked_messages", "gauge", "boolean", SUBSCRIPTION,
+               lambda sub: int(sub.blocked),
+               "1 while nothing is delivered because too much is not acknowledged"),
+    Instrument("pulsar_out_messages_total", "counter", "", SUBSCRIPTION, lambda sub: sub.messages_out,
+               "Messages delivered, again or for the first time"),
+    Instrument("pulsar_out_bytes_total", "counter", "bytes", SUBSCRIPTION, lambda sub: sub.bytes_out,
+               "Bytes delivered, the protocol's framing included"),
+    Instrument("penstock_subscription_dropped_total", "counter", "", SUBSCRIPTION, lambda sub: sub.dropped,
+               "Entries of a non-persistent topic dropped because no consumer had permits"),
+)
+# fmt: on

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines: one event, one line, to standard error; as text for people or as JSON for machines.
+
+Why one line: lines of several threads and of several brokers end in one file, and everything that reads logs reads
+lines. A name that a client chose, line breaks included, must not be able to look like an event of ours either.
+Where: `app.run` sets it up before anything else can want to log; modules use `logging.getLogger(__name__)`.
+
+What may be logged: names, addresses, sizes, counts, reasons. Never payloads, properties, tokens or keys.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+def set_up_logging(log_format: str, log_level: str) -> None:
+    """Send everything from `log_level` on to standard error, as `text` or `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+
+
+class TextLines(logging.Formatter):
+    """`2013-01-01T10:17:00.123Z INFO penstock.broker.broker: topic … created`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the event as one line; a traceback follows the message, its line breaks escaped."""
+        parts = [record.getMessage(), _trace(self, record)]
+        text = _one_line("\n".join(part for part in parts if part))
+        return f"{_utc(record)} {record.levelname} {record.name}: {text}"
+
+
+class JsonLines(logging.Formatter):
+    """One object a line with `time`, `level`, `logger` and `message`; after an exception also `traceback`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the event as one JSON object."""
+        event = {
+            "time": _utc(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        trace = _trace(self, record)
+        if trace:
+            event["traceback"] = trace
+        return json.dumps(event)
+
+
+def _utc(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03}Z"
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The exception and the stack, if the caller asked for them. A raised exception is a bug of ours."""
+    parts = [formatter.formatException(record.exc_info) if record.exc_info else "", record.stack_info or ""]
+    return "\n".join(part for part in parts if part)
+
+
+def _one_line(text: str) -> str:
+    """Escape what would break the line or steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

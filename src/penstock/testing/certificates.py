@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Self-signed certificates for tests and benchmarks of TLS, made on the spot.
+
+Why not a file in the repository: it would expire, and scanners would report its private key for ever.
+Where: tests of the transport, the flood. Needs `cryptography`, which the `dev` extra brings.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Wide enough for any clock that runs a test.
+VALID_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+VALID_UNTIL = datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate for localhost and its private key, both in PEM."""
+
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def make(cls, directory: Path) -> Self:
+        """Make a key, sign it with itself, and write both into a directory."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+        names = x509.SubjectAlternativeName(
+            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
+        )
+        signed = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(VALID_FROM)
+            .not_valid_after(VALID_UNTIL)
+            .add_extension(names, critical=False)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        made = cls(directory / "certificate.pem", directory / "key.pem")
+        made.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        made.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return made
+
+    def server(self) -> ssl.SSLContext:
+        """What a listener needs, as the broker sets it up."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+    def client(self, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+        """A client that trusts this certificate alone and speaks this version alone."""
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        context.check_hostname = False
+        context.minimum_version = context.maximum_version = version
+        return context
