@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 
 from benchmarks.process import usage
-
 from penstock.net.clock import SystemClock
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory

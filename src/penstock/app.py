@@ -18,12 +18,13 @@ import ssl
 import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
 from penstock.broker.broker import Broker, BrokerLimits, ServiceUrls
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
-from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.governance.memory_pool import UNBOUNDED
+from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.net.clock import SystemClock
 from penstock.net.connection import Outbound
 from penstock.net.listener import Connections, Listener
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.broker.snapshot import BrokerSnapshot
     from penstock.settings import Settings
 
 T = TypeVar("T")
@@ -153,8 +155,11 @@ def _listen(settings: Settings, broker: Broker, connections: Connections, stack:
             lambda: Listener(connections, broker.new_session, host=host, port=settings.tls_port, tls=context),
         )
         stack.callback(secure.close)
+    gateway = BrokerGateway(broker, _render_metrics)
     admin = _bind(
-        "admin port", settings.admin_port, lambda: AdminServer(host=host, port=settings.admin_port, broker=broker)
+        "admin port",
+        settings.admin_port,
+        lambda: AdminServer(host=host, port=settings.admin_port, gateway=gateway, loop=broker.loop),
     )
     stack.push_async_callback(admin.stop)
     name = settings.advertised_address
@@ -168,6 +173,12 @@ def _listen(settings: Settings, broker: Broker, connections: Connections, stack:
     admin.start()
     # Programs that start penstock wait for this line.
     print(f"penstock ready pulsar://{name}:{plain.port} http://{name}:{admin.port}", flush=True)
+
+
+def _render_metrics(snapshot: BrokerSnapshot) -> str:
+    from penstock.telemetry.prometheus import render  # noqa: PLC0415 -- a broker that nobody scrapes does without
+
+    return render(snapshot)
 
 
 def _bind(what: str, port: int, bind: Callable[[], T]) -> T:

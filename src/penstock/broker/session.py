@@ -543,13 +543,13 @@ class Session:
     def _on_get_schema(self, body: codec.CommandGetSchema) -> None:
         self.reply(codec.get_schema_failed(body.request_id, WireCode.TOPIC_NOT_FOUND, "the topic has no schema"))
 
-    def _on_transaction(self, body: Any) -> None:
+    def _on_transaction(self, body: Message) -> None:
         text = "transactions are not enabled on this broker"
-        self.reply(codec.error(body.request_id, WireCode.NOT_ALLOWED_ERROR, text))
+        self.reply(codec.error(_request_id(body), WireCode.NOT_ALLOWED_ERROR, text))
 
-    def _on_unserved(self, body: Any) -> None:
+    def _on_unserved(self, body: Message) -> None:
         text = f"{type(body).__name__} is not served by this broker"
-        self.reply(codec.error(body.request_id, WireCode.NOT_ALLOWED_ERROR, text))
+        self.reply(codec.error(_request_id(body), WireCode.NOT_ALLOWED_ERROR, text))
 
     def _on_auth_response(self, _body: object) -> None:
         """Nothing was asked; an answer to nothing is ignored."""

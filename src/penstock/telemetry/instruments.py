@@ -97,7 +97,8 @@ MEMORY_OWNER: Final[Scope[MemoryUse]] = Scope(("owner",), _memory_by_owner)
 
 # -- the list ---------------------------------------------------------------------------------------------------------
 
-# fmt: off -- rows of a table
+# Rows of a table; the formatter would take five lines for each.
+# fmt: off
 INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
     # The broker
     Instrument("penstock_build_info", "gauge", "", BUILD, lambda one: one,

@@ -7,7 +7,7 @@ Where: tests of the transport, the flood. Needs `cryptography`, which the `dev` 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ipaddress
 import ssl
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Wide enough for any clock that runs a test.
-VALID_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-VALID_UNTIL = datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC)
+VALID_FROM = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+VALID_UNTIL = dt.datetime(2099, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ Where: tests of the transport, the crash loop, the flood.
 from __future__ import annotations
 
 import socket
-import ssl
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -17,6 +16,7 @@ from penstock.core.checksum import is_sealed, seal
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable
     from types import TracebackType
 
@@ -145,14 +145,18 @@ class RawClient:
 
     def produce(self, topic: str, *, producer_id: int = 0, **fields: Any) -> str:  # noqa: ANN401
         """Open a producer; returns its name."""
-        answer = self.request(
-            Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=producer_id, **fields
-        )
+        answer = self.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=producer_id, **fields)
         name: str = answer.producer_name
         return name
 
     def subscribe(
-        self, topic: str, subscription: str, *, consumer_id: int = 0, permits: int = 1000, **fields: Any  # noqa: ANN401
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        consumer_id: int = 0,
+        permits: int = 1000,
+        **fields: Any,  # noqa: ANN401
     ) -> None:
         """Open a consumer, from the earliest entry on unless told otherwise, and grant permits."""
         fields.setdefault("subType", 0)

@@ -11,11 +11,11 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from types import TracebackType
 
 READY: Final = re.compile(r"^penstock ready pulsar://(?P<host>\S+):(?P<port>\d+) http://\S+:(?P<admin_port>\d+)\s*$")

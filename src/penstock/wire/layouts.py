@@ -52,10 +52,11 @@ class Layout:
     def learn(self, frame: memoryview, producer_id: int, sequence_id: int) -> bool:
         """Remember the parts of a frame whose ids are known; False if it is not written the way this layout reads."""
         prefix = _send_prefix(encode_varint(producer_id), self.entry_at - self.low_at)
-        if frame[4 : self.low_at] != prefix or frame[self.entry_at : self.entry_at + 2] != SEAL_MAGIC:
+        head = bytes(frame[4 : self.entry_at + 2])
+        if not (head.startswith(prefix) and head.endswith(SEAL_MAGIC)):
             return False
         # The sequence id as it is written, padded or not: what counts is that it fills its place.
-        if read_varint(bytes(frame[self.low_at : self.entry_at]), 0)[1] != self.entry_at - self.low_at:
+        if read_varint(head, len(prefix))[1] != len(head) - len(SEAL_MAGIC):
             return False
         for learnt in (self.prefixes, self.highs):
             if len(learnt) >= LEARNT_MAX:

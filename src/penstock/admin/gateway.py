@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from the admin thread to the broker, which lives on another loop.
+
+Why: the broker's state belongs to its loop. It is read there, in small portions; what becomes of it (text, JSON) is
+made here, where nobody publishes.
+Where: routes of `api` await these methods on the admin thread's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from penstock.broker.snapshot import take_snapshot
+from penstock.core.errors import ServiceNotReady
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from penstock.broker.broker import Broker, Health
+    from penstock.broker.snapshot import BrokerSnapshot
+
+T = TypeVar("T")
+
+# A loop that does not answer for so long does not publish either.
+ANSWER_S: Final = 5.0
+
+
+class Gateway(Protocol):
+    """What the routes can ask. Both raise ServiceNotReady when the broker does not answer."""
+
+    async def health(self) -> Health:
+        """Whether the broker can do its work."""
+        ...
+
+    async def metrics(self) -> str:
+        """All metrics in Prometheus' text format."""
+        ...
+
+
+class BrokerGateway:
+    """A broker on its own loop. Constructed anywhere; its methods are awaited on any other loop."""
+
+    def __init__(
+        self, broker: Broker, render_metrics: Callable[[BrokerSnapshot], str], *, answer_s: float = ANSWER_S
+    ) -> None:
+        self._broker = broker
+        self._render_metrics = render_metrics
+        self._answer_s = answer_s
+
+    async def health(self) -> Health:
+        """See `Gateway.health`."""
+        return await self._ask(self._read_health())
+
+    async def metrics(self) -> str:
+        """See `Gateway.metrics`."""
+        return self._render_metrics(await self._ask(take_snapshot(self._broker)))
+
+    async def _read_health(self) -> Health:
+        return self._broker.health
+
+    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the broker's loop."""
+        try:
+            answer = asyncio.run_coroutine_threadsafe(question, self._broker.loop)
+        except RuntimeError as error:  # The loop is closed.
+            question.close()
+            raise ServiceNotReady("the broker has stopped") from error
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(answer), self._answer_s)
+        except TimeoutError as error:
+            raise ServiceNotReady(f"the broker did not answer within {self._answer_s:g} s") from error
