@@ -52,16 +52,17 @@ fuzz: $(SETUP)  ## ten minutes of hostile bytes for the parser (FUZZ_SECONDS=600
 	$(PY) tests/fuzz/fuzz_parser.py --seconds $(or $(FUZZ_SECONDS),600)
 
 .PHONY: crash
-crash: $(SETUP)  ## kill -9 while publishing and acknowledging, 200 times (CRASH_ROUNDS=200)
+crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS); then disks that lie, 2,000 cases (CRASH_CASES)
 	$(PY) tests/crash/run.py --rounds $(or $(CRASH_ROUNDS),200)
+	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
 
 .PHONY: flood
 flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under a hard memory limit
-	$(PY) benchmarks/flood.py
+	$(PY) -m benchmarks.flood
 
 .PHONY: bench
 bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
-	$(PY) benchmarks/run.py $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER))
 
 .PHONY: demo
 demo: $(DEMO)  ## replay the real flights of 2013 through a broker, then flood it
