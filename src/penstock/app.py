@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import resource
 import signal
@@ -71,7 +72,10 @@ async def _serve(settings: Settings, data_dir: Path) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
+        gc.disable()  # Loading a large catalog makes nothing but lasting objects.
         await _build(settings, data_dir, stack)
+        gc.freeze()
+        gc.enable()
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
     log.info("stopped")
@@ -95,7 +99,7 @@ async def _build(settings: Settings, data_dir: Path, stack: contextlib.AsyncExit
         clock=clock,
     )
     stack.callback(entry_log.close)
-    catalog = Catalog.open(directory.metadata, post)
+    catalog = Catalog.open(directory.metadata, post, files)
     stack.callback(catalog.close)
     memory = RequestMemory(
         RequestLimits(

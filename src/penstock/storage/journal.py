@@ -259,7 +259,7 @@ class Journal:
         self._stopping = False
         self._writer: SegmentWriter | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-journal", daemon=True)
-        self._commit_began_ns = 0
+        self._commit_began_ns: int | None = None
         self.stats = JournalStats()
         self.failure: str | None = None
         self.queued_bytes = 0  # Counted on the loop only: added to by append, taken from by done.
@@ -284,7 +284,7 @@ class Journal:
     def stalled_ns(self) -> int:
         """Return how long the commit underway has taken; 0 when there is none."""
         began_ns = self._commit_began_ns
-        return self._clock.monotonic_ns() - began_ns if began_ns else 0
+        return 0 if began_ns is None else self._clock.monotonic_ns() - began_ns
 
     def commit_queued(self) -> None:
         """Write what is queued on the calling thread; only for a journal that was not started."""
@@ -344,7 +344,7 @@ class Journal:
             self.failure = f"internal error: {error!r}"
         if self.failure is None:
             return True
-        self._commit_began_ns = 0
+        self._commit_began_ns = None
         log.error("the entry log is read-only from now on: %s", self.failure)
         return False
 
@@ -360,7 +360,7 @@ class Journal:
             self.stats.bytes_appended += writer.end - placed[0].offset
             self.stats.entries_appended += sum(len(block.offsets) for block, _, _ in placed)
             self._committed(writer, placed)
-        self._commit_began_ns = 0
+        self._commit_began_ns = None
 
     def _writer_for(self, block_size: int) -> SegmentWriter:
         """Return the segment that the next block goes to, and finish the one that has no room for it."""

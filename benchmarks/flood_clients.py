@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clients of the flood, each kind in a process of its own: flooders, honest publishers, dribblers.
+
+Why processes: a thousand clients and the broker they measure must not share an interpreter.
+Where: `flood` starts them, writes one word a line to their standard input, and reads one line of JSON for each:
+
+    flood     go      publish frames of mixed sizes on all connections, wait for every receipt
+              check   consume all topics from their beginning; is every message there that has a receipt?
+    honest    count   how many receipts have come so far, and when it was asked
+    dribble   go      announce 5 MiB on all connections, then trickle, or send most of it and stall; again if evicted
+              stop    close them
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import selectors
+import socket
+import ssl
+import struct
+import sys
+import time
+from collections import deque
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.frames import Shape
+from benchmarks.generator import Publisher, pump, step
+from benchmarks.measure import Load
+from crc32c import crc32c
+
+from penstock.testing.client import RawClient, Refused, Type, frame
+from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1024 * 1024
+PAYLOAD_BYTES_MAX = 5 * MIB - 1024  # what the broker calls a message includes its metadata
+PAYLOAD_BYTES_MIN = 256
+# So many of a flood's frames are as large as can be; the others are drawn evenly from the scale of powers.
+LARGEST_RATIO = 0.03
+TOPICS = 16
+SEND_BYTES = 64 * 1024
+TIMEOUT_S = 60.0
+TRICKLE_BYTES = 100
+TRICKLE_S = 0.05
+STALL_RATIO = 0.9
+IDENTITY = struct.Struct(">IQ")  # connection, sequence id: what a consumer must get back
+
+
+def tls_context(ca: Path | None) -> ssl.SSLContext | None:
+    """A client's TLS that trusts one certificate."""
+    if ca is None:
+        return None
+    context = ssl.create_default_context(cafile=str(ca))
+    context.check_hostname = False
+    return context
+
+
+# ------------------------------------------------------------------------------------------------------------ flooders
+
+
+def send_head(sequence_id: int, identity: bytes, body: memoryview) -> bytes:
+    """All of a SEND frame of producer 0 before `body`, which is most of its payload."""
+    metadata = MessageMetadata(producer_name="flooder", sequence_id=sequence_id, publish_time=1).SerializeToString()
+    sealed = struct.pack(">I", len(metadata)) + metadata + identity
+    seal = b"\x0e\x01" + struct.pack(">I", crc32c(body, crc32c(sealed)))
+    command = BaseCommand(type=Type.SEND)
+    command.send.producer_id, command.send.sequence_id = 0, sequence_id
+    encoded = command.SerializeToString()
+    size = 4 + len(encoded) + len(seal) + len(sealed) + len(body)
+    return struct.pack(">II", size, len(encoded)) + encoded + seal + sealed
+
+
+class Flooder:
+    """One connection that publishes its frames as fast as the broker reads them."""
+
+    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None, sizes: list[int]) -> None:
+        self.number = number
+        self.sizes = sizes  # of the payloads, by sequence id
+        self.receipts: dict[int, tuple[int, int]] = {}  # sequence id -> ledger id, entry id
+        self.reconnects = 0
+        self._port = port
+        self._tls = tls
+        self.connect()
+
+    @property
+    def topic(self) -> str:
+        """Many connections share a topic."""
+        return f"persistent://public/default/flood-{self.number % TOPICS}"
+
+    @property
+    def done(self) -> bool:
+        """Whether every frame has its receipt."""
+        return len(self.receipts) == len(self.sizes)
+
+    def connect(self) -> None:
+        """Open the connection and the producer; what has no receipt is to be sent again."""
+        client = RawClient(self._port, tls=self._tls)
+        client.produce(self.topic)
+        self.socket = client.socket
+        self.socket.setblocking(False)
+        self._unsent = deque(row for row in range(len(self.sizes)) if row not in self.receipts)
+        self._out: deque[memoryview] = deque()
+        self._pongs = 0
+        self._received = b""
+
+    def pump(self, blob: memoryview) -> bool:
+        """Send a little; False when there is nothing more to send."""
+        if not self._out and not self._next(blob):
+            return False
+        with suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            head = self._out[0]
+            sent = self.socket.send(head[:SEND_BYTES])
+            if sent == len(head):
+                self._out.popleft()
+            else:
+                self._out[0] = head[sent:]
+        return True
+
+    def _next(self, blob: memoryview) -> bool:
+        for _ in range(self._pongs):
+            self._out.append(memoryview(frame(Type.PONG)))
+        self._pongs = 0
+        if self._unsent:
+            row = self._unsent.popleft()
+            identity = IDENTITY.pack(self.number, row)
+            body = blob[: self.sizes[row] - len(identity)]
+            self._out.append(memoryview(send_head(row, identity, body)))
+            if body:
+                self._out.append(body)
+        return bool(self._out)
+
+    def receive(self) -> None:
+        """Take receipts. Raises ConnectionError when the broker closed the connection, Refused for an error."""
+        try:
+            data = self.socket.recv(64 * 1024)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        if not data:
+            raise ConnectionError
+        self._received += data
+        pos = 0
+        while len(self._received) - pos >= 8:
+            total, command_bytes = struct.unpack_from(">II", self._received, pos)
+            if len(self._received) - pos < 4 + total:
+                break
+            self._act_on(BaseCommand.FromString(self._received[pos + 8 : pos + 8 + command_bytes]))
+            pos += 4 + total
+        self._received = self._received[pos:]
+
+    def _act_on(self, command: BaseCommand) -> None:
+        if command.type == Type.PING:
+            self._pongs += 1
+        elif command.type == Type.SEND_RECEIPT:
+            receipt = command.send_receipt
+            self.receipts[receipt.sequence_id] = receipt.message_id.ledgerId, receipt.message_id.entryId
+        elif command.type == Type.SEND_ERROR:
+            raise Refused(command.send_error.error, command.send_error.message)
+
+
+def plan(connections: int, volume_bytes: int, chance: random.Random) -> list[list[int]]:
+    """The sizes of every connection's payloads: at least one each, and about `volume_bytes` in all."""
+    sizes: list[list[int]] = [[] for _ in range(connections)]
+    left = volume_bytes
+    while True:
+        for row in chance.sample(range(connections), connections):
+            size = draw(chance)
+            if size > left:
+                if sizes[row]:
+                    return sizes
+                size = PAYLOAD_BYTES_MIN
+            left -= size
+            sizes[row].append(size)
+
+
+def draw(chance: random.Random) -> int:
+    """A payload's size."""
+    if chance.random() < LARGEST_RATIO:
+        return PAYLOAD_BYTES_MAX
+    return round(PAYLOAD_BYTES_MIN * (PAYLOAD_BYTES_MAX / PAYLOAD_BYTES_MIN) ** chance.random())
+
+
+def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Open all connections, flood on `go`, look for what was acknowledged on `check`."""
+    chance = random.Random(options.seed)
+    blob = memoryview(chance.randbytes(PAYLOAD_BYTES_MAX))
+    tls = tls_context(options.tls_ca)
+    sizes = plan(options.connections, options.mebibytes * MIB, chance)
+    flooders = [Flooder(row, options.port, tls, sizes[row]) for row in range(options.connections)]
+    yield {"connections": len(flooders), "frames": sum(map(len, sizes)), "bytes": sum(map(sum, sizes))}
+    started = time.monotonic()
+    pour(flooders, blob)
+    yield {
+        "seconds": time.monotonic() - started,
+        "receipts": sum(len(flooder.receipts) for flooder in flooders),
+        "without_receipt": sum(len(flooder.sizes) - len(flooder.receipts) for flooder in flooders),
+        "reconnects": sum(flooder.reconnects for flooder in flooders),
+    }
+    yield {"lost": look_for(flooders, options.port, tls)}
+
+
+def pour(flooders: list[Flooder], blob: memoryview) -> None:
+    """Send everything and take all receipts, or give up after a time."""
+    deadline = time.monotonic() + TIMEOUT_S
+    both = selectors.EVENT_READ | selectors.EVENT_WRITE
+    with selectors.DefaultSelector() as selector:
+        for flooder in flooders:
+            selector.register(flooder.socket, both, flooder)
+        left = len(flooders)
+        while left and time.monotonic() < deadline:
+            for key, events in selector.select(0.1):
+                flooder = key.data
+                had_done = flooder.done
+                try:
+                    if events & selectors.EVENT_READ:
+                        flooder.receive()
+                    if events & selectors.EVENT_WRITE and not flooder.pump(blob):
+                        selector.modify(flooder.socket, selectors.EVENT_READ, flooder)
+                except OSError:
+                    # Evicted, as a slow client may be: it comes again and repeats what has no receipt, as clients do.
+                    selector.unregister(flooder.socket)
+                    flooder.socket.close()
+                    flooder.connect()
+                    flooder.reconnects += 1
+                    selector.register(flooder.socket, both, flooder)
+                left -= flooder.done and not had_done
+
+
+def look_for(flooders: list[Flooder], port: int, tls: ssl.SSLContext | None) -> int:
+    """How many messages that have a receipt are not where the receipt says."""
+    wanted: dict[str, dict[tuple[int, int], bytes]] = {}
+    for flooder in flooders:
+        for row, position in flooder.receipts.items():
+            wanted.setdefault(flooder.topic, {})[position] = IDENTITY.pack(flooder.number, row)
+    for topic, missing in wanted.items():
+        with closing(RawClient(port, tls=tls)) as client, suppress(TimeoutError):
+            client.subscribe(topic, "check", permits=1_000_000, durable=False)
+            while missing:
+                message = client.message()
+                at = message.command.message.message_id
+                if message.payload[: IDENTITY.size] == missing.get((at.ledgerId, at.entryId)):
+                    del missing[at.ledgerId, at.entryId]
+    return sum(map(len, wanted.values()))
+
+
+# ---------------------------------------------------------------------------------------------------- honest publishers
+
+
+def honest(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Publish 1 KiB entries, at most 100 of a connection unanswered, all the time; `count` tells how many."""
+    load = Load(
+        port=options.port,
+        topic="persistent://public/default/honest",
+        shape=Shape(1024),
+        connections=options.connections,
+        window=100,
+        tls_ca=options.tls_ca,
+    )
+    with selectors.DefaultSelector() as selector:
+        publishers = [Publisher(load, row) for row in range(load.connections)]
+        for publisher in publishers:
+            selector.register(publisher.client, selectors.EVENT_READ, publisher)
+        words = Words()
+        while True:
+            yield {"receipts": sum(publisher.receipts.count for publisher in publishers), "at_s": time.monotonic()}
+            while not words.ready():
+                for publisher in publishers:
+                    pump(selector, publisher, sys.maxsize)
+                step(selector, 0.005)
+
+
+# ------------------------------------------------------------------------------------------------------------ dribblers
+
+
+class Dribbler:
+    """One connection that announces the largest frame and does not send it."""
+
+    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None, *, stall: bool) -> None:
+        self._port = port
+        self._tls = tls
+        self._topic = f"persistent://public/default/dribble-{number % TOPICS}"
+        self._left = int(PAYLOAD_BYTES_MAX * STALL_RATIO) if stall else PAYLOAD_BYTES_MAX
+        self._step = SEND_BYTES if stall else TRICKLE_BYTES
+        self.opened = 0
+        self.connect()
+
+    def connect(self) -> None:
+        """Announce the frame, after everything that an honest client would do."""
+        client = RawClient(self._port, tls=self._tls)
+        client.produce(self._topic)
+        client.write(send_head(0, IDENTITY.pack(0, 0), memoryview(bytes(PAYLOAD_BYTES_MAX))))
+        self.socket = client.socket
+        self.socket.setblocking(False)
+        self._unsent = self._left
+        self.opened += 1
+
+    def dribble(self) -> None:
+        """Send a little more, or as much as there is room for; open again when the broker has had enough."""
+        try:
+            while self._unsent and self.socket.send(bytes(min(self._step, self._unsent))):
+                self._unsent -= self._step
+                if self._step == TRICKLE_BYTES:
+                    break
+            if not self.socket.recv(1024):
+                raise ConnectionError
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError:
+            self.socket.close()
+            self.connect()
+
+
+def dribble(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Attack on `go`, cease on `stop`, and so on."""
+    tls, words = tls_context(options.tls_ca), Words()
+    yield {}
+    while True:
+        dribblers = [
+            Dribbler(row, options.port, tls, stall=options.stall) for row in range(options.connections)
+        ]
+        yield {"connections": len(dribblers)}
+        while not words.ready():
+            for dribbler in dribblers:
+                dribbler.dribble()
+            time.sleep(TRICKLE_S)
+        for dribbler in dribblers:
+            dribbler.socket.close()
+        yield {"opened": sum(dribbler.opened for dribbler in dribblers)}
+
+
+# -------------------------------------------------------------------------------------------------------------- process
+
+
+class Words:
+    """Whether the next word of our master waits to be read."""
+
+    def ready(self) -> bool:
+        """Look without waiting; the end of the input counts too."""
+        with selectors.SelectSelector() as selector:
+            selector.register(sys.stdin, selectors.EVENT_READ)
+            return bool(selector.select(0))
+
+
+KINDS = {"flood": flood, "honest": honest, "dribble": dribble}
+
+
+def main() -> None:
+    """Answer each word with the next step of this kind's work, until the input ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--connections", type=int, required=True)
+    parser.add_argument("--mebibytes", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tls-ca", type=Path)
+    parser.add_argument("--stall", action="store_true")
+    options = parser.parse_args()
+    for answer in KINDS[options.kind](options):
+        print(json.dumps(answer), flush=True)
+        if not sys.stdin.readline():
+            break
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots to render: an idle broker's, from which tests replace what they are about."""
+
+from __future__ import annotations
+
+from penstock.broker.broker import Health
+from penstock.broker.snapshot import BrokerSnapshot, MemoryUse, ProcessUse, SubscriptionSnapshot, TopicSnapshot
+from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.storage.entry_log import LogStats
+
+LOG = LogStats(
+    bytes_appended=0,
+    entries_appended=0,
+    commits=0,
+    sync_ns_total=0,
+    sync_ns_max=0,
+    queued_bytes=0,
+    segments=0,
+    spares=0,
+    retained_bytes=0,
+    live_bytes=0,
+    moved_bytes=0,
+    recycled=0,
+    damaged=0,
+)
+
+MEMORY = RequestMemory(RequestLimits(request_bytes_max=1000, requests_max=0, frame_bytes_max=100)).snapshot(0)
+
+IDLE = BrokerSnapshot(
+    cluster="standalone",
+    started_at_ms=1_357_035_420_000,
+    taken_at_ms=1_357_035_480_000,
+    stopping=False,
+    health=Health(ok=True, reason="ok"),
+    connections_accepted=0,
+    connections_open=0,
+    muted=(),
+    topics=(),
+    log=LOG,
+    log_read_only=False,
+    log_stalled=False,
+    request_memory=MEMORY,
+    outbound=MemoryUse(used_bytes=0, budget_bytes=100),
+    tail_cache=MemoryUse(used_bytes=0, budget_bytes=200),
+    process=ProcessUse(resident_bytes=0, cpu_ns=0),
+)
+
+SUBSCRIPTION = SubscriptionSnapshot(
+    name="audit",
+    type="Shared",
+    durable=True,
+    consumers=2,
+    backlog=30,
+    unacked=4,
+    blocked=False,
+    messages_out=500,
+    bytes_out=6000,
+    dropped=0,
+)
+
+TOPIC = TopicSnapshot(
+    name="persistent://air/nyc/flights",
+    namespace="air/nyc",
+    producers=1,
+    messages_in=700,
+    bytes_in=8000,
+    entries_in=70,
+    subscriptions=(SUBSCRIPTION,),
+)

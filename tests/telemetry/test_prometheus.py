@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text that Prometheus gets, read back by Prometheus' own parser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.broker.broker import Health
+from penstock.broker.snapshot import MutedConnection
+from penstock.telemetry.instruments import INSTRUMENTS
+from penstock.telemetry.prometheus import render
+from tests.telemetry.snapshots import IDLE, LOG, MEMORY, SUBSCRIPTION, TOPIC
+
+if TYPE_CHECKING:
+    from penstock.broker.snapshot import BrokerSnapshot
+
+
+def samples(snapshot: BrokerSnapshot) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Name of a metric -> its samples, each with its labels."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(render(snapshot)):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def value(snapshot: BrokerSnapshot, name: str) -> float:
+    (sample,) = samples(snapshot)[name]
+    return sample[1]
+
+
+def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_topic() -> None:
+    lines = render(replace(IDLE, topics=(TOPIC,))).splitlines()
+    for instrument in INSTRUMENTS:
+        assert lines.count(f"# TYPE {instrument.name} {instrument.kind}") == 1
+        assert lines.count(f"# HELP {instrument.name} {instrument.help}") == 1
+        assert any(line.startswith((f"{instrument.name} ", f"{instrument.name}{{")) for line in lines)
+
+
+def test_the_prometheus_parser_finds_every_metric_under_its_name() -> None:
+    assert samples(replace(IDLE, topics=(TOPIC,))).keys() == {instrument.name for instrument in INSTRUMENTS}
+
+
+def test_the_sensors_of_kip_72_read_what_the_pool_says() -> None:
+    memory = replace(
+        MEMORY, available_bytes=-8, used_bytes=1008, depleted_percent=12.5, depleted_ms=2**53 + 1, evicted_total=3
+    )
+    text = render(replace(IDLE, request_memory=memory)).splitlines()
+    assert "MemoryPoolAvailable -8" in text
+    assert "MemoryPoolUsed 1008" in text
+    assert "MemoryPoolAvgDepletedPercent 12.5" in text
+    assert f"MemoryPoolDepletedTimeTotal {2**53 + 1}" in text
+    assert "penstock_request_memory_evicted_total 3" in text
+
+
+def test_a_topic_is_labelled_with_its_cluster_namespace_and_full_name() -> None:
+    (sample,) = samples(replace(IDLE, topics=(TOPIC,)))["pulsar_in_messages_total"]
+    labels = {"cluster": "standalone", "namespace": "air/nyc", "topic": "persistent://air/nyc/flights"}
+    assert sample == (labels, 700)
+
+
+def test_backlogs_add_up_from_subscription_to_topic_to_broker() -> None:
+    topic = replace(TOPIC, subscriptions=(SUBSCRIPTION, replace(SUBSCRIPTION, name="billing", backlog=12)))
+    other = replace(TOPIC, name="persistent://air/nyc/weather")
+    found = samples(replace(IDLE, topics=(topic, other)))
+    assert [number for _, number in found["pulsar_subscription_back_log"]] == [30, 12, 30]
+    assert [number for _, number in found["pulsar_msg_backlog"]] == [42, 30]
+    assert [number for _, number in found["pulsar_broker_msg_backlog"]] == [72]
+
+
+def test_topics_are_counted_per_namespace() -> None:
+    other = replace(TOPIC, name="persistent://air/sfo/flights", namespace="air/sfo")
+    found = samples(replace(IDLE, topics=(TOPIC, other, replace(TOPIC, name="persistent://air/nyc/weather"))))
+    assert [(labels["namespace"], number) for labels, number in found["pulsar_topics_count"]] == [
+        ("air/nyc", 2),
+        ("air/sfo", 1),
+    ]
+
+
+def test_a_connection_muted_for_two_reasons_counts_in_both_and_every_reason_is_always_there() -> None:
+    muted = MutedConnection(
+        peer="10.0.0.1:5", muted_ns=2_500_000_000, reasons=("request-memory", "outbound"), held_bytes=1, want_bytes=2
+    )
+    snapshot = replace(IDLE, muted=(muted, replace(muted, muted_ns=1, reasons=("outbound",))))
+    by_reason = {labels["reason"]: number for labels, number in samples(snapshot)["penstock_connections_muted"]}
+    assert by_reason == {"request-memory": 1, "request-count": 0, "storage": 0, "outbound": 2}
+    assert value(snapshot, "penstock_connection_muted_longest_seconds") == 2.5
+
+
+def test_closed_connections_are_those_accepted_and_no_longer_open() -> None:
+    snapshot = replace(IDLE, connections_accepted=9, connections_open=4)
+    assert value(snapshot, "pulsar_connection_closed_total_count") == 5
+
+
+def test_times_are_told_in_seconds() -> None:
+    snapshot = replace(IDLE, log=replace(LOG, sync_ns_total=1_500_000_000, sync_ns_max=20_000_000))
+    assert value(snapshot, "penstock_log_sync_seconds_total") == 1.5
+    assert value(snapshot, "penstock_log_sync_longest_seconds") == 0.02
+    assert value(snapshot, "process_start_time_seconds") == 1_357_035_420
+
+
+def test_what_fails_is_visible() -> None:
+    sick = replace(IDLE, health=Health(ok=False, reason="disk full"), log_read_only=True)
+    assert value(IDLE, "penstock_healthy") == 1
+    assert value(sick, "penstock_healthy") == 0
+    assert value(sick, "penstock_log_read_only") == 1
+    assert value(sick, "penstock_log_stalled") == 0
+
+
+# Line breaks other than \n are left out: the reading parser splits lines at them, which Prometheus itself does not.
+NAMES = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], include_characters='\n"\\{},= '), min_size=1, max_size=20
+)
+
+
+@given(name=NAMES)
+def test_whatever_a_client_calls_its_subscription_comes_back_unchanged_in_one_sample(name: str) -> None:
+    topic = replace(TOPIC, subscriptions=(replace(SUBSCRIPTION, name=name),))
+    (sample,) = samples(replace(IDLE, topics=(topic,)))["pulsar_out_messages_total"]
+    assert sample[0]["subscription"] == name
+    assert sample[1] == 500
