@@ -16,8 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import select
 import selectors
-import socket
 import ssl
 import struct
 import sys
@@ -27,11 +27,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crc32c import crc32c
+
 from benchmarks.frames import Shape
 from benchmarks.generator import Publisher, pump, step
 from benchmarks.measure import Load
-from crc32c import crc32c
-
 from penstock.testing.client import RawClient, Refused, Type, frame
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 
@@ -50,6 +50,7 @@ TRICKLE_BYTES = 100
 TRICKLE_S = 0.05
 STALL_RATIO = 0.9
 IDENTITY = struct.Struct(">IQ")  # connection, sequence id: what a consumer must get back
+ZEROS = memoryview(bytes(PAYLOAD_BYTES_MAX))
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext | None:
@@ -193,6 +194,7 @@ def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     sizes = plan(options.connections, options.mebibytes * MIB, chance)
     flooders = [Flooder(row, options.port, tls, sizes[row]) for row in range(options.connections)]
     yield {"connections": len(flooders), "frames": sum(map(len, sizes)), "bytes": sum(map(sum, sizes))}
+    next_word()
     started = time.monotonic()
     pour(flooders, blob)
     yield {
@@ -201,6 +203,7 @@ def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:
         "without_receipt": sum(len(flooder.sizes) - len(flooder.receipts) for flooder in flooders),
         "reconnects": sum(flooder.reconnects for flooder in flooders),
     }
+    next_word()
     yield {"lost": look_for(flooders, options.port, tls)}
 
 
@@ -239,7 +242,7 @@ def look_for(flooders: list[Flooder], port: int, tls: ssl.SSLContext | None) -> 
             wanted.setdefault(flooder.topic, {})[position] = IDENTITY.pack(flooder.number, row)
     for topic, missing in wanted.items():
         with closing(RawClient(port, tls=tls)) as client, suppress(TimeoutError):
-            client.subscribe(topic, "check", permits=1_000_000, durable=False)
+            client.subscribe(topic, "check", permits=1_000_000)
             while missing:
                 message = client.message()
                 at = message.command.message.message_id
@@ -265,13 +268,13 @@ def honest(options: argparse.Namespace) -> Iterator[dict[str, object]]:
         publishers = [Publisher(load, row) for row in range(load.connections)]
         for publisher in publishers:
             selector.register(publisher.client, selectors.EVENT_READ, publisher)
-        words = Words()
         while True:
             yield {"receipts": sum(publisher.receipts.count for publisher in publishers), "at_s": time.monotonic()}
-            while not words.ready():
+            while not word_waits():
                 for publisher in publishers:
                     pump(selector, publisher, sys.maxsize)
                 step(selector, 0.005)
+            next_word()
 
 
 # ------------------------------------------------------------------------------------------------------------ dribblers
@@ -293,7 +296,7 @@ class Dribbler:
         """Announce the frame, after everything that an honest client would do."""
         client = RawClient(self._port, tls=self._tls)
         client.produce(self._topic)
-        client.write(send_head(0, IDENTITY.pack(0, 0), memoryview(bytes(PAYLOAD_BYTES_MAX))))
+        client.write(send_head(0, IDENTITY.pack(0, 0), ZEROS))
         self.socket = client.socket
         self.socket.setblocking(False)
         self._unsent = self._left
@@ -302,7 +305,7 @@ class Dribbler:
     def dribble(self) -> None:
         """Send a little more, or as much as there is room for; open again when the broker has had enough."""
         try:
-            while self._unsent and self.socket.send(bytes(min(self._step, self._unsent))):
+            while self._unsent and self.socket.send(ZEROS[: min(self._step, self._unsent)]):
                 self._unsent -= self._step
                 if self._step == TRICKLE_BYTES:
                     break
@@ -317,17 +320,17 @@ class Dribbler:
 
 def dribble(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Attack on `go`, cease on `stop`, and so on."""
-    tls, words = tls_context(options.tls_ca), Words()
+    tls = tls_context(options.tls_ca)
     yield {}
     while True:
-        dribblers = [
-            Dribbler(row, options.port, tls, stall=options.stall) for row in range(options.connections)
-        ]
+        next_word()
+        dribblers = [Dribbler(row, options.port, tls, stall=options.stall) for row in range(options.connections)]
         yield {"connections": len(dribblers)}
-        while not words.ready():
+        while not word_waits():
             for dribbler in dribblers:
                 dribbler.dribble()
             time.sleep(TRICKLE_S)
+        next_word()
         for dribbler in dribblers:
             dribbler.socket.close()
         yield {"opened": sum(dribbler.opened for dribbler in dribblers)}
@@ -336,21 +339,22 @@ def dribble(options: argparse.Namespace) -> Iterator[dict[str, object]]:
 # -------------------------------------------------------------------------------------------------------------- process
 
 
-class Words:
-    """Whether the next word of our master waits to be read."""
+def next_word() -> None:
+    """Wait for our master's next word; the words only say when. Ends the process at the end of the input."""
+    if not sys.stdin.readline():
+        sys.exit()
 
-    def ready(self) -> bool:
-        """Look without waiting; the end of the input counts too."""
-        with selectors.SelectSelector() as selector:
-            selector.register(sys.stdin, selectors.EVENT_READ)
-            return bool(selector.select(0))
+
+def word_waits() -> bool:
+    """Whether our master's next word waits to be read; the end of the input counts too."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 KINDS = {"flood": flood, "honest": honest, "dribble": dribble}
 
 
 def main() -> None:
-    """Answer each word with the next step of this kind's work, until the input ends."""
+    """Print every answer of this kind's work, until the input ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--port", type=int, required=True)
@@ -362,8 +366,6 @@ def main() -> None:
     options = parser.parse_args()
     for answer in KINDS[options.kind](options):
         print(json.dumps(answer), flush=True)
-        if not sys.stdin.readline():
-            break
 
 
 if __name__ == "__main__":

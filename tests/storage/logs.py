@@ -7,6 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import apsw
+
 from penstock.core.checksum import seal
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB
@@ -129,6 +131,15 @@ class MemoryLog:
         """Remove the index; only while the log is ended."""
         for name in self.files.names(HOME / "index"):
             self.files.delete(HOME / "index" / name)
+
+    def change_index(self, statement: str) -> None:
+        """Close the log well, change its index behind its back, and open it again."""
+        self.log.close()
+        connection = apsw.Connection(str(HOME / "index" / "index.sqlite"), vfs=self._vfs)
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute(statement)
+        connection.close()
+        self.log = self._open()
 
     def segment(self, number: int = 0) -> Path:
         """Return the path of a segment, by age."""

@@ -87,7 +87,8 @@ def test_a_large_frame_is_read_into_a_buffer_of_its_size_which_the_run_keeps() -
 
     (run,) = feeder.heard.events
     assert isinstance(run, PublishRun)
-    assert run.data is exact.obj
+    assert isinstance(run.data, memoryview)
+    assert run.data.obj is exact.obj
     assert run.data[run.offsets[0] :] == entry
 
 

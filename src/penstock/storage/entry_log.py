@@ -108,6 +108,7 @@ class EntryLog:
             damage=self._damage,
             append=self._append_soon if background else self._append_now,
             mend=self._mend,
+            wants_next=self._wants_next,
         )
         self._writer: SegmentWriter | None = None  # the journal's; None until the first append
 
@@ -202,9 +203,13 @@ class EntryLog:
     def _committed(self, writer: SegmentWriter, placed: list[Placed]) -> None:
         """On the journal thread: blocks are durable, so they may be read."""
         self._index.committed(writer.segment_id, placed)
-        half = writer.size // 2
-        if placed[0].offset < half <= writer.end:
+        if placed[0].offset * 2 < writer.size <= writer.end * 2:
             self._tidier.wake()  # It makes the next segment ready before this one is full.
+
+    def _wants_next(self) -> bool:
+        """Say whether the next segment will be wanted soon: a quiet log shall not hold two."""
+        writer = self._writer
+        return writer is None or writer.end * 2 >= writer.size
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -250,7 +255,10 @@ class EntryLog:
             self._tidier.wake()
 
     def drop(self, ledger_id: int) -> None:
-        """Give up a ledger, once everything appended before is settled. Its id must never be used again."""
+        """Give up a ledger, once everything appended before is settled. Its id must never be used again.
+
+        A crash soon after may undo it: at each start, drop what `ledgers` lists and nobody knows.
+        """
 
         def settled(_run: AppendRun, _error: PenstockError | None) -> None:
             self._index.drop(ledger_id)

@@ -40,7 +40,7 @@ class LogIndex:
         self._last_entries: dict[int, int] = {}  # what the stored half does not know yet
         self._trimmed: dict[int, int] = {}
         self._trims_pending: dict[int, int] = {}
-        self._drops_pending: set[int] = set()
+        self._dropped: set[int] = set()  # ... but still in the stored half
 
     # ------------------------------------------------------------------------------------------------------- growing
 
@@ -112,6 +112,8 @@ class LogIndex:
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the last durable entry id of a ledger, -1 when it has none."""
+        if ledger_id in self._dropped:
+            return -1
         return max(self._last_entries.get(ledger_id, -1), self.sealed.last_entries.get(ledger_id, -1))
 
     def first_wanted(self, ledger_id: int) -> int:
@@ -122,7 +124,7 @@ class LogIndex:
         """Return the ledgers of which entries are retained."""
         with self._lock:
             growing = {ledger_id for segment in self._growing.values() for ledger_id in segment.ledgers}
-        return growing | self.sealed.ledgers()
+        return (growing | self.sealed.ledgers()) - self._dropped
 
     def plan(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> Plan | None:
         """Return where the entry, or else the next one there is, lies, and what follows it in the same segment.
@@ -131,6 +133,8 @@ class LogIndex:
         """
         nearest: Plan | None = None
         with self._lock:
+            if ledger_id in self._dropped:
+                return None
             for segment_id, segment in self._growing.items():
                 spans = segment.ledgers.get(ledger_id)
                 plan = spans and _plan(segment_id, spans, entry_id, bytes_max, entries_max)
@@ -169,7 +173,7 @@ class LogIndex:
         """Give up a whole ledger."""
         with self._lock:
             self._forget(ledger_id)
-            self._drops_pending.add(ledger_id)
+            self._dropped.add(ledger_id)
 
     def _forget(self, ledger_id: int) -> None:
         for segment in self._growing.values():
@@ -181,19 +185,20 @@ class LogIndex:
         """Carry pending trims and drops over to the stored half. Raises apsw.Error; then they stay pending."""
         with self._lock:
             trims, self._trims_pending = self._trims_pending, {}
-            drops, self._drops_pending = self._drops_pending, set()
-            for ledger_id in drops:
-                self._forget(ledger_id)  # Again: a copy of it may have been on its way from an older segment.
+            dropped = self._dropped.copy()
         try:
             if trims:
                 self.sealed.trim(trims)
-            if drops:
-                self.sealed.drop(drops)
         except BaseException:
             with self._lock:
                 self._trims_pending = trims | self._trims_pending
-                self._drops_pending |= drops
             raise
+        if dropped:
+            self.sealed.drop(dropped)
+            with self._lock:
+                for ledger_id in dropped:
+                    self._forget(ledger_id)  # Again: a copy of it may have been on its way from an older segment.
+                self._dropped -= dropped
 
 
 def _plan(segment_id: int, spans: Sequence[Span], entry_id: int, bytes_max: int, entries_max: int) -> Plan | None:

@@ -184,11 +184,6 @@ class SealedIndex:
         with self._lock:
             self._forget(ledger_id)
 
-    def holds(self, segment_id: int) -> bool:
-        """Say whether anything lives in a segment, by its stretches. Raises IndexDamaged."""
-        with self._lock:
-            return bool(self._ask(_SELECT_ANY, (segment_id,)))
-
     def of_segment(self, segment_id: int) -> list[Stretch]:
         """Return what still lives in a segment. Raises IndexDamaged."""
         with self._lock:
@@ -322,7 +317,6 @@ _SELECT_LEDGERS: Final = "SELECT DISTINCT ledger FROM stretches"
 _SELECT_DAMAGE: Final = (
     "SELECT segment, offset, bytes, ledger, entry, reason FROM damage ORDER BY segment, offset LIMIT ?"
 )
-_SELECT_ANY: Final = "SELECT 1 FROM stretches WHERE segment = ? LIMIT 1"
 _INSERT_STRETCH: Final = "INSERT INTO stretches VALUES (?, ?, ?, ?, ?, ?, ?)"
 _DELETE_STRETCH: Final = (
     "DELETE FROM stretches WHERE segment = ? AND ledger = ? AND first_entry = ? AND last_entry = ?"

@@ -149,9 +149,9 @@ class SegmentStore:
                 except FileNotFoundError:
                     return None
                 self._open[segment_id] = opened
-                self._close_unused()
-            self._open.move_to_end(segment_id)
             opened.borrowers += 1
+            self._open.move_to_end(segment_id)
+            self._close_unused()
             return opened
 
     def give_back(self, opened: OpenSegment) -> None:

@@ -55,6 +55,7 @@ class Tidier:
         damage: DamageBook,
         append: Callable[[AppendRun], None],
         mend: Callable[[IndexDamaged], None],
+        wants_next: Callable[[], bool],
     ) -> None:
         """Prepare; `start` begins."""
         self._store = store
@@ -63,6 +64,7 @@ class Tidier:
         self._limits = limits
         self._append = append
         self._mend = mend
+        self._wants_next = wants_next
         self.busy = threading.Lock()  # Held during housework: segments come and go.
         self._wake = threading.Event()
         self._settled = threading.Condition()  # A moved run was settled, or we are to stop.
@@ -114,15 +116,13 @@ class Tidier:
         self._index.store_trims()
         self._index.sealed.add_damage(self._damage.take_unstored())
         self._recycle_dead()
-        self._store.prepare()
+        if self._wants_next():
+            self._store.prepare()
         self._move_scattered()
 
     def _recycle_dead(self) -> None:
         rows = self._index.sealed.segments
         for segment_id in [segment_id for segment_id, row in rows.items() if row.live_bytes <= 0]:
-            # Giving up data takes two witnesses: a count alone could be wrong.
-            if self._index.sealed.holds(segment_id):
-                raise IndexDamaged(f"segment {segment_id} counts no live bytes but lists live entries")
             self._recycle(segment_id)
 
     def _recycle(self, segment_id: int) -> None:

@@ -105,21 +105,21 @@ class FaultyFile:
 
     def __init__(self, files: FaultyFiles, inode: _Inode) -> None:
         self._files = files
-        self._inode = inode
+        self.inode = inode
         self._life = files.life
 
     def read(self, size: int, offset: int) -> bytes:
         """See `penstock.storage.files.File.read`."""
         with self._files.guard:
             self._files.check(self._life)
-            return bytes(memoryview(self._inode.data)[offset : offset + size])
+            return bytes(memoryview(self.inode.data)[offset : offset + size])
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """See `penstock.storage.files.File.write`. Takes a part only when it then fails."""
         data = b"".join(buffers)
         with self._files.guard:
             allowed, error = self._files.admit(self._life, len(data))
-            self._inode.write(data[:allowed], offset)
+            self.inode.write(data[:allowed], offset)
             if error is not None and allowed == 0:
                 raise error
             return allowed
@@ -131,32 +131,32 @@ class FaultyFile:
                 self._files.change(self._life)
                 self._files.check_sync()
             except OSError:
-                self._inode.lost |= self._inode.dirty
-                self._inode.dirty.clear()
+                self.inode.lost |= self.inode.dirty
+                self.inode.dirty.clear()
                 raise
-            self._inode.sync()
+            self.inode.sync()
 
     def allocate(self, size: int) -> None:
         """See `penstock.storage.files.File.allocate`."""
         with self._files.guard:
-            grown = max(size - len(self._inode.data), 0)
+            grown = max(size - len(self.inode.data), 0)
             allowed, error = self._files.admit(self._life, grown)
             if error is not None and allowed < grown:
                 raise error
             if grown:
-                self._inode.truncate(size)
+                self.inode.truncate(size)
 
     def truncate(self, size: int) -> None:
         """See `penstock.storage.files.File.truncate`."""
         with self._files.guard:
             self._files.change(self._life)
-            self._inode.truncate(size)
+            self.inode.truncate(size)
 
     def size(self) -> int:
         """See `penstock.storage.files.File.size`."""
         with self._files.guard:
             self._files.check(self._life)
-            return len(self._inode.data)
+            return len(self.inode.data)
 
     def close(self) -> None:
         """See `penstock.storage.files.File.close`."""

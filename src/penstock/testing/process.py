@@ -59,14 +59,24 @@ class BrokerProcess:
         command += ["--port", str(port), "--admin-port", str(admin_port), *self.arguments]
         with self.log_path.open("a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)  # noqa: S603
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        try:
+            self._await_ready(self._process)
+        except BaseException:
+            # Whatever interrupts the wait, Ctrl-C too, must not leave a broker behind.
+            self._process.kill()
+            self._process.wait()
+            self._close()
+            raise
+        return self
+
+    def _await_ready(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
             match = READY.match(line)
             if match is not None:
                 self.port, self.admin_port = int(match["port"]), int(match["admin_port"])
-                return self
-        status = self._process.wait(STOP_TIMEOUT_S)
-        self._close()
+                return
+        status = process.wait(STOP_TIMEOUT_S)
         raise BrokerDidNotStart(f"penstock serve ended with {status}:\n{self.log_path.read_text()[-4000:]}")
 
     def stop(self) -> int:

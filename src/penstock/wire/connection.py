@@ -14,6 +14,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import TYPE_CHECKING, Final
 
@@ -53,7 +54,7 @@ class FrameReader:
         self._frame_bytes_max = frame_bytes_max
         self._connected = False  # whether the first frame has come, and was CONNECT
         self._carried = b""  # the start of an unfinished frame, or
-        self._exact: bytearray | None = None  # a buffer of its size, filled up to `held_bytes`
+        self._exact: memoryview | None = None  # a buffer of its size, filled up to `held_bytes`
 
     def buffers(self, arena: memoryview) -> list[memoryview]:
         """Where the next read must put its bytes, in order. May be asked again when nothing was read.
@@ -64,11 +65,13 @@ class FrameReader:
         if self._exact is None and self.held_bytes >= _SIZE_BYTES:
             frame_bytes = self.held_bytes + self.missing_bytes
             if frame_bytes > LARGE_FRAME_BYTES:
-                self._exact = bytearray(frame_bytes)
+                # Anonymous pages exist from the first write on: what has not come yet takes no memory. A bytearray
+                # would write zeroes to all of it, and a thousand half-sent frames would be resident in full.
+                self._exact = memoryview(mmap.mmap(-1, frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
                 self._exact[: self.held_bytes] = self._carried
                 self._carried = b""
         if self._exact is not None:
-            return [memoryview(self._exact)[self.held_bytes :], arena]
+            return [self._exact[self.held_bytes :], arena]
         arena[: self.held_bytes] = self._carried
         return [arena[self.held_bytes :]]
 
@@ -88,7 +91,7 @@ class FrameReader:
                 self.missing_bytes -= nbytes
                 return events
             exact, self._exact = self._exact, None
-            self._cut(memoryview(exact), len(exact), events, keep=exact)
+            self._cut(exact, len(exact), events, keep=exact)
             end = nbytes - self.missing_bytes
         pos = self._cut(arena, end, events)
         self._carry(arena[pos:end])
@@ -104,7 +107,7 @@ class FrameReader:
         else:
             self.missing_bytes = _SIZE_BYTES + self._frame_size(unfinished, 0) - self.held_bytes
 
-    def _cut(self, view: memoryview, end: int, events: list[Event], keep: bytearray | None = None) -> int:
+    def _cut(self, view: memoryview, end: int, events: list[Event], keep: memoryview | None = None) -> int:
         """Append the events of all whole frames in `view[:end]`; returns where the unfinished one begins."""
         pos = 0
         while end - pos >= _SIZE_BYTES:
@@ -137,7 +140,7 @@ class FrameReader:
             raise ProtocolError(f"frame of {size} bytes: want {_SIZE_BYTES} to {self._frame_bytes_max}")
         return size
 
-    def _event(self, frame: memoryview, command: codec.BaseCommand, keep: bytearray | None) -> Event:
+    def _event(self, frame: memoryview, command: codec.BaseCommand, keep: memoryview | None) -> Event:
         if not self._connected:
             if not command.HasField("type") or command.type != codec.BaseCommand.CONNECT:
                 raise ProtocolError("the first command must be CONNECT")

@@ -34,7 +34,7 @@ class PublishRun:
         rare: the command itself, of rows that carry more than the columns tell.
     """
 
-    data: bytes | bytearray
+    data: bytes | memoryview
     producer_ids: list[int] = field(default_factory=list)
     sequence_ids: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)

@@ -50,7 +50,7 @@ _pack_sizes: Final = struct.Struct(">II").pack
 
 
 def decode_sends(
-    view: memoryview, *, frame_bytes_max: int, keep: bytearray | None = None
+    view: memoryview, *, frame_bytes_max: int, keep: memoryview | None = None
 ) -> tuple[PublishRun | None, int]:
     """Decode the SEND frames that follow one another from the beginning of `view`.
 
@@ -106,7 +106,7 @@ def decode_sends(
     return rows.finish(view, pos, keep), pos
 
 
-def decode_send(frame: memoryview, command: codec.BaseCommand, *, keep: bytearray | None = None) -> PublishRun:
+def decode_send(frame: memoryview, command: codec.BaseCommand, *, keep: memoryview | None = None) -> PublishRun:
     """The run of one SEND frame whose command, of the announced size, is already parsed.
 
     Raises:
@@ -158,7 +158,7 @@ class _Rows:
         if not sound or (sealed and _read_u32(view, entry + 2)[0] != crc32c(body)):
             run.corrupt.append(row)
 
-    def finish(self, view: memoryview, stop: int, keep: bytearray | None) -> PublishRun | None:
+    def finish(self, view: memoryview, stop: int, keep: memoryview | None) -> PublishRun | None:
         """The run, with its own copy of the frames up to `stop`, or with `keep`; None when it has no rows."""
         run = self.run
         if not run.offsets:

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make flood`: a thousand connections of large frames against a pool of two, and what it costs everybody else.
+
+Why: request memory is a promise about a bad day, so the bad day is made: on real sockets, over plain TCP and TLS, under
+the kernel's hard limit where we may set one.
+Where: prints a table of what was measured against its bound; exits 1 if one was violated.
+
+What must hold, with a pool of two of the largest frames:
+
+- the broker is alive, and its resident memory never exceeds what it was with the same connections open and idle, plus
+  the pool, plus 64 MiB; where we may, the kernel enforces the same figure;
+- every SEND gets its receipt, and every message with a receipt can be consumed;
+- used request memory stays within the pool and one frame less a byte, and is zero in the end;
+- publishers of small messages keep 95 % of their throughput while 100 clients announce 5 MiB each and trickle, or
+  stall shortly before the end.
+
+    python -m benchmarks.flood --connections 50 --mebibytes 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from benchmarks.memory_group import MemoryGroup
+from benchmarks.penstock_peer import changed_environment
+from benchmarks.process import free_port, usage
+from penstock.testing.certificates import Certificate
+from penstock.testing.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+ROOT = Path(__file__).resolve().parents[1]
+MIB = 1024 * 1024
+FRAME_BYTES_MAX = 5 * MIB + 10 * 1024
+POOL_BYTES = 2 * FRAME_BYTES_MAX
+ALLOWANCE_BYTES = 64 * MIB
+HONEST_CONNECTIONS = 4
+DRIBBLERS = 100
+HONEST_RATIO_MIN = 0.95
+SETTLE_S = 1.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: what was measured, and the bound it must keep."""
+
+    what: str
+    measured: str
+    bound: str = ""
+    kept: bool = True
+
+
+class Clients:
+    """One process of `flood_clients`."""
+
+    def __init__(self, kind: str, port: int, connections: int, *arguments: str, ca: Path | None) -> None:
+        command = [sys.executable, "-m", "benchmarks.flood_clients", kind, "--port", str(port)]
+        command += ["--connections", str(connections), *arguments]
+        command += [] if ca is None else ["--tls-ca", str(ca)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.started = self.answer()
+
+    def ask(self, word: str) -> dict[str, Any]:
+        """Send a word, wait for its answer."""
+        self.tell(word)
+        return self.answer()
+
+    def tell(self, word: str) -> None:
+        """Send a word."""
+        assert self._process.stdin is not None
+        print(word, file=self._process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for an answer. Raises RuntimeError when the process failed."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the flood's clients ended with {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A broker to be flooded, and how its clients reach it."""
+
+    broker: BrokerProcess
+    port: int
+    ca: Path | None
+    group: MemoryGroup | None
+
+    def clients(self, kind: str, connections: int, *arguments: str) -> Clients:
+        """Start a process of clients."""
+        return Clients(kind, self.port, connections, *arguments, ca=self.ca)
+
+    def figures(self) -> dict[str, float]:
+        """The broker's own account of itself."""
+        with urllib.request.urlopen(f"{self.broker.admin_url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def rss_bytes(self) -> tuple[int, int]:
+        """Resident memory now and at its highest."""
+        seen = usage(self.broker.pid)
+        return int(seen.rss_mib * MIB), int(seen.rss_peak_mib * MIB)
+
+    def forget_peak(self) -> None:
+        """Let the highest resident memory begin anew; where that is not allowed, it is the highest of all time."""
+        with suppress(OSError):
+            Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")
+
+
+@contextmanager
+def subject(*, tls: bool) -> Iterator[Subject]:
+    """Start a broker with a pool of two frames, in a memory group if we may make one; remove everything at the end."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-flood-")))
+        group = MemoryGroup.make()
+        if group is not None:
+            stack.callback(group.remove)
+        arguments, ca, tls_port = [], None, 0
+        if tls:
+            certificate = Certificate.make(scratch)
+            ca, tls_port = certificate.certificate, free_port()
+            arguments = ["--tls-cert", str(ca), "--tls-key", str(certificate.key), "--tls-port", str(tls_port)]
+        broker = BrokerProcess(scratch / "data", arguments)
+        with (
+            changed_environment({"PENSTOCK_QUEUED_MAX_REQUEST_BYTES": str(POOL_BYTES)}),
+            nullcontext() if group is None else group.inside(),
+        ):
+            broker.start()
+        stack.enter_context(broker)
+        yield Subject(broker, tls_port or broker.port, ca, group)
+
+
+# ------------------------------------------------------------------------------------------------------------ the flood
+
+
+def flood(target: Subject, options: argparse.Namespace) -> Iterator[Row]:
+    """Measure the baseline, flood, and look at everything afterwards."""
+    arguments = ["--mebibytes", str(options.mebibytes), "--seed", str(options.seed)]
+    with target.clients("flood", options.connections, *arguments) as clients:
+        time.sleep(SETTLE_S)
+        baseline, _ = target.rss_bytes()
+        target.forget_peak()
+        limit = baseline + POOL_BYTES + ALLOWANCE_BYTES
+        if target.group is not None:
+            target.group.limit(limit)
+        poured = clients.ask("go")
+        used = until_nothing_is_used(target)
+        _, peak = target.rss_bytes()
+        figures = target.figures()
+        lost = clients.ask("check")["lost"]
+        frames, nbytes = clients.started["frames"], clients.started["bytes"]
+    yield Row(
+        "flooded",
+        f"{nbytes / MIB:,.0f} MiB in {frames:,} frames on {options.connections:,} connections, "
+        f"{nbytes / MIB / poured['seconds']:,.0f} MiB/s",
+    )
+    yield Row("baseline RSS, connections idle", mib(baseline))
+    yield Row("highest RSS", f"{mib(peak)} (+{mib(peak - baseline)})", f"<= {mib(limit)}", kept=peak <= limit)
+    if target.group is None:
+        yield Row("hard limit", "not tried: no memory control group can be made here")
+    else:
+        kills = target.group.kills()
+        yield Row("killed by the kernel at that limit", str(kills), "0", kept=kills == 0)
+    missing = poured["without_receipt"]
+    yield Row("frames without a receipt", str(missing), "0", kept=missing == 0)
+    yield Row("messages with a receipt that are lost", str(lost), "0", kept=lost == 0)
+    used_max, used_bound = int(figures["penstock_request_memory_used_max_bytes"]), POOL_BYTES + FRAME_BYTES_MAX - 1
+    yield Row("most request memory used", f"{used_max:,}", f"<= {used_bound:,}", kept=used_max <= used_bound)
+    yield Row("request memory used in the end", str(used), "0", kept=used == 0)
+    yield Row("reading was short of memory for", f"{figures['MemoryPoolDepletedTimeTotal'] / 1000:.1f} s")
+    evicted = figures["penstock_request_memory_evicted_total"]
+    yield Row("evicted, and came again", f"{evicted:.0f}, {poured['reconnects']}")
+
+
+def until_nothing_is_used(target: Subject) -> int:
+    """Wait for the last release; returns what was still used when patience ended."""
+    deadline = time.monotonic() + 5
+    while (used := int(target.figures()["MemoryPoolUsed"])) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return used
+
+
+# ------------------------------------------------------------------------------------------------- honest and dribblers
+
+
+def beside_dribblers(target: Subject, options: argparse.Namespace, *, stall: bool) -> Iterator[Row]:
+    """Throughput of small publishers, in turns alone and beside dribblers, from the first moment of their attack."""
+    arguments = ["--stall"] if stall else []
+    alone, beside, evicted = [], [], 0.0
+    with (
+        target.clients("honest", HONEST_CONNECTIONS) as honest,
+        target.clients("dribble", options.dribblers, *arguments) as dribblers,
+    ):
+        rate(honest, options.seconds)
+        for _ in range(options.rounds):
+            alone.append(rate(honest, options.seconds))
+            before = target.figures()["penstock_request_memory_evicted_total"]
+            dribblers.ask("go")
+            beside.append(rate(honest, options.seconds))
+            dribblers.ask("stop")
+            evicted += target.figures()["penstock_request_memory_evicted_total"] - before
+    ratio = statistics.median(b / a for a, b in zip(alone, beside, strict=True))
+    kind = "stall at nine tenths" if stall else "trickle"
+    yield Row(
+        f"honest publishers beside {options.dribblers} that {kind}",
+        f"{ratio:.0%} of {statistics.median(alone):,.0f} entries/s ({evicted:.0f} evicted)",
+        f">= {HONEST_RATIO_MIN:.0%}",
+        kept=ratio >= HONEST_RATIO_MIN,
+    )
+
+
+def rate(honest: Clients, seconds: float) -> float:
+    """Receipts a second, over so many seconds from now."""
+    before = honest.ask("count")
+    time.sleep(seconds)
+    after = honest.ask("count")
+    elapsed: float = after["at_s"] - before["at_s"]
+    return float(after["receipts"] - before["receipts"]) / elapsed
+
+
+# ----------------------------------------------------------------------------------------------------------------- main
+
+
+def mib(size: int) -> str:
+    """A size as people read it."""
+    return f"{size / MIB:,.1f} MiB"
+
+
+def measure(options: argparse.Namespace, *, tls: bool) -> list[Row]:
+    """Everything, over one transport."""
+    with subject(tls=tls) as target:
+        rows = list(flood(target, options))
+        for stall in (False, True):
+            rows += beside_dribblers(target, options, stall=stall) if options.rounds else ()
+        return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Flood over the wanted transports, print the tables, return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument("--mebibytes", type=int, default=448, help="how much to publish over each transport")
+    parser.add_argument("--dribblers", type=int, default=DRIBBLERS)
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="of honest publishers alone, then beside dribblers"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each half of a round")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--transport", choices=("plain", "tls", "both"), default="both")
+    options = parser.parse_args(argv)
+    kept = True
+    for transport in ("plain", "tls"):
+        if options.transport in {transport, "both"}:
+            rows = measure(options, tls=transport == "tls")
+            print(f"\n{transport}, pool {mib(POOL_BYTES)}")
+            for row in rows:
+                verdict = "" if not row.bound else "ok" if row.kept else "VIOLATED"
+                print(f"  {row.what:<50} {row.measured:<58} {row.bound:<16} {verdict}", flush=True)
+            kept = kept and all(row.kept for row in rows)
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
