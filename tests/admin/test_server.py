@@ -21,7 +21,7 @@ from penstock.broker.broker import Health
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
 
 FINE = Health(ok=True, reason="ok")
@@ -39,10 +39,10 @@ class CannedGateway:
             raise self.health_answer
         return self.health_answer
 
-    async def metrics(self) -> str:
+    async def metrics(self) -> Iterable[str]:
         if isinstance(self.metrics_answer, Exception):
             raise self.metrics_answer
-        return self.metrics_answer
+        return [self.metrics_answer]
 
 
 class PatientGateway(CannedGateway):
@@ -53,9 +53,9 @@ class PatientGateway(CannedGateway):
         self.asked: Future[None] = Future()
         self.answer: Future[str] = Future()
 
-    async def metrics(self) -> str:
+    async def metrics(self) -> Iterable[str]:
         self.asked.set_result(None)
-        return await asyncio.wrap_future(self.answer)
+        return [await asyncio.wrap_future(self.answer)]
 
 
 @asynccontextmanager

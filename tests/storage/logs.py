@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import apsw
 
@@ -72,7 +72,7 @@ class MemoryLog:
         self._vfs = self._sqlite.__enter__()
         self.log = self._open()
 
-    def __enter__(self) -> MemoryLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

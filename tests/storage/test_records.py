@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.checksum import Buffer
 from penstock.storage.records import (
     HEADER_BYTES,
     Kind,
@@ -16,6 +17,9 @@ from penstock.storage.records import (
     encode_mark,
     needle,
 )
+
+if TYPE_CHECKING:
+    from penstock.core.checksum import Buffer
 
 STAMP = Stamp(segment_id=3, nonce=2**63 + 5, synced=4096)
 U32, U63 = st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.broker.broker import Health
 from penstock.broker.snapshot import MutedConnection
 from penstock.telemetry.instruments import INSTRUMENTS
-from penstock.telemetry.prometheus import render
+from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
 from tests.telemetry.snapshots import IDLE, LOG, MEMORY, SUBSCRIPTION, TOPIC
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ METRICS = {instrument.name for instrument in INSTRUMENTS}
 def samples(snapshot: BrokerSnapshot) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Name of a metric -> its samples, each with its labels."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(render(snapshot)):
+    for family in text_string_to_metric_families("".join(render(snapshot))):
         for sample in family.samples:
             # This parser, unlike Prometheus, adds the suffix to counters that come without.
             name = sample.name if sample.name in METRICS else sample.name.removesuffix("_total")
@@ -40,7 +40,7 @@ def value(snapshot: BrokerSnapshot, name: str) -> float:
 
 
 def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_topic() -> None:
-    lines = render(replace(IDLE, topics=(TOPIC,))).splitlines()
+    lines = "".join(render(replace(IDLE, topics=(TOPIC,)))).splitlines()
     for instrument in INSTRUMENTS:
         assert lines.count(f"# TYPE {instrument.name} {instrument.kind}") == 1
         assert lines.count(f"# HELP {instrument.name} {instrument.help}") == 1
@@ -55,7 +55,7 @@ def test_the_sensors_of_kip_72_read_what_the_pool_says() -> None:
     memory = replace(
         MEMORY, available_bytes=-8, used_bytes=1008, depleted_percent=12.5, depleted_ms=2**53 + 1, evicted_total=3
     )
-    text = render(replace(IDLE, request_memory=memory)).splitlines()
+    text = "".join(render(replace(IDLE, request_memory=memory))).splitlines()
     assert "MemoryPoolAvailable -8" in text
     assert "MemoryPoolUsed 1008" in text
     assert "MemoryPoolAvgDepletedPercent 12.5" in text
@@ -115,6 +115,14 @@ def test_what_fails_is_visible() -> None:
     assert value(sick, "penstock_healthy") == 0
     assert value(sick, "penstock_log_read_only") == 1
     assert value(sick, "penstock_log_stalled") == 0
+
+
+def test_many_topics_are_rendered_in_pieces_of_whole_lines_and_none_is_lost() -> None:
+    topics = tuple(replace(TOPIC, name=f"persistent://air/nyc/t-{number}") for number in range(2 * ROWS_PER_PIECE + 1))
+    pieces = list(render(replace(IDLE, topics=topics)))
+    assert max(piece.count("\n") for piece in pieces) <= ROWS_PER_PIECE
+    assert all(piece.endswith("\n") for piece in pieces)
+    assert "".join(pieces).count("\npulsar_in_messages_total{") == len(topics)
 
 
 # Line breaks other than \n are left out: the reading parser splits lines at them, which Prometheus itself does not.

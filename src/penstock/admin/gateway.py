@@ -15,7 +15,7 @@ from penstock.broker.snapshot import take_snapshot
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from penstock.broker.broker import Broker, Health
     from penstock.broker.snapshot import BrokerSnapshot
@@ -33,8 +33,8 @@ class Gateway(Protocol):
         """Whether the broker can do its work."""
         ...
 
-    async def metrics(self) -> str:
-        """All metrics in Prometheus' text format."""
+    async def metrics(self) -> Iterable[str]:
+        """All metrics in Prometheus' text format, in pieces that are made as they are asked for."""
         ...
 
 
@@ -42,7 +42,7 @@ class BrokerGateway:
     """A broker on its own loop. Constructed anywhere; its methods are awaited on any other loop."""
 
     def __init__(
-        self, broker: Broker, render_metrics: Callable[[BrokerSnapshot], str], *, answer_s: float = ANSWER_S
+        self, broker: Broker, render_metrics: Callable[[BrokerSnapshot], Iterable[str]], *, answer_s: float = ANSWER_S
     ) -> None:
         self._broker = broker
         self._render_metrics = render_metrics
@@ -52,7 +52,7 @@ class BrokerGateway:
         """See `Gateway.health`."""
         return await self._ask(self._read_health())
 
-    async def metrics(self) -> str:
+    async def metrics(self) -> Iterable[str]:
         """See `Gateway.metrics`."""
         return self._render_metrics(await self._ask(take_snapshot(self._broker)))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The admin port itself: bound from the start, asleep until somebody calls.
 
-Why asleep: the HTTP stack costs a third of a second and 20 MiB, which a broker under test or at the edge never needs.
+Why asleep: the HTTP stack costs half a second and 20 MiB, which a broker under test or at the edge never needs.
 The kernel keeps the first caller waiting while it is imported.
 Why a thread: rendering ten thousand topics takes longer than publishers should wait.
 Where: app constructs it, starts it when the broker is ready, and stops it before the broker.

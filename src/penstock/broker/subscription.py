@@ -107,8 +107,8 @@ class Subscription:
 
     @property
     def backlog(self) -> int:
-        """Entries not yet acknowledged."""
-        return self.cursor.backlog(self.topic.last_entry_id)
+        """Entries not yet acknowledged; a non-persistent topic has none."""
+        return self.cursor.backlog(self.topic.last_entry_id) if self.topic.persistent else 0
 
     # -- consumers come and go ----------------------------------------------------------------------------------------
 

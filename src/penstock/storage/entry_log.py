@@ -162,7 +162,7 @@ class EntryLog:
             self._index.store_sealed()
             self._index.store_trims()
             self._index.sealed.add_damage(self._damage.take_unstored())
-        except (OSError, apsw.Error) as error:
+        except (OSError, apsw.Error, IndexDamaged) as error:
             log.warning("the next start will scan the last segment, for its index could not be stored: %s", error)
 
     # ----------------------------------------------------------------------------------------------------- appending
@@ -267,7 +267,7 @@ class EntryLog:
         self.append(AppendRun(groups=[], offsets=[], lengths=[], message_counts=None, data=b"", done=settled))
 
     def tidy(self) -> None:
-        """Do the housework now. Blocks; never call it on the loop. Raises OSError, apsw.Error, IndexDamaged."""
+        """Do the housework now. Blocks; never call it on the loop. Raises OSError, apsw.Error."""
         self._tidier.tidy()
 
     # ------------------------------------------------------------------------------------------------------ reporting

@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.storage.index import SegmentIndex, at_or_after
+from penstock.storage.sealed_index import UNKNOWN_LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,8 +39,7 @@ class LogIndex:
         self._growing: dict[int, SegmentIndex] = {}  # Oldest first; the last one may be the segment being written.
         self._full: list[int] = []  # Of these, the ones sealed but not yet stored.
         self._last_entries: dict[int, int] = {}  # what the stored half does not know yet
-        self._trimmed: dict[int, int] = {}
-        self._trims_pending: dict[int, int] = {}
+        self._trimmed: dict[int, int] = {}  # the same
         self._dropped: set[int] = set()  # ... but still in the stored half
 
     # ------------------------------------------------------------------------------------------------------- growing
@@ -52,7 +52,8 @@ class LogIndex:
         sealed.add_segment(segment, trimmed, last_entries)
 
     def replace_sealed(self, sealed: SealedIndex) -> None:
-        """Go on with another stored half, built again from the log."""
+        """Go on with another stored half, built again from the log. Raises apsw.Error, IndexDamaged."""
+        sealed.adopt(self.sealed.ledgers)  # What was read of the old one, the log alone does not tell.
         self.sealed = sealed
         self.removals += 1
 
@@ -114,17 +115,17 @@ class LogIndex:
         """Return the last durable entry id of a ledger, -1 when it has none."""
         if ledger_id in self._dropped:
             return -1
-        return max(self._last_entries.get(ledger_id, -1), self.sealed.last_entries.get(ledger_id, -1))
+        return max(self._last_entries.get(ledger_id, -1), self.sealed.ledgers.get(ledger_id, UNKNOWN_LEDGER).last_entry)
 
     def first_wanted(self, ledger_id: int) -> int:
         """Return the trim point of a ledger: entries below are not served."""
-        return self._trimmed.get(ledger_id, 0)
+        return max(self._trimmed.get(ledger_id, 0), self.sealed.ledgers.get(ledger_id, UNKNOWN_LEDGER).trimmed)
 
     def ledgers(self) -> set[int]:
         """Return the ledgers of which entries are retained."""
         with self._lock:
             growing = {ledger_id for segment in self._growing.values() for ledger_id in segment.ledgers}
-        return (growing | self.sealed.ledgers()) - self._dropped
+        return (growing | self.sealed.retained_ledgers()) - self._dropped
 
     def plan(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> Plan | None:
         """Return where the entry, or else the next one there is, lies, and what follows it in the same segment.
@@ -161,12 +162,10 @@ class LogIndex:
     def trim(self, ledger_id: int, before_entry: int) -> bool:
         """Give up the entries below `before_entry`; False if they were given up before."""
         with self._lock:
-            if before_entry <= self._trimmed.get(ledger_id, 0):
+            if before_entry <= self.first_wanted(ledger_id):
                 return False
             self._trimmed[ledger_id] = before_entry
-            # Ids that were trimmed existed: never give them out again, even when no trace of them is left.
             self._last_entries[ledger_id] = max(self._last_entries.get(ledger_id, -1), before_entry - 1)
-            self._trims_pending[ledger_id] = before_entry
             return True
 
     def drop(self, ledger_id: int) -> None:
@@ -178,21 +177,19 @@ class LogIndex:
     def _forget(self, ledger_id: int) -> None:
         for segment in self._growing.values():
             segment.ledgers.pop(ledger_id, None)
-        for known in (self._last_entries, self._trimmed, self._trims_pending):
+        for known in (self._last_entries, self._trimmed):
             known.pop(ledger_id, None)
 
     def store_trims(self) -> None:
         """Carry pending trims and drops over to the stored half. Raises apsw.Error; then they stay pending."""
         with self._lock:
-            trims, self._trims_pending = self._trims_pending, {}
-            dropped = self._dropped.copy()
-        try:
-            if trims:
-                self.sealed.trim(trims)
-        except BaseException:
+            trimmed, dropped = self._trimmed.copy(), self._dropped.copy()
+        if trimmed:
+            self.sealed.trim(trimmed)
             with self._lock:
-                self._trims_pending = trims | self._trims_pending
-            raise
+                for ledger_id, before_entry in trimmed.items():
+                    if self._trimmed.get(ledger_id) == before_entry:
+                        del self._trimmed[ledger_id]
         if dropped:
             self.sealed.drop(dropped)
             with self._lock:

@@ -41,7 +41,7 @@ CREATE TABLE stretches (
     bytes INTEGER NOT NULL, crc INTEGER NOT NULL, spans BLOB NOT NULL);
 CREATE INDEX stretches_by_ledger ON stretches (ledger, last_entry);
 CREATE INDEX stretches_by_segment ON stretches (segment);
-CREATE TABLE ledgers (ledger INTEGER PRIMARY KEY, last_entry INTEGER NOT NULL);
+CREATE TABLE ledgers (ledger INTEGER PRIMARY KEY, last_entry INTEGER NOT NULL, trimmed INTEGER NOT NULL);
 CREATE TABLE digests (segments INTEGER NOT NULL, ledgers INTEGER NOT NULL);
 INSERT INTO digests VALUES (0, 0);
 CREATE TABLE damage (
@@ -57,6 +57,16 @@ class SegmentRow(NamedTuple):
     bytes: int  # up to the end of its last block
     entries: int
     live_bytes: int  # of entries not yet trimmed; counted by whole stretches
+
+
+class LedgerRow(NamedTuple):
+    """What the index knows of a ledger."""
+
+    last_entry: int  # -1: none
+    trimmed: int  # entries below are given up
+
+
+UNKNOWN_LEDGER: Final = LedgerRow(-1, 0)
 
 
 class SealedIndex:
@@ -87,14 +97,14 @@ class SealedIndex:
     def _load(self) -> None:
         """Read the two small tables, of which no row may be missing, and make sure that none is."""
         self.segments: dict[int, SegmentRow] = {}
-        self.last_entries: dict[int, int] = {}
+        self.ledgers: dict[int, LedgerRow] = {}
         self._segments_digest = self._ledgers_digest = 0
         rows: Any = self._connection.execute("SELECT segment, bytes, entries, live_bytes FROM segments")
         for segment_id, *row in rows:
             self._set_segment(segment_id, SegmentRow(*row))
-        rows = self._connection.execute("SELECT ledger, last_entry FROM ledgers")
-        for ledger_id, last_entry in rows:
-            self._set_last_entry(ledger_id, last_entry)
+        rows = self._connection.execute("SELECT ledger, last_entry, trimmed FROM ledgers")
+        for ledger_id, *row in rows:
+            self._set_ledger(ledger_id, LedgerRow(*row))
         stored: Any = next(self._connection.execute("SELECT segments, ledgers FROM digests"), None)
         if stored != (self._segments_digest, self._ledgers_digest):
             raise IndexDamaged("its tables of segments and ledgers are not as they were written")
@@ -109,15 +119,15 @@ class SealedIndex:
             self.segments[segment_id] = row
             self._segments_digest ^= _digest(segment_id, *row)
 
-    def _set_last_entry(self, ledger_id: int, last_entry: int | None) -> None:
-        old = self.last_entries.get(ledger_id)
+    def _set_ledger(self, ledger_id: int, row: LedgerRow | None) -> None:
+        old = self.ledgers.get(ledger_id)
         if old is not None:
-            self._ledgers_digest ^= _digest(ledger_id, old)
-        if last_entry is None:
-            self.last_entries.pop(ledger_id, None)
+            self._ledgers_digest ^= _digest(ledger_id, *old)
+        if row is None:
+            self.ledgers.pop(ledger_id, None)
         else:
-            self.last_entries[ledger_id] = last_entry
-            self._ledgers_digest ^= _digest(ledger_id, last_entry)
+            self.ledgers[ledger_id] = row
+            self._ledgers_digest ^= _digest(ledger_id, *row)
 
     def _create(self) -> None:
         version = next(self._connection.execute("PRAGMA user_version"))[0]
@@ -189,7 +199,7 @@ class SealedIndex:
         with self._lock:
             return [_stretch(row) for row in self._ask(_SELECT_SEGMENT, (segment_id,))]
 
-    def ledgers(self) -> set[int]:
+    def retained_ledgers(self) -> set[int]:
         """Return the ledgers of which entries are retained. Raises IndexDamaged."""
         with self._lock:
             return {ledger_id for (ledger_id,) in self._ask(_SELECT_LEDGERS)}
@@ -205,7 +215,7 @@ class SealedIndex:
     def _change(self) -> Iterator[apsw.Connection]:
         """Change the tables and their copies in memory together, or (with an error) neither."""
         with self._lock:
-            before = self.segments.copy(), self.last_entries.copy(), self._segments_digest, self._ledgers_digest
+            before = self.segments.copy(), self.ledgers.copy(), self._segments_digest, self._ledgers_digest
             connection = self._connection
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -215,23 +225,24 @@ class SealedIndex:
                 )
                 connection.execute("COMMIT")
             except BaseException as error:
-                self.segments, self.last_entries, self._segments_digest, self._ledgers_digest = before
+                self.segments, self.ledgers, self._segments_digest, self._ledgers_digest = before
                 if connection.in_transaction:  # On a full disk SQLite has rolled back by itself.
                     connection.execute("ROLLBACK")
                 if isinstance(error, apsw.Error) and not isinstance(error, _DISK_ERRORS):
                     raise IndexDamaged(str(error)) from error
                 raise
 
-    def add_segment(self, segment: SegmentIndex, trimmed: Mapping[int, int], last_entries: Mapping[int, int]) -> None:
+    def add_segment(self, segment: SegmentIndex, trimmed: dict[int, int], last_entries: Mapping[int, int]) -> None:
         """Remember a sealed segment, in place of what was known of it. Raises apsw.Error, IndexDamaged."""
-        stretches = list(segment.stretches(trimmed))
+        wanted_from = {ledger_id: row.trimmed for ledger_id, row in self.ledgers.items() if row.trimmed} | trimmed
+        stretches = list(segment.stretches(wanted_from))
         live_bytes = sum(stretch.entry_bytes for stretch in stretches)
         with self._change() as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment.segment_id,))
             connection.execute("DELETE FROM damage WHERE segment = ?", (segment.segment_id,))
             connection.executemany(_INSERT_STRETCH, map(_row, stretches))
             self._store_segment(connection, segment.segment_id, SegmentRow(segment.bytes, segment.entries, live_bytes))
-            self._store_last_entries(connection, last_entries)
+            self._raise_ledgers(connection, {ledger_id: LedgerRow(last, 0) for ledger_id, last in last_entries.items()})
 
     def trim(self, before: Mapping[int, int]) -> None:
         """Forget what lies below trim points: wholly, or by half and more. Raises apsw.Error, IndexDamaged."""
@@ -240,7 +251,9 @@ class SealedIndex:
             for ledger_id, entry_id in before.items():
                 _delete(connection, _DELETE_BELOW, (ledger_id, entry_id), freed)
                 self._shrink(connection, ledger_id, entry_id, freed)
-            self._store_last_entries(connection, {ledger_id: entry_id - 1 for ledger_id, entry_id in before.items()})
+            # Ids that were trimmed existed: they count as given out even when no trace of them is left.
+            rows = {ledger_id: LedgerRow(entry_id - 1, entry_id) for ledger_id, entry_id in before.items()}
+            self._raise_ledgers(connection, rows)
             self._free(connection, freed)
 
     def _shrink(self, connection: apsw.Connection, ledger_id: int, entry_id: int, freed: dict[int, int]) -> None:
@@ -263,7 +276,7 @@ class SealedIndex:
             for ledger_id in ledger_ids:
                 _delete(connection, _DELETE_LEDGER, (ledger_id,), freed)
                 connection.execute("DELETE FROM ledgers WHERE ledger = ?", (ledger_id,))
-                self._set_last_entry(ledger_id, None)
+                self._set_ledger(ledger_id, None)
                 self._forget(ledger_id)
             self._free(connection, freed)
 
@@ -284,16 +297,19 @@ class SealedIndex:
         connection.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", (segment_id, *row))
         self._set_segment(segment_id, row)
 
-    def _store_last_entries(self, connection: apsw.Connection, last_entries: Mapping[int, int]) -> None:
-        """Raise what is remembered of the ledgers' last entries; it never goes back."""
-        risen = [
-            (ledger_id, last_entry)
-            for ledger_id, last_entry in last_entries.items()
-            if last_entry > self.last_entries.get(ledger_id, -1)
-        ]
-        connection.executemany("INSERT OR REPLACE INTO ledgers VALUES (?, ?)", risen)
-        for ledger_id, last_entry in risen:
-            self._set_last_entry(ledger_id, last_entry)
+    def adopt(self, ledgers: Mapping[int, LedgerRow]) -> None:
+        """Learn what an earlier index knew of the ledgers. Raises apsw.Error, IndexDamaged."""
+        with self._change() as connection:
+            self._raise_ledgers(connection, ledgers)
+
+    def _raise_ledgers(self, connection: apsw.Connection, ledgers: Mapping[int, LedgerRow]) -> None:
+        """Raise the ledgers' last entries and trim points; they never go back."""
+        for ledger_id, row in ledgers.items():
+            old = self.ledgers.get(ledger_id, UNKNOWN_LEDGER)
+            new = LedgerRow(max(old.last_entry, row.last_entry), max(old.trimmed, row.trimmed))
+            if new != old:
+                connection.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?, ?)", (ledger_id, *new))
+                self._set_ledger(ledger_id, new)
 
     def _free(self, connection: apsw.Connection, freed: Mapping[int, int]) -> None:
         for segment_id, size in freed.items():

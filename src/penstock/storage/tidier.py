@@ -97,8 +97,6 @@ class Tidier:
             self._wake.clear()
             try:
                 self.tidy()
-            except IndexDamaged as error:
-                self._mend(error)
             except (OSError, apsw.Error) as error:
                 # Nothing is lost: what was not done stays to be done. A full disk is the journal's to report.
                 log.warning("housekeeping of the entry log was put off: %s", error)
@@ -107,9 +105,12 @@ class Tidier:
             self._stopping.wait(_PAUSE_S)
 
     def tidy(self) -> None:
-        """Do all there is to do now. Raises OSError, apsw.Error, IndexDamaged; the rest is then done next time."""
-        with self.busy:
-            self._tidy()
+        """Do all there is to do now. Raises OSError, apsw.Error; the rest is then done next time."""
+        try:
+            with self.busy:
+                self._tidy()
+        except IndexDamaged as error:
+            self._mend(error)
 
     def _tidy(self) -> None:
         self._index.store_sealed()

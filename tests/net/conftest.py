@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the transport's tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.testing.certificates import Certificate
+
+if TYPE_CHECKING:
+    import ssl
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """One certificate for all tests: making a key takes a moment."""
+    return Certificate.make(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session")
+def server_tls(certificate: Certificate) -> ssl.SSLContext:
+    """What the broker's TLS port uses."""
+    return certificate.server()

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole broker on a test's own event loop, with real sockets and files, and clients that may misbehave.
+
+Why not a process: a test of request memory must read it to the byte, hold the disk still, and own the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.broker import Broker, BrokerLimits
+from penstock.core.clock import ManualClock
+from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.governance.memory_pool import UNBOUNDED
+from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
+from penstock.net.connection import Outbound
+from penstock.net.listener import Connections, Listener
+from penstock.storage.catalog import Catalog
+from penstock.storage.directory import open_data_directory
+from penstock.storage.entry_log import EntryLog
+from penstock.storage.files import OsFile, OsFiles
+from penstock.storage.limits import LogLimits
+from penstock.testing.client import Type, entry, frame, send
+from penstock.wire.pulsar_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from penstock.governance.request_memory import RequestMemorySnapshot
+    from penstock.net.connection import Connection
+    from penstock.storage.files import Buffer
+
+TIMEOUT_S = 10.0
+KEEP_ALIVE_S = 30
+TOPIC = "persistent://public/default/t"
+
+
+# ------------------------------------------------------------------------------------------------------------- the disk
+
+
+class Disk(OsFiles):
+    """The real disk, whose log can be held in the middle of a sync: nothing becomes durable until it is let go."""
+
+    def __init__(self) -> None:
+        self._free = threading.Event()
+        self._free.set()
+
+    def hold(self) -> None:
+        """Let the next sync of the log wait."""
+        self._free.clear()
+
+    def let_go(self) -> None:
+        """Let it end."""
+        self._free.set()
+
+    def open(self, path: Path, *, create: bool = False) -> OsFile:
+        file = super().open(path, create=create)
+        return _HeldFile(file, self._free) if path.suffix == ".seg" else file
+
+
+class _HeldFile(OsFile):
+    def __init__(self, file: OsFile, free: threading.Event) -> None:
+        super().__init__(file._descriptor)  # noqa: SLF001 - it is the same file
+        self._free = free
+
+    def sync(self) -> None:
+        assert self._free.wait(TIMEOUT_S), "the disk was held and never let go"
+        super().sync()
+
+
+# ----------------------------------------------------------------------------------------------------------- the broker
+
+
+@dataclass(slots=True)
+class Harness:
+    """A running broker and everything a test wants to look at."""
+
+    broker: Broker
+    memory: RequestMemory
+    connections: Connections
+    clock: ManualClock
+    disk: Disk
+    port: int
+    tls_port: int
+
+    @property
+    def used(self) -> int:
+        """Bytes of request memory in use."""
+        return self.memory.size - self.memory.available
+
+    def snapshot(self) -> RequestMemorySnapshot:
+        """The request memory as others see it."""
+        return self.memory.snapshot(self.clock.monotonic_ns())
+
+    def muted(self) -> list[Connection]:
+        """Connections that are not read."""
+        return [connection for connection in self.connections.all() if connection.muted]
+
+    def connection_of(self, client: Client) -> Connection:
+        """The broker's end of a client's socket."""
+        host, port = client.writer.get_extra_info("sockname")[:2]
+        (found,) = [one for one in self.connections.all() if one.peer == f"{host}:{port}"]
+        return found
+
+
+@asynccontextmanager
+async def running(
+    directory: Path,
+    *,
+    pool_bytes: int = 64 * MIB,
+    frame_bytes_max: int = MIB,
+    requests_max: int = -1,
+    outbound_bytes: int = 64 * MIB,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Harness]:
+    """Compose a broker as `penstock.app` does, on this loop; at the end it must stop, and leave no memory in use."""
+    loop = asyncio.get_running_loop()
+    clock, disk = ManualClock(wall_ms=1_700_000_000_000), Disk()
+    data = open_data_directory(directory / "data", disk)
+    async with contextlib.AsyncExitStack() as stack:
+        entry_log = EntryLog.open(data.broker(0), disk, LogLimits(), loop.call_soon_threadsafe, clock=clock)
+        stack.callback(entry_log.close)
+        catalog = Catalog.open(data.metadata, loop.call_soon_threadsafe, disk)
+        stack.callback(catalog.close)
+        limits = RequestLimits(
+            request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max
+        )
+        memory = RequestMemory(limits)
+        connections = Connections(
+            loop=loop,
+            memory=memory,
+            outbound=Outbound(outbound_bytes),
+            clock=clock,
+            frame_bytes_max=frame_bytes_max - LENGTH_BYTES,
+        )
+        broker = Broker(
+            entry_log=entry_log,
+            catalog=catalog,
+            connections=connections,
+            limits=_limits(frame_bytes_max),
+            clock=clock,
+            loop=loop,
+        )
+        stack.push_async_callback(broker.stop)
+        stack.callback(disk.let_go)
+        ports = []
+        for context in (None, tls):
+            listener = Listener(connections, broker.new_session, host="127.0.0.1", port=0, tls=context)
+            stack.callback(listener.close)
+            listener.start()
+            ports.append(listener.port)
+        yield Harness(broker, memory, connections, clock, disk, *ports)
+    await until(lambda: memory.available == memory.size)
+
+
+def _limits(frame_bytes_max: int) -> BrokerLimits:
+    return BrokerLimits(
+        message_bytes_max=frame_bytes_max,
+        keep_alive_ns=KEEP_ALIVE_S * NS_PER_S,
+        liveness_check_ns=NS_PER_S,
+        failover_delay_s=0.0,
+        unacked_per_consumer_max=UNBOUNDED,
+        unacked_per_subscription_max=UNBOUNDED,
+        round_robin_entries_max=20,
+        auto_create_topics=True,
+        tail_cache_bytes=0,
+        cluster_name="test",
+    )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until something is so."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + TIMEOUT_S
+    while not condition():
+        assert loop.time() < deadline_s, "it did not come to that"
+        await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 20) -> None:
+    """Give the broker the opportunity to do what it must not do."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+# ---------------------------------------------------------------------------------------------------------- the clients
+
+
+class Client:
+    """One connection, over TCP or TLS, with every byte in the test's hands."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.requests = 0
+
+    @classmethod
+    async def open(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
+        """Connect a socket, and say nothing."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=4 * MIB))
+
+    @classmethod
+    async def connected(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
+        """Connect and shake hands."""
+        client = await cls.open(port, tls)
+        client.write(connect())
+        await client.expect(Type.CONNECTED)
+        return client
+
+    @classmethod
+    async def producing(cls, port: int, tls: ssl.SSLContext | None = None, topic: str = TOPIC) -> Self:
+        """Connect and open producer 0."""
+        client = await cls.connected(port, tls)
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=0)
+        return client
+
+    @classmethod
+    async def consuming(cls, port: int, tls: ssl.SSLContext | None = None, *, permits: int = 1000) -> Self:
+        """Connect and subscribe consumer 0 from the earliest entry on."""
+        client = await cls.connected(port, tls)
+        await client.request(
+            Type.SUBSCRIBE,
+            Type.SUCCESS,
+            topic=TOPIC,
+            subscription="s",
+            consumer_id=0,
+            subType=0,
+            initialPosition=1,
+        )
+        client.write(frame(Type.FLOW, consumer_id=0, messagePermits=permits))
+        return client
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as they are, whenever the broker reads them."""
+        self.writer.write(data)
+
+    def publish(self, *payloads: bytes, first: int = 0) -> None:
+        """Send messages; await their receipts with `receipts`."""
+        self.write(b"".join(publish(payload, row) for row, payload in enumerate(payloads, first)))
+
+    async def receipts(self, count: int) -> list[int]:
+        """The sequence ids of the next receipts, in the order they came."""
+        return [(await self.expect(Type.SEND_RECEIPT)).send_receipt.sequence_id for _ in range(count)]
+
+    async def request(self, kind: int, answer: int, **fields: Any) -> BaseCommand:  # noqa: ANN401
+        """Send a request and wait for its answer."""
+        self.requests += 1
+        self.write(frame(kind, request_id=self.requests, **fields))
+        return await self.expect(answer)
+
+    async def expect(self, kind: int) -> BaseCommand:
+        """The next command, which must be of this type."""
+        command = await self.read()
+        assert command.type == kind, command
+        return command
+
+    async def read(self) -> BaseCommand:
+        """The next command. Raises asyncio.IncompleteReadError when the broker has closed the connection."""
+        async with asyncio.timeout(TIMEOUT_S):
+            size = int.from_bytes(await self.reader.readexactly(4), "big")
+            data = await self.reader.readexactly(size)
+        command_bytes = int.from_bytes(data[:4], "big")
+        return BaseCommand.FromString(data[4 : 4 + command_bytes])
+
+    async def closed(self) -> None:
+        """Wait until the broker closes the connection, whatever it says before."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await self.read()
+
+    async def close(self) -> None:
+        """Close the socket in good order."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+    def abort(self) -> None:
+        """Be gone, without a word."""
+        self.writer.transport.abort()
+
+
+def connect() -> bytes:
+    """A CONNECT frame."""
+    return frame(Type.CONNECT, client_version="test", protocol_version=20)
+
+
+def publish(payload: bytes, sequence_id: int = 0, producer_id: int = 0) -> bytes:
+    """A SEND frame with one message."""
+    return send(producer_id, sequence_id, entry(payload, sequence_id=sequence_id))
+
+
+def payload_for(frame_bytes: int) -> bytes:
+    """A payload that makes a SEND frame of exactly this many bytes."""
+    payload = bytes(frame_bytes)
+    payload = payload[: frame_bytes - (len(publish(payload)) - frame_bytes)]
+    assert len(publish(payload)) == frame_bytes
+    return payload
+
+
+def length(data: Sequence[Buffer]) -> int:
+    """Bytes in all."""
+    return sum(map(len, data))
+
+
+SMALL = bytes(1 * KIB)
