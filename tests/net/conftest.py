@@ -6,11 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from penstock.testing.certificates import Certificate
+from tests.net.harness import Client
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import AsyncIterator
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +26,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 def server_tls(certificate: Certificate) -> ssl.SSLContext:
     """What the broker's TLS port uses."""
     return certificate.server()
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _no_client_outlives_its_test() -> AsyncIterator[None]:
+    yield
+    while Client.opened:
+        client = Client.opened.pop()
+        client.abort()
+        await client.close()

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.broker.broker import Broker, BrokerLimits
 from penstock.core.clock import ManualClock
@@ -195,9 +195,12 @@ async def turns(count: int = 20) -> None:
 
 
 class Client:
-    """One connection, over TCP or TLS, with every byte in the test's hands."""
+    """One connection, over TCP or TLS, with every byte in the test's hands. A fixture closes all that are left."""
+
+    opened: ClassVar[list[Client]] = []
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.opened.append(self)
         self.reader = reader
         self.writer = writer
         self.requests = 0
@@ -232,7 +235,7 @@ class Client:
             topic=TOPIC,
             subscription="s",
             consumer_id=0,
-            subType=0,
+            subType=1,
             initialPosition=1,
         )
         client.write(frame(Type.FLOW, consumer_id=0, messagePermits=permits))
@@ -279,8 +282,9 @@ class Client:
     async def close(self) -> None:
         """Close the socket in good order."""
         self.writer.close()
-        with contextlib.suppress(OSError):
-            await self.writer.wait_closed()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(TIMEOUT_S):
+                await self.writer.wait_closed()
 
     def abort(self) -> None:
         """Be gone, without a word."""

@@ -87,9 +87,14 @@ class BrokerProcess:
         """End it without a chance to say anything (SIGKILL)."""
         self._end(signal.SIGKILL)
 
-    def _end(self, how: signal.Signals) -> int:
+    def signal(self, how: signal.Signals) -> None:
+        """Send it a signal and do not wait."""
         assert self._process is not None
         self._process.send_signal(how)
+
+    def wait(self) -> int:
+        """Wait for its end; returns its exit status."""
+        assert self._process is not None
         try:
             return self._process.wait(STOP_TIMEOUT_S)
         finally:
@@ -97,6 +102,10 @@ class BrokerProcess:
                 self._process.kill()
                 self._process.wait()
             self._close()
+
+    def _end(self, how: signal.Signals) -> int:
+        self.signal(how)
+        return self.wait()
 
     def _close(self) -> None:
         if self._process is not None and self._process.stdout is not None:

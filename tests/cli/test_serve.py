@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock serve` as a process: how it starts, stops, refuses, and what it does when its disk fails."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.errors import WireCode
+from penstock.testing.certificates import Certificate
+from penstock.testing.client import RawClient, Refused, Type
+from penstock.testing.process import BrokerDidNotStart, BrokerProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPIC = "persistent://public/default/t"
+
+
+def health(broker: BrokerProcess) -> tuple[int, dict[str, str]]:
+    """What `/healthz` answers."""
+    try:
+        with urllib.request.urlopen(f"{broker.admin_url}/healthz", timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_a_second_start_on_the_same_data_directory_is_refused_by_its_name(own_broker: BrokerProcess) -> None:
+    with pytest.raises(BrokerDidNotStart, match=str(own_broker.data_dir)) as refused:
+        BrokerProcess(own_broker.data_dir).start()
+    assert str(own_broker.pid) in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BrokerDidNotStart, match=f"port {port} cannot be opened") as refused:
+            BrokerProcess(tmp_path / "data").start(port=port)
+    assert "Traceback" not in str(refused.value)
+
+
+def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "thesis.tex").write_text("precious")
+    with pytest.raises(BrokerDidNotStart, match=r"thesis\.tex"):
+        BrokerProcess(tmp_path / "data").start()
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["thesis.tex"]
+
+
+def test_a_stop_tells_producers_and_consumers_and_ends_with_status_zero(own_broker: BrokerProcess) -> None:
+    with RawClient(own_broker.port) as client:
+        client.produce(TOPIC)
+        client.subscribe(TOPIC, "s")
+        own_broker.signal(signal.SIGTERM)
+        assert client.next(Type.CLOSE_PRODUCER).command.close_producer.request_id == 2**64 - 1
+        assert client.next(Type.CLOSE_CONSUMER).command.close_consumer.request_id == 2**64 - 1
+        assert client.is_closed()
+    assert own_broker.wait() == 0
+
+
+def test_acknowledgements_that_nobody_asked_an_answer_for_survive_a_clean_stop(own_broker: BrokerProcess) -> None:
+    with RawClient(own_broker.port) as client:
+        client.produce(TOPIC)
+        client.publish(b"%d" % i for i in range(10))
+        client.subscribe(TOPIC, "s")
+        came = [client.message() for _ in range(10)]
+        for one in came[:4]:
+            client.acknowledge(one)
+        client.request(Type.GET_LAST_MESSAGE_ID, Type.GET_LAST_MESSAGE_ID_RESPONSE, consumer_id=0)
+    assert own_broker.stop() == 0
+    own_broker.start()
+    with RawClient(own_broker.port) as client:
+        client.subscribe(TOPIC, "s")
+        assert client.message().payload == b"4"
+
+
+def test_entry_ids_go_on_after_a_restart(own_broker: BrokerProcess) -> None:
+    with RawClient(own_broker.port) as client:
+        client.produce(TOPIC)
+        assert client.publish([b"a", b"b"]) == [0, 1]
+    own_broker.kill()
+    own_broker.start()
+    with RawClient(own_broker.port) as client:
+        client.produce(TOPIC)
+        assert client.publish([b"c"]) == [2]
+
+
+def test_when_the_disk_refuses_publishers_are_told_health_fails_and_consumers_go_on(own_broker: BrokerProcess) -> None:
+    with RawClient(own_broker.port) as client:
+        client.produce(TOPIC)
+        client.publish([b"kept"])
+        assert health(own_broker)[0] == 200
+        # No file may be written any more: every write fails as it would on a broken disk.
+        resource.prlimit(own_broker.pid, resource.RLIMIT_FSIZE, (0, 0))
+        with pytest.raises(Refused) as refused:
+            client.publish([b"lost"], first=1)
+        assert refused.value.code == WireCode.PERSISTENCE_ERROR
+        status, answer = health(own_broker)
+        assert status == 503
+        assert answer["reason"]
+        client.subscribe(TOPIC, "reader", durable=False, start_message_id={"ledgerId": 2**64 - 1, "entryId": 2**64 - 1})
+        assert client.message().payload == b"kept"
+        with pytest.raises(Refused) as refused:
+            client.produce(TOPIC, producer_id=1)
+        assert refused.value.code == WireCode.PERSISTENCE_ERROR
+    own_broker.kill()
+    own_broker.start()
+    with RawClient(own_broker.port) as client:
+        client.produce(TOPIC)
+        client.publish([b"again"])
+        client.subscribe(TOPIC, "s")
+        assert client.message().payload == b"kept"
+
+
+def test_metrics_are_served_on_the_admin_port(own_broker: BrokerProcess) -> None:
+    with urllib.request.urlopen(f"{own_broker.admin_url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    for sensor in ("MemoryPoolAvailable", "MemoryPoolUsed", "MemoryPoolAvgDepletedPercent"):
+        assert f"\n{sensor} " in text
+
+
+def test_tls_clients_and_plain_clients_meet_on_one_topic(tmp_path: Path) -> None:
+    certificate = Certificate.make(tmp_path)
+    flags = ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key), "--tls-port", "0"]
+    with BrokerProcess(tmp_path / "data", flags) as broker:
+        with RawClient(broker.port) as plain:
+            plain.produce(TOPIC)
+            plain.publish([b"across"])
+            url = plain.request(Type.LOOKUP, Type.LOOKUP_RESPONSE, topic=TOPIC).brokerServiceUrlTls
+        with RawClient(int(url.rpartition(":")[2]), tls=certificate.client()) as secure:
+            secure.subscribe(TOPIC, "s")
+            assert secure.message().payload == b"across"
+
+
+def test_a_certificate_that_is_none_is_refused_by_its_name(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    with pytest.raises(BrokerDidNotStart, match=r"bad\.pem"):
+        BrokerProcess(tmp_path / "data", ["--tls-cert", str(bad), "--tls-key", str(bad)]).start()
+
+
+def test_a_pool_that_cannot_hold_one_frame_is_refused_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_QUEUED_MAX_REQUEST_BYTES", "1000")
+    with pytest.raises(BrokerDidNotStart, match=r"queued\.max\.request\.bytes=1000 .*5253120"):
+        BrokerProcess(tmp_path / "data").start()
+
+
+def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", ["--log-format", "json"]) as broker, RawClient(broker.port) as client:
+        client.produce(f"persistent://public/default/{uuid.uuid4().hex}")
+    lines = [json.loads(line) for line in broker.log_path.read_text().splitlines()]
+    assert any("created" in line["message"] for line in lines)
+
+
+def test_an_interrupt_ends_it_like_a_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(tmp_path / "d")]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--admin-port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("penstock ready pulsar://")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20)[0] == ""
+        assert process.returncode == 0
