@@ -64,7 +64,7 @@ def test_a_stop_tells_producers_and_consumers_and_ends_with_status_zero(own_brok
     with RawClient(own_broker.port) as client:
         client.produce(TOPIC)
         client.subscribe(TOPIC, "s")
-        own_broker.signal(signal.SIGTERM)
+        own_broker.send_signal(signal.SIGTERM)
         assert client.next(Type.CLOSE_PRODUCER).command.close_producer.request_id == 2**64 - 1
         assert client.next(Type.CLOSE_CONSUMER).command.close_consumer.request_id == 2**64 - 1
         assert client.is_closed()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.broker.broker import Broker, BrokerLimits
+from penstock.core.checksum import is_sealed
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.memory_pool import UNBOUNDED
@@ -30,13 +31,12 @@ from penstock.wire.pulsar_pb2 import BaseCommand
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
     from typing import Self
 
-    from penstock.governance.request_memory import RequestMemorySnapshot
+    from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.net.connection import Connection
-    from penstock.storage.files import Buffer
 
 TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 30
@@ -126,13 +126,15 @@ async def running(
     clock, disk = ManualClock(wall_ms=1_700_000_000_000), Disk()
     data = open_data_directory(directory / "data", disk)
     async with contextlib.AsyncExitStack() as stack:
-        entry_log = EntryLog.open(data.broker(0), disk, LogLimits(), loop.call_soon_threadsafe, clock=clock)
+
+        def post(callback: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(callback)
+
+        entry_log = EntryLog.open(data.broker(0), disk, LogLimits(), post, clock=clock)
         stack.callback(entry_log.close)
-        catalog = Catalog.open(data.metadata, loop.call_soon_threadsafe, disk)
+        catalog = Catalog.open(data.metadata, post, disk)
         stack.callback(catalog.close)
-        limits = RequestLimits(
-            request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max
-        )
+        limits = RequestLimits(request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max)
         memory = RequestMemory(limits)
         connections = Connections(
             loop=loop,
@@ -267,11 +269,34 @@ class Client:
 
     async def read(self) -> BaseCommand:
         """The next command. Raises asyncio.IncompleteReadError when the broker has closed the connection."""
+        return (await self._frame())[0]
+
+    async def message(self) -> bytes:
+        """The entry of the next frame, which must be a MESSAGE."""
+        command, entry_bytes = await self._frame()
+        assert command.type == Type.MESSAGE, command
+        assert is_sealed(entry_bytes)
+        return entry_bytes
+
+    async def _frame(self) -> tuple[BaseCommand, bytes]:
         async with asyncio.timeout(TIMEOUT_S):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             data = await self.reader.readexactly(size)
         command_bytes = int.from_bytes(data[:4], "big")
-        return BaseCommand.FromString(data[4 : 4 + command_bytes])
+        return BaseCommand.FromString(data[4 : 4 + command_bytes]), data[4 + command_bytes :]
+
+    def stop_reading(self) -> None:
+        """Take nothing more from the socket, as a client does that is stopped in a debugger."""
+        self.transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        """Take what has come."""
+        self.transport.resume_reading()
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The socket's owner."""
+        return self.writer.transport  # type: ignore[return-value]
 
     async def closed(self) -> None:
         """Wait until the broker closes the connection, whatever it says before."""
@@ -288,7 +313,7 @@ class Client:
 
     def abort(self) -> None:
         """Be gone, without a word."""
-        self.writer.transport.abort()
+        self.transport.abort()
 
 
 def connect() -> bytes:
@@ -307,11 +332,6 @@ def payload_for(frame_bytes: int) -> bytes:
     payload = payload[: frame_bytes - (len(publish(payload)) - frame_bytes)]
     assert len(publish(payload)) == frame_bytes
     return payload
-
-
-def length(data: Sequence[Buffer]) -> int:
-    """Bytes in all."""
-    return sum(map(len, data))
 
 
 SMALL = bytes(1 * KIB)

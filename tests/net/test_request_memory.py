@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import ssl
 import weakref
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,7 +35,9 @@ TRANSPORT_NAMES = ["plain", "tls12", "tls13"]
 every_transport = pytest.mark.parametrize("version", TRANSPORTS, ids=TRANSPORT_NAMES)
 
 
-def reach(broker: Harness, certificate: Certificate, version: ssl.TLSVersion | None) -> tuple[int, ssl.SSLContext | None]:
+def reach(
+    broker: Harness, certificate: Certificate, version: ssl.TLSVersion | None
+) -> tuple[int, ssl.SSLContext | None]:
     """The port and the client's context for a transport."""
     return (broker.port, None) if version is None else (broker.tls_port, certificate.client(version))
 
@@ -45,7 +49,7 @@ async def fill(broker: Harness, client: Client) -> None:
     await until(lambda: broker.memory.available == 0)
 
 
-# ------------------------------------------------------------------------------------------- P14 to P19: mute and unmute
+# ------------------------------------------------------------------------------------------ P14 to P19: mute and unmute
 
 
 @every_transport
@@ -126,7 +130,7 @@ async def test_p19_pipelined_sends_keep_their_order_through_mutings(
         assert broker.snapshot().used_bytes_max <= 2 * FRAME_BYTES - 1
 
 
-# ------------------------------------------------------------------------------- P20: what keep-alive makes of being muted
+# ---------------------------------------------------------------------------- P20: what keep-alive makes of being muted
 
 
 async def test_p20_a_muted_connection_is_not_closed_for_the_silence_we_impose_on_it(tmp_path: Path) -> None:
@@ -165,7 +169,7 @@ async def test_p20_a_silent_client_is_closed_after_two_keep_alive_intervals(tmp_
         assert [connection.is_open for connection in broker.connections.all()] == [True]
 
 
-# ----------------------------------------------------------------------------- P21 to P33: nothing is left of a connection
+# -------------------------------------------------------------------------- P21 to P33: nothing is left of a connection
 
 
 @every_transport
@@ -184,6 +188,11 @@ async def test_p21_a_closed_connection_leaves_no_reference_not_even_to_the_garba
         finally:
             gc.enable()
         assert broker.used == 0
+
+
+def is_muted(broker: Harness, client: Client) -> bool:
+    """Whether this client is not read."""
+    return bool(broker.connection_of(client).muted)
 
 
 def frame_of(size: int) -> bytes:
@@ -259,9 +268,9 @@ async def test_p30_gone_while_muted_gives_every_byte_and_the_place_in_the_queue_
         gone = [await Client.producing(*where, topic=f"t{row}") for row in range(3)]
         last = await Client.producing(*where, topic="last")
         await fill(broker, filler)
-        for row, client in enumerate([*gone, last], 1):
+        for client in [*gone, last]:
             client.publish(LARGEST)
-            await until(lambda row=row: len(broker.muted()) == row)
+            await until(partial(is_muted, broker, client))
         for client in gone:
             client.abort()
 
@@ -463,12 +472,12 @@ async def test_the_number_of_requests_mutes_by_itself(tmp_path: Path) -> None:
         assert await second.receipts(1) == [0]
 
 
+# A client that is gone before its request's task began leaves a coroutine that nobody has awaited.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @every_transport
 async def test_clients_that_die_at_random_leave_nothing_behind(
     tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
 ) -> None:
-    import random
-
     chance = random.Random(72)
     async with running(tmp_path, pool_bytes=2 * FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
         where = reach(broker, certificate, version)
@@ -479,9 +488,8 @@ async def test_clients_that_die_at_random_leave_nothing_behind(
                 client = await Client.open(*where)
                 said = connect() + frame(Type.PRODUCER, topic=f"t{life % 5}", producer_id=0, request_id=1)
                 client.write(said[: chance.choice([len(said), chance.randrange(len(said))])])
-                if client.writer.can_write_eof() or version is not None:
-                    data = b"".join(publish(bytes(chance.randrange(FRAME_BYTES // 2)), row) for row in range(4))
-                    client.write(data[: chance.randrange(len(data))])
+                data = b"".join(publish(bytes(chance.randrange(FRAME_BYTES // 2)), row) for row in range(4))
+                client.write(data[: chance.randrange(len(data))])
                 if chance.random() < 0.2:
                     (broker.disk.hold if chance.random() < 0.5 else broker.disk.let_go)()
                 await turns(chance.randrange(4))

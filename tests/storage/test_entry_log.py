@@ -81,6 +81,25 @@ def test_runs_are_settled_in_the_order_of_their_appends_with_barriers_between() 
     assert order == ["first None", "barrier None", "second None"]
 
 
+def test_barriers_alone_write_nothing() -> None:
+    with MemoryLog() as memory:
+        memory.log.append(run_of([], memory.note))
+        memory.log.commit()
+        memory.reopen()
+        assert memory.outcomes == [None]
+        assert memory.files.names(HOME / "log") == []
+
+
+def test_a_commit_as_large_as_a_segment_leaves_room_for_its_mark() -> None:
+    with MemoryLog(LogLimits(segment_bytes=64 * KIB, run_bytes_max=16 * KIB, commit_bytes_max=64 * KIB)) as memory:
+        sent = [entries(first, 1, size=size) for first, size in enumerate([900] * 400)]
+        for first, one in enumerate(sent):
+            memory.log.append(run_of([(1, first, one)]))
+        memory.log.commit()
+        memory.kill()
+        assert memory.read(1) == [one[0] for one in sent]
+
+
 def test_entries_survive_a_clean_stop_without_a_scan(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with MemoryLog() as memory:
@@ -234,6 +253,35 @@ def test_the_last_acknowledged_block_is_damage_and_not_a_torn_tail_when_it_is_sp
         memory.start()
         assert memory.read(1) == kept + sent[:1] + sent[3:]
         assert [damage.entry_id for damage in memory.log.damage()] == [6, 7]
+
+
+def test_a_few_entries_among_many_of_others_are_checked_one_by_one() -> None:
+    limits = LogLimits(segment_bytes=256 * KIB, run_bytes_max=64 * KIB)
+    with MemoryLog(limits) as memory:
+        mine, others = entries(0, 6), entries(0, 300, size=100)
+        groups = [(1, 0, mine[:2]), (2, 0, others[:150]), (1, 2, mine[2:4]), (2, 150, others[150:]), (1, 4, mine[4:])]
+        memory.log.append(run_of(groups))
+        memory.log.commit()
+        assert memory.read(1) == mine
+        assert memory.read(1, 3) == mine[3:]
+        assert memory.read(2) == others
+        file = memory.files.open(memory.segment())
+        at = bytes(file.read(256 * KIB, 0)).index(mine[3])
+        memory.files.flip(memory.segment(), (at + 30) * 8 + 3)
+        result = memory.log.read(1, 1, bytes_max=KIB, entries_max=10)
+        assert [list(batch.entry_ids) for batch in result.batches] == [[1, 2], [4, 5]]
+        assert result.damaged == [(1, 3)]
+        memory.files.flip(memory.segment(), 100)  # The front, too: its back serves.
+        assert memory.read(1) == mine[:3] + mine[4:]
+
+
+def test_an_unreadable_disk_costs_what_it_cannot_read_and_names_it() -> None:
+    with MemoryLog() as memory:
+        memory.append(1, 0, 3)
+        memory.files.lose_power()
+        result = memory.log.read(1, 0, bytes_max=KIB, entries_max=10)
+        assert result.damaged == [(1, 0), (1, 1), (1, 2)]
+        assert result.next_entry_id == 3
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
@@ -460,6 +508,18 @@ def test_closing_settles_everything_that_was_appended(tmp_path: Path) -> None:
     log.close()
     loop.run_until(lambda: len(outcomes) == 50)
     assert outcomes == [None] * 50
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_journal_that_can_reach_its_loop_no_more_is_reported(tmp_path: Path) -> None:
+    def closed(_call: Callable[[], None]) -> None:
+        raise RuntimeError("the loop is closed")
+
+    log = EntryLog.open(tmp_path, OsFiles(), LIMITS, closed, clock=ManualClock())
+    assert log.health.ok
+    log.append(run_of([(1, 0, entries(0, 1))]))
+    log.close()
+    assert log.health.read_only == "the journal thread has died"
 
 
 def test_a_relaxed_log_keeps_its_entries_over_a_clean_stop_without_syncing_each_commit() -> None:

@@ -85,3 +85,13 @@ def test_a_mark_says_how_far_everything_is_durable() -> None:
     header = decode_header(b"xx" + encode_mark(STAMP, 128), 2)
     assert header is not None
     assert (header.kind, header.offset, header.synced, header.end) == (Kind.MARK, 128, 4096, 128 + HEADER_BYTES)
+
+
+def test_the_format_on_disk_has_not_changed_since_its_first_release() -> None:
+    stamp = Stamp(segment_id=0x2A, nonce=0x1122334455667788, synced=0x1000)
+    front, back = encode_block(stamp, 0x2000, [(7, 100, 2)], [4, 14], [6, 5], [1, 3], [b"SENDfirst!SENDworld"])
+    place = "f570656e4c6f67012a0000000000000088776655443322110020000000000000" + "0010000000000000"
+    sizes = "0301000013000000010000000200000001000000" + "a61218c6d657437a"
+    table = "07000000000000006400000000000000020000000" + "40000000e000000060000000500000001000000" + "03000000"
+    assert front.hex() == place + "01000000" + sizes + "7bd5eb31" + table
+    assert back.hex() == place + "02000000" + sizes + "26a40077" + table

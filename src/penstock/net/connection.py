@@ -440,5 +440,7 @@ def _plain_reason(error: Exception) -> str:
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return "connection reset by the client"
     if isinstance(error, ssl.SSLError) and error.reason:
+        if error.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}:
+            return "the client does not speak TLS; see brokerServicePort"
         return error.reason.lower().replace("_", " ")
     return str(error) or type(error).__name__

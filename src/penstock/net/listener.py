@@ -159,13 +159,13 @@ class Listener:
             try:
                 sock, _address = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                self._pausing = False  # nobody waits any more
                 return
             except OSError as error:
                 if error.errno not in OUT_OF_RESOURCES:
                     raise
                 self._pause(error.strerror or str(error))
                 return
-            self._pausing = False
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections.accept(sock, self._tls, self._new_handler)

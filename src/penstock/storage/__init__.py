@@ -5,8 +5,9 @@ The entry log, from the outside in:
 
     entry_log   the log as others see it
     opening     from a directory to a log; recovery after a crash
+    runs        what is appended, and what is written, together
     journal     the thread that writes and syncs
-    reader      entries back out
+    reader, results     entries back out
     tidier      space back
     log_index, index, sealed_index     entry id → segment and block
     recovery    what a segment holds, from its bytes alone

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -21,11 +22,13 @@ import apsw
 
 from penstock.storage.damage import DamageBook
 from penstock.storage.index import Damage, IndexDamaged
-from penstock.storage.journal import AppendRun, Journal, Placed, SegmentWriter
+from penstock.storage.journal import Journal, Placed, SegmentWriter
 from penstock.storage.limits import LogLimits
 from penstock.storage.opening import cut_segment, open_directory, rebuild
-from penstock.storage.reader import Batch, Reader, ReadResult
+from penstock.storage.reader import Reader
 from penstock.storage.records import HEADER_BYTES
+from penstock.storage.results import Batch, ReadResult
+from penstock.storage.runs import AppendRun
 from penstock.storage.tidier import Tidier
 
 if TYPE_CHECKING:
@@ -111,6 +114,7 @@ class EntryLog:
             wants_next=self._wants_next,
         )
         self._writer: SegmentWriter | None = None  # the journal's; None until the first append
+        self._cached: deque[int] = deque()  # segments sealed lately, the oldest first; the journal's
 
     @classmethod
     def open(
@@ -190,6 +194,7 @@ class EntryLog:
             self._index.seal(full.segment_id)
             self._store.give_back(full.opened)
             self._writer = None
+            self._let_go_of_pages(full.segment_id)
         segment_id = self._store.take()
         opened = self._store.lend(segment_id)
         assert opened is not None
@@ -199,6 +204,14 @@ class EntryLog:
         )
         self._tidier.wake()
         return self._writer
+
+    def _let_go_of_pages(self, sealed: int) -> None:
+        """Keep the last segments in the page cache, and no more of them."""
+        self._cached.append(sealed)
+        if len(self._cached) * self._limits.segment_bytes > self._limits.page_cache_bytes:
+            with self._store.borrow(self._cached.popleft()) as file:
+                if file is not None:
+                    file.forget()
 
     def _committed(self, writer: SegmentWriter, placed: list[Placed]) -> None:
         """On the journal thread: blocks are durable, so they may be read."""
@@ -275,7 +288,8 @@ class EntryLog:
     @property
     def health(self) -> LogHealth:
         """Return whether publishers can be served."""
-        return LogHealth(read_only=self._journal.failure, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
+        reason = self._journal.failure or ("the journal thread has died" if self._journal.died() else None)
+        return LogHealth(read_only=reason, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
 
     def damage(self) -> list[Damage]:
         """Return the damage met so far, in this run and earlier ones, up to `damage_listed_max`."""

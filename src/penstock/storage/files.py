@@ -63,6 +63,10 @@ class File(Protocol):
         """Cut the file off at `size`, or extend it with zeros."""
         ...
 
+    def forget(self) -> None:
+        """Tell the system that what is durable of this file need not stay in memory."""
+        ...
+
     def size(self) -> int:
         """Return the length in bytes."""
         ...
@@ -176,6 +180,10 @@ class OsFile:
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
         os.ftruncate(self._descriptor, size)
+
+    def forget(self) -> None:
+        """See `File.forget`."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
         """See `File.size`."""

@@ -8,6 +8,8 @@ neither the entries retained nor the number of topics.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -127,3 +129,28 @@ class SegmentIndex:
                 if spans[end - 1].end_entry > keep_from:
                     yield Stretch(self.segment_id, ledger_id, spans[begin:end])
                 begin = end
+
+
+def pack_spans(spans: Sequence[Span]) -> bytes:
+    """Pack column by column: first entries as u64, the rest as u32."""
+    columns = zip(*spans, strict=True)
+    return b"".join(_little(array(code, column)).tobytes() for code, column in zip("QIIII", columns, strict=True))
+
+
+def unpack_spans(packed: bytes) -> list[Span]:
+    """Undo `pack_spans`."""
+    count = len(packed) // 24
+    view, columns, at = memoryview(packed), [], 0
+    for code in "QIIII":
+        column = array(code)
+        size = count * column.itemsize
+        column.frombytes(view[at : at + size])
+        columns.append(_little(column))
+        at += size
+    return list(map(Span, *columns))
+
+
+def _little(column: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

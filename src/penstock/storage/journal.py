@@ -17,17 +17,16 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
-from itertools import chain
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import PersistenceFailed, StorageReadOnly
-from penstock.core.units import KIB
 from penstock.storage.files import write_all
-from penstock.storage.records import HEADER_BYTES, Stamp, block_bytes, encode_block, encode_mark
+from penstock.storage.records import HEADER_BYTES, Stamp, encode_block, encode_mark
+from penstock.storage.runs import AppendRun, Block, blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.core.checksum import Buffer
     from penstock.core.clock import Clock
@@ -35,63 +34,9 @@ if TYPE_CHECKING:
     from penstock.storage.limits import LogLimits
     from penstock.storage.segment import OpenSegment
 
+__all__ = ["AppendRun", "Journal", "JournalStats", "Placed", "SegmentWriter"]
+
 log = logging.getLogger(__name__)
-
-# Runs smaller than this share a block: the fewer blocks, the less to write, to index and to look at when reading.
-# Larger blocks would gain nothing, and cost more when a few entries of one are wanted.
-JOINED_BYTES_MAX: Final = 256 * KIB
-
-
-class AppendRun:
-    """Entries to be appended together: what one read of one connection brought.
-
-    Shapes: `groups` names (ledger id, first entry id, count); the rows of `offsets`, `lengths` and `message_counts`
-    follow in the order of the groups. One group per ledger costs least. Entry i is `data[offsets[i]:][:lengths[i]]`;
-    bytes between entries are stored too, and harmless. `data` must not change until `done` was called.
-
-    `done(run, error)` is called on the loop, in the order of the appends. With an error, nothing of the run was
-    acknowledged: after a crash it may be there or not.
-
-    A run without groups writes nothing; its `done` says that everything appended before it is settled.
-    """
-
-    __slots__ = ("data", "done", "groups", "lengths", "message_counts", "offsets")
-
-    def __init__(
-        self,
-        *,
-        groups: list[tuple[int, int, int]],
-        offsets: Sequence[int],
-        lengths: Sequence[int],
-        message_counts: Sequence[int] | None,
-        data: Buffer,
-        done: Callable[[AppendRun, PenstockError | None], None],
-    ) -> None:
-        self.groups = groups
-        self.offsets = offsets
-        self.lengths = lengths
-        self.message_counts = message_counts
-        self.data = data
-        self.done = done
-
-    @property
-    def block_bytes(self) -> int:
-        """Return what this run takes in a segment."""
-        if not self.groups:
-            return 0
-        return block_bytes(
-            len(self.groups), len(self.offsets), len(self.data), has_message_counts=self.message_counts is not None
-        )
-
-
-class Block(NamedTuple):
-    """What is written between one front and one back: one large run, or several small ones."""
-
-    groups: Sequence[tuple[int, int, int]]
-    offsets: Sequence[int]
-    lengths: Sequence[int]
-    message_counts: Sequence[int] | None
-    data: list[Buffer]
 
 
 class Placed(NamedTuple):
@@ -100,69 +45,6 @@ class Placed(NamedTuple):
     block: Block
     offset: int
     bytes: int
-
-
-def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
-    """Yield the blocks to write `runs` as, in order. Runs without entries leave nothing behind."""
-    small: list[AppendRun] = []
-    size = 0
-    for run in runs:
-        if not run.groups:
-            continue
-        if small and size + len(run.data) > JOINED_BYTES_MAX:
-            yield _joined(small)
-            small, size = [], 0
-        small.append(run)
-        size += len(run.data)
-    if small:
-        yield _joined(small)
-
-
-def _joined(runs: list[AppendRun]) -> Block:
-    """Join runs to one block, in which the entries of a ledger have their rows together."""
-    if len(runs) == 1:
-        run = runs[0]
-        return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data])
-    has_message_counts = any(run.message_counts is not None for run in runs)
-    ledgers: dict[int, _Rows] = {}
-    pieces: list[_Rows] = []
-    base = 0
-    for run in runs:
-        row = 0
-        for ledger_id, first_entry, count in run.groups:
-            rows = ledgers.get(ledger_id)
-            if rows is None or rows.first_entry + len(rows.offsets) != first_entry:
-                rows = ledgers[ledger_id] = _Rows(ledger_id, first_entry)
-                pieces.append(rows)
-            end = row + count
-            rows.offsets += [offset + base for offset in run.offsets[row:end]]
-            rows.lengths += run.lengths[row:end]
-            if has_message_counts:
-                rows.message_counts += run.message_counts[row:end] if run.message_counts is not None else [1] * count
-            row = end
-        base += len(run.data)
-    return Block(
-        groups=[(rows.ledger_id, rows.first_entry, len(rows.offsets)) for rows in pieces],
-        offsets=list(chain.from_iterable(rows.offsets for rows in pieces)),
-        lengths=list(chain.from_iterable(rows.lengths for rows in pieces)),
-        message_counts=list(chain.from_iterable(rows.message_counts for rows in pieces))
-        if has_message_counts
-        else None,
-        data=[run.data for run in runs],
-    )
-
-
-class _Rows:
-    """Rows of consecutive entries of one ledger, on their way into a joined block."""
-
-    __slots__ = ("first_entry", "ledger_id", "lengths", "message_counts", "offsets")
-
-    def __init__(self, ledger_id: int, first_entry: int) -> None:
-        self.ledger_id = ledger_id
-        self.first_entry = first_entry
-        self.offsets: list[int] = []
-        self.lengths: list[int] = []
-        self.message_counts: list[int] = []
 
 
 class SegmentWriter:
@@ -193,9 +75,8 @@ class SegmentWriter:
             size = 2 * len(front) + sum(map(len, block.data))
             placed.append(Placed(block, offset, size))
             offset += size
-        if buffers:
-            write_all(self._file, buffers, self.end)
-            self.end = offset
+        write_all(self._file, buffers, self.end)
+        self.end = offset
         return placed
 
     def sync(self) -> None:
@@ -281,6 +162,10 @@ class Journal:
         else:
             self._run()
 
+    def died(self) -> bool:
+        """Say whether the thread ended without being asked to: nobody answers appends any more."""
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping
+
     def stalled_ns(self) -> int:
         """Return how long the commit underway has taken; 0 when there is none."""
         began_ns = self._commit_began_ns
@@ -315,7 +200,7 @@ class Journal:
             self._stopping = True
             return []
         runs, size = [first], first.block_bytes
-        room = min(self._limits.commit_bytes_max, self._limits.segment_bytes)
+        room = min(self._limits.commit_bytes_max, self._limits.segment_bytes - HEADER_BYTES)
         if self._writer is not None and self._writer.fits(size):
             room = min(room, self._writer.size - self._writer.end - HEADER_BYTES)
         while size < room:
@@ -350,16 +235,17 @@ class Journal:
 
     def _commit(self, runs: list[AppendRun]) -> None:
         """Make one group durable and readable. Raises OSError."""
+        if not any(run.groups for run in runs):
+            return
         self._commit_began_ns = self._clock.monotonic_ns()
-        writer = self._writer_for(runs[0].block_bytes if runs else 0)
+        writer = self._writer_for(runs[0].block_bytes)
         placed = writer.write(runs)
-        if placed:
-            if not self._limits.relaxed:
-                self._sync(writer)
-            self.stats.commits += 1
-            self.stats.bytes_appended += writer.end - placed[0].offset
-            self.stats.entries_appended += sum(len(block.offsets) for block, _, _ in placed)
-            self._committed(writer, placed)
+        if not self._limits.relaxed:
+            self._sync(writer)
+        self.stats.commits += 1
+        self.stats.bytes_appended += writer.end - placed[0].offset
+        self.stats.entries_appended += sum(len(block.offsets) for block, _, _ in placed)
+        self._committed(writer, placed)
         self._commit_began_ns = None
 
     def _writer_for(self, block_size: int) -> SegmentWriter:

@@ -43,7 +43,6 @@ class BadEntry(NamedTuple):
     entry_id: int
     offset: int  # in the segment
     bytes: int
-    one_bit: bool  # a single flipped bit explains it
 
 
 class FoundBlock(NamedTuple):
@@ -51,8 +50,8 @@ class FoundBlock(NamedTuple):
 
     header: Header
     table: Table
-    broken_ends: int  # 0, or 1 if front or back is not whole
     bad: list[BadEntry]
+    one_flip_explains: bool  # Nothing is wrong with it, or nothing that a single flipped bit could not have done.
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ def judge(scan: Scan) -> Verdict:
         offset = block.header.offset
         if verdict.end < min(offset, vouched_end):
             _lose(verdict, min(offset, vouched_end))
-        if offset > verdict.end or (offset >= vouched_end and not _one_flip_explains(block)):
+        if offset > verdict.end or (offset >= vouched_end and not block.one_flip_explains):
             verdict.cut_blocks = len(scan.blocks) - number
             break
         verdict.index.add_block(offset, block.header.block_bytes, block.table.groups(), block.table.lengths)
@@ -105,12 +104,6 @@ def _lose(verdict: Verdict, resumed_at: int) -> None:
     reason = "both ends of the blocks here are unreadable"
     verdict.damage.append(Damage(verdict.index.segment_id, verdict.end, size, None, None, reason))
     verdict.index.bytes = verdict.end = resumed_at
-
-
-def _one_flip_explains(block: FoundBlock) -> bool:
-    if block.broken_ends + len(block.bad) > 1:
-        return False
-    return all(bad.one_bit for bad in block.bad)
 
 
 def scan(file: File, segment_id: int) -> Scan:
@@ -158,7 +151,14 @@ def read_block(view: memoryview, header: Header) -> FoundBlock | None:
         return None
     data = view[header.front_bytes : header.front_bytes + header.data_bytes]
     bad = [] if crc32c(data) == header.data_crc else list(bad_entries(header, table, data))
-    return FoundBlock(header, table, (front is None) + (back is None), bad)
+    faults = (front is None) + (back is None) + len(bad)
+    explained = faults == 0 or (faults == 1 and (not bad or differs_by_one_bit(_bytes_of(bad[0], view, header))))
+    return FoundBlock(header, table, bad, explained)
+
+
+def _bytes_of(bad: BadEntry, view: memoryview, header: Header) -> memoryview:
+    at = bad.offset - header.offset
+    return view[at : at + bad.bytes]
 
 
 def find_block(view: memoryview, segment_id: int, offset: int) -> FoundBlock | None:
@@ -190,7 +190,7 @@ def bad_entries(header: Header, table: Table, data: memoryview) -> Iterator[BadE
             entry = data[offset : offset + length]
             if not is_sealed(entry):
                 at = header.offset + header.front_bytes + offset
-                yield BadEntry(ledger_id, entry_id, at, length, differs_by_one_bit(entry))
+                yield BadEntry(ledger_id, entry_id, at, length)
             row += 1
 
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import logging
 import struct
-import sys
 import threading
-from array import array
 from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import apsw
 from crc32c import crc32c
 
-from penstock.storage.index import Damage, IndexDamaged, Span, Stretch, at_or_after
+from penstock.storage.index import Damage, IndexDamaged, Stretch, at_or_after, pack_spans, unpack_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from penstock.storage.index import SegmentIndex
@@ -368,7 +366,7 @@ def _digest(*row: int) -> int:
 
 
 def _row(stretch: Stretch) -> tuple[int, int, int, int, int, int, bytes]:
-    spans = _pack_spans(stretch.spans)
+    spans = pack_spans(stretch.spans)
     key = (stretch.segment_id, stretch.ledger_id, stretch.first_entry, stretch.last_entry)
     return (*key, stretch.entry_bytes, crc32c(spans, crc32c(_ROW_KEY.pack(*key))), spans)
 
@@ -381,28 +379,4 @@ def _stretch(row: tuple[int, int, int, int, int, bytes]) -> Stretch:
         right = False
     if not right:
         raise IndexDamaged(f"the row of ledger {key[1]} in segment {key[0]} is not as it was written")
-    return Stretch(key[0], key[1], _unpack_spans(spans))
-
-
-def _pack_spans(spans: Sequence[Span]) -> bytes:
-    """Pack column by column: first entries as u64, the rest as u32."""
-    columns = zip(*spans, strict=True)
-    return b"".join(_little(array(code, column)).tobytes() for code, column in zip("QIIII", columns, strict=True))
-
-
-def _unpack_spans(packed: bytes) -> list[Span]:
-    count = len(packed) // 24
-    view, columns, at = memoryview(packed), [], 0
-    for code in "QIIII":
-        column = array(code)
-        size = count * column.itemsize
-        column.frombytes(view[at : at + size])
-        columns.append(_little(column))
-        at += size
-    return list(map(Span, *columns))
-
-
-def _little(column: array[int]) -> array[int]:
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column
+    return Stretch(key[0], key[1], unpack_spans(spans))

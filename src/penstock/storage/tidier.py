@@ -19,9 +19,9 @@ import apsw
 
 from penstock.core.units import MIB
 from penstock.storage.index import IndexDamaged, at_or_after
-from penstock.storage.journal import AppendRun
 from penstock.storage.log_index import Plan
-from penstock.storage.reader import Wanted
+from penstock.storage.results import Wanted
+from penstock.storage.runs import AppendRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from penstock.storage.files import File
     from penstock.storage.limits import LogLimits
     from penstock.storage.log_index import LogIndex
-    from penstock.storage.reader import Batch, Reader
+    from penstock.storage.reader import Reader
+    from penstock.storage.results import Batch
     from penstock.storage.segment import SegmentStore
 
 log = logging.getLogger(__name__)

@@ -152,6 +152,9 @@ class FaultyFile:
             self._files.change(self._life)
             self.inode.truncate(size)
 
+    def forget(self) -> None:
+        """See `File.forget`: there is no other memory here."""
+
     def size(self) -> int:
         """See `penstock.storage.files.File.size`."""
         with self._files.guard:

@@ -87,7 +87,7 @@ class BrokerProcess:
         """End it without a chance to say anything (SIGKILL)."""
         self._end(signal.SIGKILL)
 
-    def signal(self, how: signal.Signals) -> None:
+    def send_signal(self, how: signal.Signals) -> None:
         """Send it a signal and do not wait."""
         assert self._process is not None
         self._process.send_signal(how)
@@ -104,7 +104,7 @@ class BrokerProcess:
             self._close()
 
     def _end(self, how: signal.Signals) -> int:
-        self.signal(how)
+        self.send_signal(how)
         return self.wait()
 
     def _close(self) -> None:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results: what a read returns, and how it is put together.
+
+Where: `Reader` fills a `Wanted` block by block until its bounds allow no more; the broker gets the `ReadResult`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.core.checksum import Buffer
+    from penstock.storage.index import Span
+    from penstock.storage.records import Table
+
+
+class Batch:
+    """Entries with consecutive ids, lying in one buffer.
+
+    Shapes: entry `entry_ids[i]` is `data[offsets[i]:][:lengths[i]]`, sealed as it was appended; it holds
+    `message_counts[i]` messages, or one if `message_counts` is None.
+    """
+
+    __slots__ = ("data", "entry_ids", "ledger_id", "lengths", "message_counts", "offsets")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        data: Buffer,
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+        message_counts: Sequence[int] | None,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.entry_ids = entry_ids
+        self.data = data
+        self.offsets = offsets
+        self.lengths = lengths
+        self.message_counts = message_counts
+
+    def entries(self) -> Iterator[tuple[int, memoryview]]:
+        """Yield (entry id, entry). For tools and tests; a hot path uses the columns."""
+        view = memoryview(self.data)
+        for entry_id, offset, length in zip(self.entry_ids, self.offsets, self.lengths, strict=True):
+            yield entry_id, view[offset : offset + length]
+
+
+class ReadResult:
+    """What a read found, in order, and where to go on."""
+
+    __slots__ = ("batches", "damaged", "next_entry_id")
+
+    def __init__(self, next_entry_id: int) -> None:
+        self.batches: list[Batch] = []
+        self.next_entry_id = next_entry_id
+        self.damaged: list[tuple[int, int]] = []  # (ledger id, entry id) of entries stepped over
+
+
+class _Open:
+    """The last batch of a result, which the next entries may join: they do if they follow in the same buffer."""
+
+    __slots__ = ("counts", "data", "ids", "lengths", "offsets")
+
+    def __init__(
+        self, data: bytes, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
+    ) -> None:
+        self.data = data
+        self.ids = ids
+        self.offsets = offsets
+        self.lengths = lengths
+        self.counts = counts
+
+
+class Wanted:
+    """What one read still wants, and what it has so far."""
+
+    __slots__ = ("_last", "bytes_left", "entries_left", "entry_id", "full", "ledger_id", "result")
+
+    def __init__(self, ledger_id: int, entry_id: int, bytes_max: int, entries_max: int) -> None:
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.bytes_left = bytes_max
+        self.entries_left = entries_max
+        self.full = bytes_max <= 0 or entries_max <= 0  # The bounds allow no more.
+        self.result = ReadResult(entry_id)
+        self._last: _Open | None = None
+
+    def go_on_at(self, entry_id: int) -> None:
+        """Go on at this entry."""
+        self.entry_id = self.result.next_entry_id = entry_id
+
+    def skip(self, entry_id: int) -> None:
+        """Name an entry that cannot be served."""
+        self.result.damaged.append((self.ledger_id, entry_id))
+
+    def take(self, data: bytes, base: int, table: Table, span: Span, bad: set[int]) -> None:
+        """Take what is wanted of a block whose data begins at `base` of `data`."""
+        for first, row, count in _pieces(table, self.ledger_id):
+            if span.first_entry <= first < span.end_entry:
+                self._take_rows(data, base, table, first, row, count, bad)
+
+    def _take_rows(self, data: bytes, base: int, table: Table, first: int, row: int, count: int, bad: set[int]) -> None:
+        skipped = self.entry_id - first
+        if not 0 <= skipped < count:
+            return
+        begin, end = row + skipped, row + count
+        lengths = table.lengths[begin:end].tolist()
+        counts = table.message_counts[begin:end].tolist() if table.message_counts is not None else None
+        offsets = [offset + base for offset in table.offsets[begin:end]]
+        self.add(data, range(first + skipped, first + count), offsets, lengths, counts, bad)
+
+    def rows(self, table: Table, span: Span) -> list[int]:
+        """Return the rows of a block that are wanted and within the bounds, in the order of their entry ids."""
+        rows: list[int] = []
+        entry_id = self.entry_id
+        for first, row, count in _pieces(table, self.ledger_id):
+            skipped = entry_id - first
+            if 0 <= skipped < count and first < span.end_entry:
+                rows += range(row + skipped, row + count)
+                entry_id = first + count
+        lengths = [table.lengths[row] for row in rows]
+        return rows[: self._within(lengths)]
+
+    def ids(self, rows: list[int]) -> range:
+        """Return the entry ids of what `rows` returned."""
+        return range(self.entry_id, self.entry_id + len(rows))
+
+    def add(
+        self,
+        data: bytes,
+        ids: range,
+        offsets: list[int],
+        lengths: list[int],
+        counts: list[int] | None,
+        bad: set[int],
+    ) -> None:
+        """Add entries with consecutive ids to the result, as far as the bounds allow and without the bad ones."""
+        fit = self._within(lengths)
+        begin = 0
+        for end in [*(index for index in range(fit) if ids[index] in bad), fit] if bad else [fit]:
+            if begin < end:
+                piece = slice(begin, end)
+                self._append(data, ids[piece], offsets[piece], lengths[piece], counts and counts[piece])
+            if end < fit:
+                self.skip(ids[end])
+            begin = end + 1
+        if fit:
+            self.go_on_at(ids[fit - 1] + 1)
+        self.entries_left -= fit
+        self.bytes_left -= sum(lengths[:fit])
+        self.full = self.full or self.entries_left <= 0 or self.bytes_left <= 0
+
+    def _append(
+        self, data: bytes, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
+    ) -> None:
+        last = self._last
+        if (
+            last is None
+            or last.data is not data
+            or last.ids.stop != ids.start
+            or (last.counts is None) != (counts is None)
+        ):
+            self._last = _Open(data, ids, offsets, lengths, counts)
+            self.result.batches.append(Batch(self.ledger_id, ids, data, offsets, lengths, counts))
+            return
+        last.ids = range(last.ids.start, ids.stop)
+        last.offsets += offsets
+        last.lengths += lengths
+        if last.counts is not None and counts is not None:
+            last.counts += counts
+        self.result.batches[-1].entry_ids = last.ids
+
+    def _within(self, lengths: list[int]) -> int:
+        """Return how many of these entries the bounds allow; always one if nothing was found so far."""
+        fit = min(len(lengths), self.entries_left)
+        if sum(lengths) > self.bytes_left:
+            fit = min(fit, bisect_right(list(accumulate(lengths)), self.bytes_left))
+        if fit == 0 and not self.result.batches:
+            fit = min(1, len(lengths))
+        self.full = self.full or fit < len(lengths)
+        return fit
+
+
+def _pieces(table: Table, ledger_id: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first entry id, first row, count) of each group of a ledger."""
+    ledger_ids, at, row = table.ledger_ids, 0, 0
+    for _ in range(ledger_ids.count(ledger_id)):
+        group = ledger_ids.index(ledger_id, at)
+        row += sum(table.entry_counts[at:group])
+        yield table.first_entries[group], row, table.entry_counts[group]
+        row += table.entry_counts[group]
+        at = group + 1

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs and blocks: what is appended together, and what is written together.
+
+A run is what one read of one connection brought. A large one is a block of its own; small ones share a block, in which
+the entries of a ledger have their rows together.
+Where: the broker builds runs, the journal writes the blocks made from them.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.core.units import KIB
+from penstock.storage.records import block_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from penstock.core.checksum import Buffer
+    from penstock.core.errors import PenstockError
+
+# Runs smaller than this share a block: the fewer blocks, the less to write, to index and to look at when reading.
+# Larger blocks would gain nothing, and cost more when a few entries of one are wanted.
+JOINED_BYTES_MAX: Final = 256 * KIB
+
+
+class AppendRun:
+    """Entries to be appended together: what one read of one connection brought.
+
+    Shapes: `groups` names (ledger id, first entry id, count); the rows of `offsets`, `lengths` and `message_counts`
+    follow in the order of the groups. One group per ledger costs least. Entry i is `data[offsets[i]:][:lengths[i]]`;
+    bytes between entries are stored too, and harmless. `data` must not change until `done` was called.
+
+    `done(run, error)` is called on the loop, in the order of the appends. With an error, nothing of the run was
+    acknowledged: after a crash it may be there or not.
+
+    A run without groups writes nothing; its `done` says that everything appended before it is settled.
+    """
+
+    __slots__ = ("data", "done", "groups", "lengths", "message_counts", "offsets")
+
+    def __init__(
+        self,
+        *,
+        groups: list[tuple[int, int, int]],
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+        message_counts: Sequence[int] | None,
+        data: Buffer,
+        done: Callable[[AppendRun, PenstockError | None], None],
+    ) -> None:
+        self.groups = groups
+        self.offsets = offsets
+        self.lengths = lengths
+        self.message_counts = message_counts
+        self.data = data
+        self.done = done
+
+    @property
+    def block_bytes(self) -> int:
+        """Return what this run takes in a segment."""
+        if not self.groups:
+            return 0
+        return block_bytes(
+            len(self.groups), len(self.offsets), len(self.data), has_message_counts=self.message_counts is not None
+        )
+
+
+class Block(NamedTuple):
+    """What is written between one front and one back: one large run, or several small ones."""
+
+    groups: Sequence[tuple[int, int, int]]
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    message_counts: Sequence[int] | None
+    data: list[Buffer]
+
+
+def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
+    """Yield the blocks to write `runs` as, in order. Runs without entries leave nothing behind."""
+    small: list[AppendRun] = []
+    size = 0
+    for run in runs:
+        if not run.groups:
+            continue
+        if small and size + len(run.data) > JOINED_BYTES_MAX:
+            yield _joined(small)
+            small, size = [], 0
+        small.append(run)
+        size += len(run.data)
+    if small:
+        yield _joined(small)
+
+
+def _joined(runs: list[AppendRun]) -> Block:
+    """Join runs to one block, in which the entries of a ledger have their rows together."""
+    if len(runs) == 1:
+        run = runs[0]
+        return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data])
+    has_message_counts = any(run.message_counts is not None for run in runs)
+    ledgers: dict[int, _Rows] = {}
+    pieces: list[_Rows] = []
+    base = 0
+    for run in runs:
+        row = 0
+        for ledger_id, first_entry, count in run.groups:
+            rows = ledgers.get(ledger_id)
+            if rows is None or rows.first_entry + len(rows.offsets) != first_entry:
+                rows = ledgers[ledger_id] = _Rows(ledger_id, first_entry)
+                pieces.append(rows)
+            end = row + count
+            rows.offsets += [offset + base for offset in run.offsets[row:end]]
+            rows.lengths += run.lengths[row:end]
+            if has_message_counts:
+                rows.message_counts += run.message_counts[row:end] if run.message_counts is not None else [1] * count
+            row = end
+        base += len(run.data)
+    return Block(
+        groups=[(rows.ledger_id, rows.first_entry, len(rows.offsets)) for rows in pieces],
+        offsets=list(chain.from_iterable(rows.offsets for rows in pieces)),
+        lengths=list(chain.from_iterable(rows.lengths for rows in pieces)),
+        message_counts=list(chain.from_iterable(rows.message_counts for rows in pieces))
+        if has_message_counts
+        else None,
+        data=[run.data for run in runs],
+    )
+
+
+class _Rows:
+    """Rows of consecutive entries of one ledger, on their way into a joined block."""
+
+    __slots__ = ("first_entry", "ledger_id", "lengths", "message_counts", "offsets")
+
+    def __init__(self, ledger_id: int, first_entry: int) -> None:
+        self.ledger_id = ledger_id
+        self.first_entry = first_entry
+        self.offsets: list[int] = []
+        self.lengths: list[int] = []
+        self.message_counts: list[int] = []

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection: what it says when it ends, what it holds for a client that does not read, and what faults cost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.units import KIB, MIB
+from penstock.governance.muting import MuteReason
+from penstock.net.connection import OUTBOUND_BYTES_MAX
+from penstock.testing.client import Type, frame
+from tests.net.harness import SMALL, TIMEOUT_S, Client, connect, publish, running, turns, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.testing.certificates import Certificate
+
+
+def last_words(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says about connections that ended."""
+    return [record.getMessage().partition(" closed: ")[2] for record in caplog.records if "closed:" in record.msg]
+
+
+async def test_tls_spoken_to_the_plain_port_is_closed_with_one_line_that_says_so(
+    tmp_path: Path, certificate: Certificate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path) as broker:
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await Client.open(broker.port, certificate.client())
+        await until(lambda: last_words(caplog))
+        assert last_words(caplog) == [
+            "the client speaks TLS, and this is the port for clients without; see brokerServicePortTls"
+        ]
+        assert broker.used == 0
+
+
+async def test_a_plain_client_on_the_tls_port_is_closed_with_one_line_that_says_so(
+    tmp_path: Path, server_tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path, tls=server_tls) as broker:
+        client = await Client.open(broker.tls_port)
+        client.write(connect())
+        await until(lambda: last_words(caplog))
+        assert last_words(caplog) == ["TLS handshake failed: the client does not speak TLS; see brokerServicePort"]
+
+
+async def test_a_client_that_does_not_trust_the_certificate_is_told_and_closed(
+    tmp_path: Path, server_tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path, tls=server_tls) as broker:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await Client.open(broker.tls_port, ssl.create_default_context())
+        await until(lambda: last_words(caplog))
+        (words,) = last_words(caplog)
+        assert words.startswith("TLS handshake failed: ")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_entries_of_every_size_come_back_over_tls_as_they_were_sent(
+    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    async with running(tmp_path, tls=server_tls) as broker:
+        context = certificate.client(version)
+        producer = await Client.producing(broker.tls_port, context)
+        payloads = [
+            bytes([row]) * size for row, size in enumerate([0, 1, 16 * KIB - 100, 16 * KIB, 300 * KIB, MIB - KIB])
+        ]
+        producer.publish(*payloads)
+        assert await producer.receipts(len(payloads)) == list(range(len(payloads)))
+
+        consumer = await Client.consuming(broker.tls_port, context)
+        for payload in payloads:
+            assert (await consumer.message())[-len(payload) :][: len(payload)] == payload or not payload
+        await until(lambda: broker.connections.outbound.used_bytes == 0)
+
+
+async def test_a_client_that_does_not_read_holds_its_share_and_others_go_on(tmp_path: Path) -> None:
+    count, size = 400, 32 * KIB
+    async with running(tmp_path) as broker:
+        producer = await Client.producing(broker.port)
+        for first in range(0, count, 50):
+            producer.publish(*[bytes(size)] * 50, first=first)
+            await producer.receipts(50)
+        lazy = await Client.consuming(broker.port, permits=count)
+        lazy.stop_reading()
+        connection = broker.connection_of(lazy)
+        await until(lambda: connection.out_bytes >= OUTBOUND_BYTES_MAX)
+        await turns()
+        # What was being dispatched when the share was reached is delivered; it is one read of the log at most.
+        assert connection.out_bytes <= OUTBOUND_BYTES_MAX + MIB
+
+        producer.publish(SMALL, first=count)
+        assert await producer.receipts(1) == [count]
+
+        lazy.go_on_reading()
+        for _ in range(count):
+            await lazy.expect(Type.MESSAGE)
+        await until(lambda: broker.connections.outbound.used_bytes == 0)
+        assert broker.connections.outbound.busy == 0
+
+
+async def test_a_client_that_asks_and_does_not_take_its_answers_is_muted_until_it_does(tmp_path: Path) -> None:
+    async with running(tmp_path, outbound_bytes=0) as broker:
+        client = await Client.connected(broker.port)
+        client.stop_reading()
+        connection = broker.connection_of(client)
+        pings = 200_000
+        client.write(frame(Type.PING) * pings)
+        await until(lambda: connection.muted)
+        assert [mute.reason for mute in connection.muted.snapshot()] == [MuteReason.OUTBOUND]
+
+        client.go_on_reading()
+        async with asyncio.timeout(TIMEOUT_S):
+            await client.reader.readexactly(pings * len(frame(Type.PONG)))
+        assert not connection.muted
+
+
+async def test_a_fault_of_ours_ends_the_connection_it_happened_on_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        victim, bystander = await Client.producing(broker.port), await Client.producing(broker.port, topic="other")
+        session = next(s for s in broker.broker.sessions if s.connection is broker.connection_of(victim))
+        monkeypatch.setattr(session, "received", None)
+        victim.write(frame(Type.PING))
+        await victim.closed()
+        assert "TypeError" in caplog.text
+        bystander.publish(SMALL)
+        assert await bystander.receipts(1) == [0]
+        assert broker.used == 0
+
+
+async def test_a_connection_that_is_closing_gives_back_its_memory_and_its_place_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        client = await Client.producing(broker.port)
+        client.write(publish(bytes(200 * KIB))[: 100 * KIB])
+        await until(lambda: broker.used == 100 * KIB)
+        broker.connection_of(client).close_after_flush("the test says so")
+        assert broker.used == 0
+        await client.closed()
+
+
+async def test_frames_cut_at_every_byte_mean_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        client = await Client.producing(broker.port)
+        for byte in publish(SMALL[:50], 0) + frame(Type.PING) + publish(SMALL[:50], 1):
+            client.write(bytes([byte]))
+            await asyncio.sleep(0)
+        kinds = sorted([(await client.read()).type for _ in range(3)])
+        assert kinds == sorted([Type.SEND_RECEIPT, Type.SEND_RECEIPT, Type.PONG])
