@@ -6,7 +6,7 @@ Where: `flood` starts them, writes one word a line to their standard input, and 
 
     flood     go      publish frames of mixed sizes on all connections, wait for every receipt
               check   consume all topics from their beginning; is every message there that has a receipt?
-    honest    count   how many receipts have come so far, and when it was asked
+    honest    run     publish small entries for a while; how many receipts came a second?
     dribble   go      announce 5 MiB on all connections, then trickle, or send most of it and stall; again if evicted
               stop    close them
 """
@@ -47,7 +47,7 @@ TOPICS = 16
 SEND_BYTES = 64 * 1024
 TIMEOUT_S = 60.0
 TRICKLE_BYTES = 100
-TRICKLE_S = 0.05
+TRICKLE_S = 0.5
 STALL_RATIO = 0.9
 IDENTITY = struct.Struct(">IQ")  # connection, sequence id: what a consumer must get back
 ZEROS = memoryview(bytes(PAYLOAD_BYTES_MAX))
@@ -255,7 +255,7 @@ def look_for(flooders: list[Flooder], port: int, tls: ssl.SSLContext | None) -> 
 
 
 def honest(options: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Publish 1 KiB entries, at most 100 of a connection unanswered, all the time; `count` tells how many."""
+    """Publish 1 KiB entries, at most 100 of a connection unanswered, for some seconds from each `run` on."""
     load = Load(
         port=options.port,
         topic="persistent://public/default/honest",
@@ -268,13 +268,28 @@ def honest(options: argparse.Namespace) -> Iterator[dict[str, object]]:
         publishers = [Publisher(load, row) for row in range(load.connections)]
         for publisher in publishers:
             selector.register(publisher.client, selectors.EVENT_READ, publisher)
+        yield {}
         while True:
-            yield {"receipts": sum(publisher.receipts.count for publisher in publishers), "at_s": time.monotonic()}
-            while not word_waits():
-                for publisher in publishers:
-                    pump(selector, publisher, sys.maxsize)
-                step(selector, 0.005)
             next_word()
+            yield {"receipts_per_s": run(selector, publishers, options.seconds)}
+
+
+def run(selector: selectors.BaseSelector, publishers: list[Publisher], seconds: float) -> float:
+    """Publish for so long; returns receipts a second. What is out then is waited for when it runs again."""
+
+    def turn(*, begin: bool) -> int:
+        for publisher in publishers:
+            pump(selector, publisher, sys.maxsize if begin else publisher.released)
+        step(selector, 0.05)
+        return sum(publisher.receipts.count for publisher in publishers)
+
+    while any(publisher.outstanding for publisher in publishers):
+        turn(begin=False)
+    before = after = turn(begin=False)
+    started = time.monotonic()
+    while (elapsed := time.monotonic() - started) < seconds:
+        after = turn(begin=True)
+    return (after - before) / elapsed
 
 
 # ------------------------------------------------------------------------------------------------------------ dribblers
@@ -360,6 +375,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--connections", type=int, required=True)
     parser.add_argument("--mebibytes", type=int, default=512)
+    parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tls-ca", type=Path)
     parser.add_argument("--stall", action="store_true")

@@ -27,7 +27,7 @@ from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
 from penstock.governance.memory_pool import UNBOUNDED
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.net.clock import SystemClock
-from penstock.net.connection import Outbound
+from penstock.net.connection import ARENA_BYTES, Outbound
 from penstock.net.listener import Connections, Listener
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
@@ -95,10 +95,7 @@ async def _build(settings: Settings, data_dir: Path, stack: contextlib.AsyncExit
     entry_log = EntryLog.open(
         directory.broker(0),
         files,
-        LogLimits(
-            run_bytes_max=max(8 * MIB, settings.frame_bytes_max + MIB),
-            relaxed=settings.relaxed,
-        ),
+        _log_limits(settings),
         post,
         clock=clock,
     )
@@ -130,6 +127,14 @@ async def _build(settings: Settings, data_dir: Path, stack: contextlib.AsyncExit
     )
     stack.push_async_callback(broker.stop)
     _listen(settings, broker, connections, stack)
+
+
+def _log_limits(settings: Settings) -> LogLimits:
+    """A run is what one read brings: at most one large frame, or an arena full. Segments grow with large messages."""
+    run_bytes_max = settings.frame_bytes_max + ARENA_BYTES
+    return LogLimits(
+        run_bytes_max=run_bytes_max, segment_bytes=max(64 * MIB, 4 * run_bytes_max), relaxed=settings.relaxed
+    )
 
 
 def _broker_limits(settings: Settings) -> BrokerLimits:

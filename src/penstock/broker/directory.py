@@ -90,6 +90,7 @@ class TopicDirectory:
         )
         for subscription, cursor in cursors.items():
             topic.add_subscription(subscription, cursor=cursor, durable=True)
+        broker.log.trim(topic.ledger_id, topic.retained_from())
         return topic
 
 

@@ -138,6 +138,7 @@ class Journal:
         self._queue: SimpleQueue[AppendRun | None] = SimpleQueue()
         self._carried: AppendRun | None = None
         self._stopping = False
+        self._ended = False
         self._writer: SegmentWriter | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-journal", daemon=True)
         self._commit_began_ns: int | None = None
@@ -164,7 +165,7 @@ class Journal:
 
     def died(self) -> bool:
         """Say whether the thread ended without being asked to: nobody answers appends any more."""
-        return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._ended
 
     def stalled_ns(self) -> int:
         """Return how long the commit underway has taken; 0 when there is none."""
@@ -181,6 +182,7 @@ class Journal:
             self._step()
         if self.failure is None:
             self._attempt(self._finish)
+        self._ended = True
 
     def _step(self) -> None:
         runs = self._gather()

@@ -34,7 +34,7 @@ class LogLimits:
     # Written segments the system is asked to keep in its page cache: consumers that are not far behind read from
     # memory. What is older is let go, so that a log that is only written does not crowd out everything else on the
     # machine, and the pages of the next segment are ones that were used before (docs/adr/0007).
-    page_cache_bytes: int = 256 * MIB
+    page_cache_bytes: int = 512 * MIB
     # Segments open for reading at a time; the least recently used one is closed.
     open_files_max: int = 64
     # One read of the disk for a stretch of entries that lie together.
