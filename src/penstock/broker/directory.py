@@ -86,11 +86,12 @@ class TopicDirectory:
             name,
             ledger_id=record.ledger_id,
             last_entry_id=last,
-            first_entry_id=max(record.first_retained_entry, min(marks, default=-1) + 1),
+            first_entry_id=record.first_retained_entry,
         )
         for subscription, cursor in cursors.items():
             topic.add_subscription(subscription, cursor=cursor, durable=True)
-        broker.log.trim(topic.ledger_id, topic.retained_from())
+        topic.first_entry_id = topic.retained_from()
+        broker.log.trim(topic.ledger_id, topic.first_entry_id)
         return topic
 
 

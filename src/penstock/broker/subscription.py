@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.dispatch import ConsumerRank, choose_active, share, take
 from penstock.core.errors import ConsumerBusy
-from penstock.core.units import KIB
+from penstock.core.units import MIB
 from penstock.wire import codec
 from penstock.wire.runs import encode_messages
 
@@ -45,7 +45,8 @@ FAILOVER: Final = codec.CommandSubscribe.Failover
 
 # One dispatch hands out at most this many pieces before others get the loop.
 PIECES_PER_TURN_MAX: Final = 16
-READ_BYTES_MAX: Final = 512 * KIB
+# One read of the log takes at most this much, and no more than the consumers it is for have room for.
+READ_BYTES_MAX: Final = 2 * MIB
 # A read of the log that failed is tried again after this long, for as long as a consumer waits.
 READ_RETRY_S: Final = 1.0
 
@@ -325,8 +326,12 @@ class Subscription:
     def _start_read(self, entry_id: int, ready: Sequence[Consumer], entries_max: int | None = None) -> None:
         self._reading = True
         permits = sum(consumer.permits for consumer in ready)
+        room_bytes = sum(consumer.session.connection.room_bytes for consumer in ready)
         future = self.topic.broker.read_log(
-            self.topic.ledger_id, entry_id, bytes_max=READ_BYTES_MAX, entries_max=entries_max or permits
+            self.topic.ledger_id,
+            entry_id,
+            bytes_max=min(READ_BYTES_MAX, room_bytes),
+            entries_max=entries_max or permits,
         )
         generation = self._generation
         future.add_done_callback(lambda done: self._on_read(done, generation, entry_id, replay=entries_max is not None))

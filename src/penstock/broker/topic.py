@@ -7,7 +7,7 @@ sessions attach producers and consumers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscription import Subscription
 from penstock.broker.tail import Tail
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from penstock.core.names import TopicName
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import Batch
+
+# Acknowledged entries go in steps: whoever comes a moment later still finds the last ones, as in Pulsar, where they go
+# with their whole ledger.
+TRIM_STEP_ENTRIES: Final = 1_000
 
 
 class Topic:
@@ -88,9 +92,11 @@ class Topic:
             subscription.offer(batch)
 
     def retained_from(self) -> int:
-        """The first entry that somebody may still want: all durable subscriptions have acknowledged what is before.
+        """The first entry to keep: all durable subscriptions have acknowledged what is before, a step or more ago.
 
         A topic without a durable subscription keeps everything: nobody has said yet that it may go.
         """
         marks = [s.cursor.mark_delete for s in self.subscriptions.values() if s.durable]
-        return max(self.first_entry_id, min(marks) + 1) if marks else self.first_entry_id
+        if not marks:
+            return self.first_entry_id
+        return max(self.first_entry_id, (min(marks) + 1) // TRIM_STEP_ENTRIES * TRIM_STEP_ENTRIES)

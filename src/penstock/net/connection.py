@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 # One read fills at most this much. Larger reads make longer runs and fewer disk writes.
 ARENA_BYTES: Final = 512 * KIB
 # Unsent bytes of one connection at which dispatch to it stops, and below which it goes on.
-OUTBOUND_BYTES_MAX: Final = 1 * MIB
+OUTBOUND_BYTES_MAX: Final = 4 * MIB
 OUTBOUND_BYTES_MIN: Final = 64 * KIB
 # How far we look for commands that need no memory; under TLS what was looked at must be kept, so: one record.
 PEEK_BYTES: Final = TLS_PLAIN_BYTES
@@ -132,7 +132,12 @@ class Connection:
     @property
     def writable(self) -> bool:
         """Whether dispatch may queue more for this peer."""
-        return self._open and self.out_bytes < self._outbound.share_bytes()
+        return self.room_bytes > 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How much of its share of the outbound bytes this connection has left; 0 when there is nothing or it is gone."""
+        return max(0, self._outbound.share_bytes() - self.out_bytes) if self._open else 0
 
     def start(self) -> None:
         """Watch the socket."""
