@@ -142,11 +142,11 @@ class Subject:
 
 
 @contextmanager
-def subject(*, tls: bool) -> Iterator[Subject]:
-    """Start a broker with a pool of two frames, in a memory group if we may make one; remove everything at the end."""
+def subject(*, tls: bool, hard: bool) -> Iterator[Subject]:
+    """Start a broker with a pool of two frames, in a memory group if wanted and possible; remove it all at the end."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-flood-")))
-        group = MemoryGroup.make()
+        group = MemoryGroup.make() if hard else None
         if group is not None:
             stack.callback(group.remove)
         arguments, ca, tls_port = [], None, 0
@@ -252,7 +252,7 @@ def mib(size: int) -> str:
 
 def measure(options: argparse.Namespace, *, tls: bool) -> list[Row]:
     """Everything, over one transport."""
-    with subject(tls=tls) as target:
+    with subject(tls=tls, hard=True) as target:
         rows = list(flood(target, options))
         rows += [beside_dribblers(target, options, stall=stall) for stall in (False, True)]
         return rows

@@ -236,12 +236,6 @@ class Settings:
         200_000,
         "The same over all consumers of a Shared subscription; 0: no bound.",
     )
-    max_non_persistent_messages_per_connection: int = _key(
-        "maxConcurrentNonPersistentMessagePerConnection",
-        _whole(0),
-        1_000,
-        "Messages to non-persistent topics handled at once for one connection; more are dropped. 0: no bound.",
-    )
     dispatcher_max_round_robin_batch_size: int = _key(
         "dispatcherMaxRoundRobinBatchSize",
         _whole(1),
