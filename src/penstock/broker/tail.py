@@ -35,11 +35,6 @@ class Tail:
         row = entry_id - self.firsts[index]
         return (batch, row) if row < len(batch.offsets) else None
 
-    def clear(self) -> None:
-        """Forget everything. The budget gets its bytes back when the runs' turn comes."""
-        self.batches.clear()
-        self.firsts.clear()
-
 
 class TailCache:
     """All topics' tails against one budget in bytes."""
@@ -47,25 +42,21 @@ class TailCache:
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
-        self._runs: deque[tuple[int, list[tuple[Tail, int]]]] = deque()
+        self._runs: deque[tuple[int, list[Tail]]] = deque()
 
     def add(self, parts: list[tuple[Tail, Batch]], nbytes: int) -> None:
         """Keep one durable run: `nbytes` of memory, seen by each of these tails as a batch of consecutive entries."""
-        owners = []
         for tail, batch in parts:
-            first = batch.entry_ids[0]
             tail.batches.append(batch)
-            tail.firsts.append(first)
-            owners.append((tail, first))
-        self._runs.append((nbytes, owners))
+            tail.firsts.append(batch.entry_ids[0])
+        self._runs.append((nbytes, [tail for tail, _ in parts]))
         self.used_bytes += nbytes
         while self.used_bytes > self.budget_bytes:
             self._evict()
 
     def _evict(self) -> None:
-        nbytes, owners = self._runs.popleft()
+        """Runs leave in the order they came, so each finds its batch at the front of its tails."""
+        nbytes, tails = self._runs.popleft()
         self.used_bytes -= nbytes
-        for tail, first in owners:
-            # A tail that was cleared meanwhile no longer starts with this batch.
-            if tail.firsts and tail.firsts[0] == first:
-                del tail.firsts[0], tail.batches[0]
+        for tail in tails:
+            del tail.firsts[0], tail.batches[0]
