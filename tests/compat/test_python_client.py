@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import uuid
 from typing import TYPE_CHECKING
@@ -139,11 +140,16 @@ def test_shared_consumers_divide_the_messages_and_miss_none(client: pulsar.Clien
         producer.send_async(b"%d" % i, None)
     producer.flush()
     seen: list[bytes] = []
-    while len(seen) < 300:
+    idle_rounds = 0
+    while len(seen) < 300 and idle_rounds < 10:
+        before = len(seen)
         for consumer in consumers:
-            message = consumer.receive(TIMEOUT_MS)
-            seen.append(message.data())
-            consumer.acknowledge(message)
+            # Who gets how many is the broker's choice: one of them may have had its last one.
+            with contextlib.suppress(pulsar.Timeout):
+                message = consumer.receive(200)
+                seen.append(message.data())
+                consumer.acknowledge(message)
+        idle_rounds += len(seen) == before
     assert sorted(seen, key=int) == [b"%d" % i for i in range(300)]
 
 

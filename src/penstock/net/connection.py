@@ -136,7 +136,7 @@ class Connection:
 
     @property
     def room_bytes(self) -> int:
-        """How much of its share of the outbound bytes this connection has left; 0 when there is nothing or it is gone."""
+        """How much of its share of the outbound bytes this connection has left; 0 when it is gone."""
         return max(0, self._outbound.share_bytes() - self.out_bytes) if self._open else 0
 
     def start(self) -> None:
