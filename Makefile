@@ -63,6 +63,11 @@ flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under
 .PHONY: bench
 bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
 	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.pool
+
+.PHONY: retained
+retained: $(SETUP)  ## start-up time and memory with 1 and 10 million retained entries
+	$(PY) -m benchmarks.retained
 
 .PHONY: demo
 demo: $(DEMO)  ## replay the real flights of 2013 through a broker, then flood it

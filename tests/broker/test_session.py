@@ -41,6 +41,8 @@ def test_the_protocol_version_is_the_lower_of_both(broker: BrokerProcess) -> Non
         connected = client.read().command.connected
         assert connected.protocol_version == 12
         assert connected.max_message_size == 5 * 1024 * 1024
+        assert connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
+        assert not connected.feature_flags.supports_topic_watchers
 
 
 def test_a_first_command_that_is_not_connect_closes_the_connection(broker: BrokerProcess) -> None:
@@ -93,6 +95,15 @@ def test_a_bad_topic_name_is_refused_in_the_lookup_familys_own_way(client: RawCl
 
 def test_a_topic_without_partitions_has_zero_of_them(client: RawClient, topic: str) -> None:
     answer = client.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, topic=topic)
+    assert (answer.response, answer.partitions) == (0, 0)
+
+
+def test_partitions_can_be_asked_for_without_creating_the_topic(client: RawClient, topic: str) -> None:
+    ask = {"topic": topic, "metadata_auto_creation_enabled": False}
+    answer = client.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, **ask)
+    assert (answer.response, answer.error) == (1, WireCode.TOPIC_NOT_FOUND)
+    client.produce(topic)
+    answer = client.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, **ask)
     assert (answer.response, answer.partitions) == (0, 0)
 
 

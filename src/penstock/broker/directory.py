@@ -37,6 +37,11 @@ class TopicDirectory:
         """Topics somebody has used since the start."""
         return list(self._topics.values())
 
+    def exists(self, name: TopicName) -> bool:
+        """Whether the topic is stored, or, not being persistent, somebody uses it."""
+        text = str(name)
+        return text in self._topics or self._broker.catalog.topic(text) is not None
+
     async def get_or_create(self, name: TopicName, *, create: bool) -> Topic:
         """The topic of this name.
 

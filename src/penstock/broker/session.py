@@ -27,6 +27,7 @@ from penstock.core.errors import (
     PenstockError,
     ProducerBusy,
     ServiceNotReady,
+    TopicNotFound,
     WireCode,
 )
 from penstock.core.names import TopicName
@@ -207,7 +208,10 @@ class Session:
 
     def _on_partitioned_metadata(self, body: codec.CommandPartitionedTopicMetadata) -> None:
         try:
-            self.broker.check_lookup(TopicName.parse(body.topic))
+            name = TopicName.parse(body.topic)
+            self.broker.check_lookup(name)
+            if not body.metadata_auto_creation_enabled and not self.broker.topics.exists(name):
+                raise TopicNotFound(str(name))
         except PenstockError as error:
             self.reply(codec.partitioned_metadata_failed(body.request_id, error.wire_code, str(error)))
             return

@@ -52,6 +52,7 @@ from penstock.wire.pulsar_pb2 import (
     CommandSubscribe,
     CommandSuccess,
     CommandUnsubscribe,
+    FeatureFlags,
     MessageIdData,
     MessageMetadata,
     ProducerAccessMode,
@@ -245,9 +246,14 @@ def encode(kind: int, body: Message) -> bytes:
 
 
 def connected(server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
-    """CONNECTED: the client may speak; no optional feature is promised."""
+    """CONNECTED: the client may speak. Of the optional features one is promised: asking for a topic's partitions
+    without creating it.
+    """
     body = CommandConnected(
-        server_version=server_version, protocol_version=protocol_version, max_message_size=message_bytes_max
+        server_version=server_version,
+        protocol_version=protocol_version,
+        max_message_size=message_bytes_max,
+        feature_flags=FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
     )
     return encode(BaseCommand.CONNECTED, body)
 
