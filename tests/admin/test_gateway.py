@@ -82,6 +82,8 @@ async def test_a_loop_that_does_not_answer_is_reported_as_such(brokers_loop: asy
             await gateway_to(brokers_loop, answer_s=0.05).health()
     finally:
         let_go.set()
+        # The question was withdrawn: let the loop see it before it is closed.
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), brokers_loop))
 
 
 async def test_a_loop_that_has_ended_is_reported_as_such() -> None:
