@@ -55,6 +55,7 @@ fuzz: $(SETUP)  ## ten minutes of hostile bytes for the parser (FUZZ_SECONDS=600
 crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS); then disks that lie, 2,000 cases (CRASH_CASES)
 	$(PY) tests/crash/run.py --rounds $(or $(CRASH_ROUNDS),200)
 	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
+	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py
 
 .PHONY: flood
 flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under a hard memory limit

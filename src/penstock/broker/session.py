@@ -5,6 +5,8 @@ Where: a `net.Connection` hands events up; publishes go to `publish`, flow and a
 once, everything else to a handler of its own. A handler that must wait (a topic to create, a peer to probe) is a task
 of this session and ends with it.
 
+It is longer than our usual file because each command of the protocol has its handler here, and only here.
+
 Every request is answered exactly once: by its handler, or with the error that the handler raised.
 """
 

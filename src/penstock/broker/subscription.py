@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One subscription: a cursor on a topic and the consumers that read through it.
 
-Why one class for all types: what differs (who gets the next entries) is a pure decision in `dispatch`; what is common
-(reading ahead, permits, redelivery, acknowledging) is here.
+Why one class for all types, and one file beyond our usual size: what differs (who gets the next entries) is a pure
+decision in `dispatch`; what is common (reading, permits, redelivery, acknowledging) shares one reading position, and
+each part moves it.
 Where: the topic wakes it when entries are durable, sessions when permits, acknowledgements or consumers come and go.
 
 Theory of operation
@@ -16,12 +17,12 @@ Theory of operation
 
 from __future__ import annotations
 
-import heapq
 import logging
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.dispatch import ConsumerRank, choose_active, share, take
+from penstock.broker.replay import Replay
 from penstock.core.errors import ConsumerBusy
 from penstock.core.units import MIB
 from penstock.wire import codec
@@ -60,7 +61,6 @@ class Subscription:
         "_generation",
         "_reading",
         "_replay",
-        "_replay_set",
         "_scheduled",
         "_turn",
         "blocked",
@@ -96,8 +96,7 @@ class Subscription:
         self._failover_timer: asyncio.TimerHandle | None = None
         self._generation = 0
         self._reading = False
-        self._replay: list[int] = []
-        self._replay_set: set[int] = set()
+        self._replay = Replay()
         self._scheduled = False
         self._turn = 0
 
@@ -195,7 +194,6 @@ class Subscription:
         self._generation += 1
         self.read_entry_id = self.cursor.mark_delete + 1
         self._replay.clear()
-        self._replay_set.clear()
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
 
@@ -347,7 +345,7 @@ class Subscription:
             return
         if generation == self._generation and not self.fenced:
             if replay:
-                self._on_replay_read(done.result())
+                self._on_replay_read(done.result(), entry_id)
             else:
                 self._on_forward_read(done.result(), entry_id)
         self.wake()
@@ -388,57 +386,39 @@ class Subscription:
     # -- redelivery ---------------------------------------------------------------------------------------------------
 
     def _send_replay(self, ready: list[Consumer]) -> bool:
-        entry_ids = self._next_replay(sum(consumer.permits for consumer in ready))
-        if not entry_ids:
-            return True
+        entry_ids = self._replay.next(sum(consumer.permits for consumer in ready))
         found = self.topic.tail.find(entry_ids[0])
         if found is None:
             self._start_read(entry_ids[0], ready, entries_max=len(entry_ids))
             return False
         batch, row = found
         stop = min(row + len(entry_ids), len(batch.offsets))
-        self._replayed(batch, row, self._deliver(batch, row, stop, ready))
+        self._replay.discard(batch.entry_ids[row : self._deliver(batch, row, stop, ready)])
         return True
 
-    def _next_replay(self, entries_max: int) -> range:
-        """The lowest entries waiting to be delivered again that follow one another."""
-        while self._replay and self._replay[0] not in self._replay_set:
-            heapq.heappop(self._replay)
-        if not self._replay:
-            return range(0)
-        first = stop = self._replay[0]
-        while stop in self._replay_set and stop - first < entries_max:
-            stop += 1
-        return range(first, stop)
-
-    def _on_replay_read(self, result: ReadResult) -> None:
-        expected = self._replay[0] if self._replay else 0
+    def _on_replay_read(self, result: ReadResult, entry_id: int) -> None:
+        """Deliver what of these entries still waits; what the log no longer has waits for nothing."""
+        expected = entry_id
         for batch in result.batches:
-            for missing in range(expected, batch.entry_ids[0]):
-                self._replay_set.discard(missing)
+            self._replay.discard(range(expected, batch.entry_ids[0]))
             row, rows = 0, len(batch.offsets)
             while row < rows:
-                if batch.entry_ids[row] not in self._replay_set:
+                stop = row
+                while stop < rows and batch.entry_ids[stop] in self._replay:
+                    stop += 1
+                if stop == row:
                     row += 1
                     continue
-                stop = row + 1
-                while stop < rows and batch.entry_ids[stop] in self._replay_set:
-                    stop += 1
                 ready = self._ready()
                 if not ready:
                     return
                 sent = self._deliver(batch, row, stop, ready)
-                self._replayed(batch, row, sent)
+                self._replay.discard(batch.entry_ids[row:sent])
                 row = sent
             expected = batch.entry_ids[-1] + 1
         if not result.batches:
-            # Gone from the log: nothing to deliver again.
             self._skip_missing(expected, result.next_entry_id)
-            self._replay_set.difference_update(range(expected, result.next_entry_id))
-
-    def _replayed(self, batch: Batch, start: int, stop: int) -> None:
-        self._replay_set.difference_update(batch.entry_ids[start:stop])
-        self._next_replay(0)
+            self._replay.discard(range(expected, result.next_entry_id))
 
     def _give_back(self, consumer: Consumer, entries: Iterable[int]) -> None:
         """Entries sent to this consumer and not acknowledged are to be delivered again."""
@@ -446,9 +426,7 @@ class Subscription:
         for entry_id in again:
             consumer.unacked -= consumer.pending.pop(entry_id)
             self.redeliveries[entry_id] = self.redeliveries.get(entry_id, 0) + 1
-            if entry_id not in self._replay_set:
-                self._replay_set.add(entry_id)
-                heapq.heappush(self._replay, entry_id)
+            self._replay.add(entry_id)
         consumer.messages_redelivered += len(again)
         self._unblock(consumer)
 
@@ -516,7 +494,7 @@ class Subscription:
         self._unblock(consumer)
 
     def _settle_elsewhere(self, entry_id: int) -> None:
-        self._replay_set.discard(entry_id)
+        self._replay.discard((entry_id,))
         for other in self.consumers:
             messages = other.pending.pop(entry_id, 0)
             if messages:

@@ -246,9 +246,7 @@ def encode(kind: int, body: Message) -> bytes:
 
 
 def connected(server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
-    """CONNECTED: the client may speak. Of the optional features one is promised: asking for a topic's partitions
-    without creating it.
-    """
+    """CONNECTED: the client may speak, and may ask for a topic's partitions without creating it."""
     body = CommandConnected(
         server_version=server_version,
         protocol_version=protocol_version,
