@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker: what all sessions share, and the once-a-second work.
+"""The broker: what all sessions share, and the work that time brings.
 
 Where: app builds it over the log, the catalog and the request memory; listeners hand it connections.
 
@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 
 # Acknowledgements are stored at least this often, at a clean stop, and before an ACK_RESPONSE.
 CURSOR_SAVE_S: Final = 0.5
-TICK_S: Final = 1.0
+# Evictions, keep-alives and stalls are looked at this often.
+TICK_S: Final = 0.25
 READER_THREADS: Final = 2
 # How long a subscription without a cursor on disk outlives its last consumer after a seek: the client reconnects.
 RECONNECT_S: Final = 60.0
@@ -287,7 +288,7 @@ class Broker:
         )
         self.log.append(barrier)
 
-    # -- once a second ------------------------------------------------------------------------------------------------
+    # -- four times a second ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self._tick_timer = self.loop.call_later(TICK_S, self._tick)

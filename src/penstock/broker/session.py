@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock import __version__
@@ -34,13 +35,14 @@ from penstock.core.errors import (
 )
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST, LATEST
+from penstock.governance.muting import MuteReason
 from penstock.storage.cursor import Cursor
 from penstock.wire import codec, metadata
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from google.protobuf.message import Message
 
@@ -50,6 +52,9 @@ if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
     from penstock.wire.events import Event
+
+    # Not a coroutine: a task that is cancelled before its first step would leave that one behind, never awaited.
+    Work = Callable[[], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +82,7 @@ class Session:
         self._creating: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ping_outstanding = False
-        self._reads_at_check = 0
+        self._movement = (0, 0)  # reads and bytes sent, at the last check
         self._next_check_ns = broker.clock.monotonic_ns() + broker.limits.keep_alive_ns
 
     # -- what the connection calls ------------------------------------------------------------------------------------
@@ -126,21 +131,25 @@ class Session:
     def check_alive(self, now_ns: int) -> None:
         """Every keep-alive interval: close if nothing at all came since the last PING, else send another.
 
-        While reading is muted the answer could not be seen, so the check is put off.
+        While we do not read, an answer could not be seen, and the check is put off; unless we do not read because the
+        client takes no answers: then it must have taken some since.
         """
         if now_ns < self._next_check_ns:
             return
         self._next_check_ns = now_ns + self.broker.limits.keep_alive_ns
+        connection = self.connection
         if not self.connected:
-            self.connection.close("no CONNECT within the keep-alive interval")
+            connection.close("no CONNECT within the keep-alive interval")
             return
-        moved = self.connection.read_count != self._reads_at_check
-        if self._ping_outstanding and not moved and not self.connection.muted:
-            self.connection.close("no answer to PING")
+        came, went = connection.read_count, connection.bytes_out
+        moved = (came, went) != self._movement if connection.muted else came != self._movement[0]
+        excused = any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot())
+        if self._ping_outstanding and not moved and not excused:
+            connection.close("no answer to PING")
             return
-        self._reads_at_check = self.connection.read_count
+        self._movement = (came, went)
         self._ping_outstanding = True
-        self.connection.write_frame(codec.ping())
+        connection.write_frame(codec.ping())
 
     async def probe(self) -> bool:
         """Whether the client still answers; it is closed when it doesn't.
@@ -177,15 +186,15 @@ class Session:
         except PenstockError as error:
             self.reply(codec.error(_request_id(command.body), error.wire_code, str(error)))
 
-    def _request(self, request_id: int, answer: Coroutine[Any, Any, None]) -> None:
+    def _request(self, request_id: int, answer: Work) -> None:
         """Run a request that may have to wait; whatever it raises becomes its ERROR."""
         task = self.broker.loop.create_task(self._answered(request_id, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answered(self, request_id: int, answer: Awaitable[None]) -> None:
+    async def _answered(self, request_id: int, answer: Work) -> None:
         try:
-            await answer
+            await answer()
         except PenstockError as error:
             self.reply(codec.error(request_id, error.wire_code, str(error)))
         except Exception:
@@ -235,16 +244,16 @@ class Session:
         if existing is not None:
             self._producer_success(existing, body.request_id)
             return
-        self._request(body.request_id, self._create(("producer", body.producer_id), self._create_producer(body)))
+        key = ("producer", body.producer_id)
+        self._request(body.request_id, partial(self._create, key, partial(self._create_producer, body)))
 
-    async def _create(self, key: tuple[str, int], creation: Coroutine[Any, Any, None]) -> None:
+    async def _create(self, key: tuple[str, int], creation: Work) -> None:
         """One creation at a time for each id that the client chose."""
         if key in self._creating:
-            creation.close()
             raise ServiceNotReady(f"{key[0]} {key[1]} is still being created; try again")
         self._creating.add(key)
         try:
-            await creation
+            await creation()
         finally:
             self._creating.discard(key)
 
@@ -304,7 +313,8 @@ class Session:
         if body.consumer_id in self.consumers:
             self.reply(codec.success(body.request_id))
             return
-        self._request(body.request_id, self._create(("consumer", body.consumer_id), self._create_consumer(body)))
+        key = ("consumer", body.consumer_id)
+        self._request(body.request_id, partial(self._create, key, partial(self._create_consumer, body)))
 
     async def _create_consumer(self, body: codec.CommandSubscribe) -> None:
         if not body.subscription:
@@ -401,7 +411,7 @@ class Session:
             return
         consumer.subscription.acknowledge(consumer, event)
         if event.request_id is not None:
-            self._request(event.request_id, self._ack_response(consumer.subscription, event))
+            self._request(event.request_id, partial(self._ack_response, consumer.subscription, event))
 
     async def _ack_response(self, subscription: Subscription, event: AckRun) -> None:
         assert event.request_id is not None
@@ -423,7 +433,7 @@ class Session:
                 consumer.subscription.redeliver(consumer, entry_ids, epoch)
 
     def _on_seek(self, body: codec.CommandSeek) -> None:
-        self._request(body.request_id, self._seek(body))
+        self._request(body.request_id, partial(self._seek, body))
 
     async def _seek(self, body: codec.CommandSeek) -> None:
         consumer = self._consumer(body.consumer_id)
@@ -461,7 +471,7 @@ class Session:
         self.reply(codec.close_consumer(consumer.consumer_id, UNSOLICITED))
 
     def _on_unsubscribe(self, body: codec.CommandUnsubscribe) -> None:
-        self._request(body.request_id, self._unsubscribe(body))
+        self._request(body.request_id, partial(self._unsubscribe, body))
 
     async def _unsubscribe(self, body: codec.CommandUnsubscribe) -> None:
         subscription = self._consumer(body.consumer_id).subscription
@@ -495,7 +505,7 @@ class Session:
         return consumer
 
     def _on_get_last_message_id(self, body: codec.CommandGetLastMessageId) -> None:
-        self._request(body.request_id, self._get_last_message_id(body))
+        self._request(body.request_id, partial(self._get_last_message_id, body))
 
     async def _get_last_message_id(self, body: codec.CommandGetLastMessageId) -> None:
         subscription = self._consumer(body.consumer_id).subscription

@@ -67,7 +67,9 @@ class FrameReader:
             if frame_bytes > LARGE_FRAME_BYTES:
                 # Anonymous pages exist from the first write on: what has not come yet takes no memory. A bytearray
                 # would write zeroes to all of it, and a thousand half-sent frames would be resident in full.
-                self._exact = memoryview(mmap.mmap(-1, frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+                buffer = mmap.mmap(-1, frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                buffer.madvise(mmap.MADV_NOHUGEPAGE)  # or the first byte may bring in 2 MiB
+                self._exact = memoryview(buffer)
                 self._exact[: self.held_bytes] = self._carried
                 self._carried = b""
         if self._exact is not None:
