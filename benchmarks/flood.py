@@ -219,7 +219,8 @@ def until_nothing_is_used(target: Subject) -> int:
 
 def beside_dribblers(target: Subject, options: argparse.Namespace, *, stall: bool) -> Row:
     """Throughput of small publishers, in turns alone and beside dribblers, from the first moment of their attack."""
-    alone, ratios: list[float] = [], []
+    alone: list[float] = []
+    ratios: list[float] = []
     with (
         target.clients("honest", HONEST_CONNECTIONS, "--seconds", str(options.seconds)) as honest,
         target.clients("dribble", options.dribblers, *(["--stall"] if stall else [])) as dribblers,
