@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small share of `make crash` in every test run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_nothing_acknowledged_is_lost_in_a_few_kills() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("run.py")), "--rounds", "3", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 lost" in done.stdout
