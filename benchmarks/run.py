@@ -69,7 +69,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure penstock, and a peer beside it.")
     parser.add_argument("--peer", choices=[PEER], help="measure this broker in the same run")
-    parser.add_argument("--loads", default="*", metavar="GLOB", help="only loads whose name matches")
+    parser.add_argument(
+        "--loads", default="*", metavar="GLOBS", help="only loads whose name matches; several with commas"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="the measured part of each load")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="chooses payloads and sizes")
@@ -89,7 +91,8 @@ def chosen(options: argparse.Namespace) -> list[Plan]:
     return [
         plan
         for plan in PLANS
-        if fnmatch.fnmatchcase(plan.name, options.loads) and (plan.name in QUICK or not options.quick)
+        if any(fnmatch.fnmatchcase(plan.name, one) for one in options.loads.split(","))
+        and (plan.name in QUICK or not options.quick)
     ]
 
 
