@@ -69,7 +69,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure penstock, and a peer beside it.")
     parser.add_argument("--peer", choices=[PEER], help="measure this broker in the same run")
-    parser.add_argument(
+    parser.add_argument("--loads", default="*", metavar="GLOBS", help="only loads that match; several with commas")
         "--loads", default="*", metavar="GLOBS", help="only loads whose name matches; several with commas"
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="the measured part of each load")
