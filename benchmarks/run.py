@@ -70,8 +70,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description="Measure penstock, and a peer beside it.")
     parser.add_argument("--peer", choices=[PEER], help="measure this broker in the same run")
     parser.add_argument("--loads", default="*", metavar="GLOBS", help="only loads that match; several with commas")
-        "--loads", default="*", metavar="GLOBS", help="only loads whose name matches; several with commas"
-    )
     parser.add_argument("--seconds", type=float, default=3.0, help="the measured part of each load")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="chooses payloads and sizes")
