@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Acknowledgements are stored at least this often, at a clean stop, and before an ACK_RESPONSE.
-CURSOR_SAVE_S: Final = 0.5
+CURSOR_SAVE_S: Final = 0.8
 # Evictions, keep-alives and stalls are looked at this often.
 TICK_S: Final = 0.25
 READER_THREADS: Final = 2
