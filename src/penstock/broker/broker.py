@@ -109,6 +109,7 @@ class Broker:
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="log-reader")
         self._moved: set[Subscription] = set()
         self._cursor_timer: asyncio.TimerHandle | None = None
+        self._cursor_error_told = False
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         self._producer_names = 0
 
@@ -233,7 +234,9 @@ class Broker:
             return
         error = done.exception()
         if error is not None:
-            log.error("cursors could not be stored: %s", error)
+            if not self._cursor_error_told:  # It is final, and health says so from now on.
+                self._cursor_error_told = True
+                log.error("cursors cannot be stored any more: %s", error)
             return
         for topic in topics:
             self.log.trim(topic.ledger_id, topic.retained_from())
