@@ -267,6 +267,9 @@ class Session:
         name = body.producer_name or self.broker.next_producer_name()
         await self._take_over_producer_name(topic, name, body)
         producer = Producer(session=self, producer_id=body.producer_id, name=name, topic=topic, epoch=body.epoch)
+        if not self.producers:
+            # A connection counts for one tenant: that of its first producer.
+            self.connection.assign(topic.name.tenant)
         topic.producers[name] = producer
         self.producers[body.producer_id] = producer
         self._closed_producers.pop(body.producer_id, None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 # What an absent bound reads as: more than any machine has, and still a signed 64-bit gauge.
 UNBOUNDED: Final = 2**63 - 1
@@ -24,13 +24,26 @@ UNBOUNDED: Final = 2**63 - 1
 class Lease:
     """`size_bytes` lent by `pool` (None once given back) to `owner`, for `requests` requests not yet answered."""
 
-    __slots__ = ("__weakref__", "owner", "pool", "requests", "size_bytes")
+    __slots__ = ("__weakref__", "owner", "pool", "requests", "size_bytes", "tenant")
 
     def __init__(self, pool: MemoryPool, size_bytes: int, owner: int = 0, requests: int = 0) -> None:
         self.pool: MemoryPool | None = pool
         self.size_bytes = size_bytes
         self.owner = owner
         self.requests = requests
+        self.tenant: Tenant | None = None  # whose bytes these are, in a pool that divides itself among tenants
+
+
+class Tenant:
+    """What one tenant's connections have of a pool, and which of them wait, in order."""
+
+    __slots__ = ("connections", "promised_bytes", "used_bytes", "waiting")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.used_bytes = 0
+        self.promised_bytes = 0
+        self.waiting: dict[int, Any] = {}  # owner -> its place in the queue, the pool's own business
 
 
 class ForeignLease(ValueError):

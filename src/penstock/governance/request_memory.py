@@ -37,13 +37,24 @@ The file is longer than most because granting, waking and evicting keep the same
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import KIB, NS_PER_MS, NS_PER_S
 from penstock.governance.dry_spells import DrySpells
-from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakHunter, Lease, SimpleMemoryPool
+from penstock.governance.memory_pool import (
+    UNBOUNDED,
+    ForeignLease,
+    Leak,
+    LeakHunter,
+    Lease,
+    SimpleMemoryPool,
+    Tenant,
+)
 from penstock.governance.muting import MuteReason
 from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # A read shorter than this costs more than it brings; whoever would get less waits (unless it wants or lacks less).
 USEFUL_BYTES: Final = 4 * KIB
@@ -55,6 +66,9 @@ PROGRESS_NS: Final = NS_PER_S
 
 # Pulsar's commands start with their length in four bytes; until they are here nobody knows how long the frame is.
 LENGTH_BYTES: Final = 4
+
+# Connections whose tenant is not known (yet) share like one tenant.
+NOBODY: Final = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +94,12 @@ class _Reader:
 
     __slots__ = (
         "granted_bytes", "has_turn", "held_bytes", "mark_held_bytes", "mark_ns", "missing_bytes", "owner",
-        "promised_bytes", "reason", "stopped_ns", "want_bytes",
+        "promised_bytes", "reason", "stopped_ns", "tenant", "want_bytes",
     )  # fmt: skip
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: int, tenant: Tenant) -> None:
         self.owner = owner
+        self.tenant = tenant
         self.granted_bytes = 0  # charged for a read under way
         self.held_bytes = 0  # charged for an unfinished frame
         self.mark_ns = 0  # last progress of that frame, moved on by the time we did not read
@@ -125,6 +140,7 @@ class RequestMemory(SimpleMemoryPool):
         "_promised_bytes",
         "_readers",
         "_requests",
+        "_tenants",
         "_turns",
         "_used_bytes_max",
         "_useful_bytes",
@@ -141,6 +157,7 @@ class RequestMemory(SimpleMemoryPool):
         self._readers: dict[int, _Reader] = {}
         self._held_bytes = 0
         self._requests = 0
+        self._tenants = {NOBODY: Tenant()}
         self._waiting: dict[int, _Reader] = {}  # in queue order, those with a turn included
         self._holders_waiting = 0  # how many of them hold an unfinished frame
         self._turns = 0
@@ -162,7 +179,7 @@ class RequestMemory(SimpleMemoryPool):
         """
         reader = self._readers.get(owner)
         if reader is None:
-            reader = self._readers[owner] = _Reader(owner)
+            reader = self._new_reader(owner)
         if (
             self._waiting
             or self._used + want_bytes > self.size
@@ -193,6 +210,7 @@ class RequestMemory(SimpleMemoryPool):
             self._used_bytes_max = used_bytes
         self._used = used_bytes + held_gain + pending_bytes - granted_bytes
         reader.granted_bytes = 0
+        reader.tenant.used_bytes += held_gain + pending_bytes
         if held_bytes or held_before:
             reader.held_bytes = held_bytes
             self._held_bytes += held_gain
@@ -206,6 +224,7 @@ class RequestMemory(SimpleMemoryPool):
             return None
         self._requests += pending_requests
         lease = Lease(self, pending_bytes, owner, pending_requests)
+        lease.tenant = reader.tenant
         if self._hunter is not None:
             self._hunter.watch(lease)
         return lease
@@ -218,6 +237,8 @@ class RequestMemory(SimpleMemoryPool):
         lease.pool = None
         self._used -= lease.size_bytes
         self._requests -= lease.requests
+        if lease.tenant is not None:
+            lease.tenant.used_bytes -= lease.size_bytes
         if self._hunter is not None:
             self._hunter.forget(lease)
 
@@ -234,15 +255,31 @@ class RequestMemory(SimpleMemoryPool):
         """Whether anybody is refused; nothing needs to be woken otherwise."""
         return bool(self._waiting)
 
+    def assign(self, owner: int, tenant: str) -> None:
+        """Count what `owner` uses from now on as this tenant's; its leases so far stay where they are.
+
+        Tenants share by need (max-min): one alone may have everything, and as soon as several wait, turns go to
+        whoever has least. So a tenant borrows what nobody wants, and gives it back as its requests are answered.
+        """
+        reader = self._readers.get(owner) or self._new_reader(owner)
+        self._part(reader)
+        joined = reader.tenant = self._tenants.setdefault(tenant, Tenant())
+        joined.connections += 1
+        joined.used_bytes += reader.held_bytes
+        if owner in self._waiting:
+            joined.waiting[owner] = reader
+            joined.promised_bytes += reader.promised_bytes if reader.has_turn else 0
+
     def wake(self, now_ns: int) -> list[int]:
-        """Give turns to those who wait, from the front, as far as the free bytes and requests reach."""
+        """Give turns to those who wait, as far as the free bytes and requests reach.
+
+        Those of one tenant from the front of the queue; of several tenants, whoever has least goes first.
+        """
         if not self._waiting:
             return []
         owners: list[int] = []
         requests_left = self.requests_max - self._requests - self._turns
-        for reader in self._waiting.values():
-            if reader.has_turn:
-                continue
+        for reader in self._in_turn():
             room = self._room()
             if requests_left <= 0 or room < reader.useful_bytes(self._useful_bytes):
                 break
@@ -277,6 +314,7 @@ class RequestMemory(SimpleMemoryPool):
         reader = self._readers.pop(owner, None)
         if reader is not None:
             self._leave(reader, now_ns)
+            self._part(reader)
             self._used -= reader.held_bytes + reader.granted_bytes
             self._held_bytes -= reader.held_bytes
             if reader is self._finisher:
@@ -324,6 +362,42 @@ class RequestMemory(SimpleMemoryPool):
             muted=tuple(_muted(reader) for reader in self._waiting.values()),
         )
 
+    # -- tenants -----------------------------------------------------------------------------------------------------
+
+    def _new_reader(self, owner: int) -> _Reader:
+        nobody = self._tenants[NOBODY]
+        nobody.connections += 1
+        reader = self._readers[owner] = _Reader(owner, nobody)
+        return reader
+
+    def _part(self, reader: _Reader) -> None:
+        """Take a reader from its tenant, and forget a tenant without any."""
+        tenant = reader.tenant
+        tenant.connections -= 1
+        tenant.used_bytes -= reader.held_bytes
+        if tenant.waiting.pop(reader.owner, None) is not None and reader.has_turn:
+            tenant.promised_bytes -= reader.promised_bytes
+        if not tenant.connections:
+            self._tenants = {name: one for name, one in self._tenants.items() if one.connections or name == NOBODY}
+
+    def _in_turn(self) -> Iterator[_Reader]:
+        """Those who wait without a turn, in the order in which they should have theirs."""
+        if len(self._tenants) == 1:
+            yield from (reader for reader in self._waiting.values() if not reader.has_turn)
+            return
+        lines = {
+            tenant: (reader for reader in tenant.waiting.values() if not reader.has_turn)
+            for tenant in self._tenants.values()
+            if tenant.waiting
+        }
+        while lines:
+            tenant = min(lines, key=lambda one: one.used_bytes + one.promised_bytes)
+            reader = next(lines[tenant], None)
+            if reader is None:
+                del lines[tenant]
+            else:
+                yield reader
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _grant_with_care(self, reader: _Reader, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
@@ -361,7 +435,7 @@ class RequestMemory(SimpleMemoryPool):
         """Put it at the end of the queue; one that waits already, with or without a turn, keeps its place."""
         reader.reason = reason
         if reader.owner not in self._waiting:
-            self._waiting[reader.owner] = reader
+            self._waiting[reader.owner] = reader.tenant.waiting[reader.owner] = reader
             self._holders_waiting += reader.held_bytes > 0
         if reader.stopped_ns is None:
             reader.stopped_ns = now_ns
@@ -371,6 +445,7 @@ class RequestMemory(SimpleMemoryPool):
         """Out of the queue, if it is in it."""
         self._end_turn(reader)
         if self._waiting.pop(reader.owner, None) is not None:
+            del reader.tenant.waiting[reader.owner]
             self._holders_waiting -= reader.held_bytes > 0
             if not self._waiting:
                 self._dry_spells.stop(now_ns)
@@ -380,12 +455,14 @@ class RequestMemory(SimpleMemoryPool):
         reader.promised_bytes = promised_bytes
         self._turns += 1
         self._promised_bytes += promised_bytes
+        reader.tenant.promised_bytes += promised_bytes
 
     def _end_turn(self, reader: _Reader) -> None:
         if reader.has_turn:
             reader.has_turn = False
             self._turns -= 1
             self._promised_bytes -= reader.promised_bytes
+            reader.tenant.promised_bytes -= reader.promised_bytes
 
     def _room(self) -> int:
         """Bytes nobody has and nobody was promised."""

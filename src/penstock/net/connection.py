@@ -175,6 +175,11 @@ class Connection:
         self._shared.wake()
         self._flush()
 
+    def assign(self, tenant: str) -> None:
+        """Count the request memory this client uses as this tenant's."""
+        if self._open:
+            self._memory.assign(self.id, tenant)
+
     # -- muting -------------------------------------------------------------------------------------------------------
 
     def mute(self, reason: MuteReason, owner: str | None = None) -> None:
