@@ -10,7 +10,7 @@ of their new entries there and nowhere else, so nothing is dispatched that could
 Order: receipts and errors of one producer leave in the order of its SENDs, because every answer of a run, errors too,
 is written when the run's turn in the log has come.
 
-Budget: 1.5 µs per entry in long runs of one producer, 4 µs with fifty producers interleaved (benchmarks/run.py).
+Budget: 4 µs of the whole process per 1 KiB entry of one producer, 5 µs with fifty interleaved (benchmarks/run.py).
 """
 
 from __future__ import annotations
