@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscription import Subscription
 from penstock.broker.tail import Tail
+from penstock.core.errors import NotAllowed
+from penstock.storage.cursor import Cursor
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.members import Producer
     from penstock.core.names import TopicName
-    from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import Batch
 
 # Acknowledged entries go in steps: whoever comes a moment later still finds the last ones, as in Pulsar, where they go
@@ -73,6 +74,27 @@ class Topic:
         subscription = Subscription(self, name, cursor=cursor, durable=durable)
         self.subscriptions[name] = subscription
         return subscription
+
+    async def open_subscription(self, name: str, *, durable: bool, start: int) -> Subscription:
+        """The subscription of this name, made and stored if it is not there; then `start` is its first entry.
+
+        Raises:
+            NotAllowed: it is there, and durable where this one would not be, or the other way round.
+            MetadataFailed: it could not be stored.
+        """
+        durable = durable and self.persistent
+        existing = self.subscriptions.get(name)
+        if existing is not None:
+            if existing.durable != durable and self.persistent:
+                kind = "durable" if existing.durable else "non-durable"
+                raise NotAllowed(f"subscription {name!r} of {self.text} is {kind} already")
+            return existing
+        cursor = Cursor(start - 1)
+        if durable:
+            initial = "earliest" if start <= self.first_entry_id else "latest"
+            await self.broker.store_subscription(self, name, cursor, initial=initial)
+        # Somebody else may have made it while we waited.
+        return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=durable)
 
     def appended(self, last_entry_id: int) -> None:
         """Entries up to this one are durable: whoever waits at the tail may have them."""
