@@ -27,7 +27,14 @@ ANSWER_S: Final = 5.0
 
 
 class Gateway(Protocol):
-    """What the routes can ask. Both raise ServiceNotReady when the broker does not answer."""
+    """What the routes can ask. All raise ServiceNotReady when the broker does not answer."""
+
+    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+        """Run what `question` makes of the broker, on the broker's loop; whatever it raises is raised here.
+
+        The answer must be plain values: what lives on that loop is not to be touched on this one.
+        """
+        ...
 
     async def health(self) -> Health:
         """Whether the broker can do its work."""
@@ -47,6 +54,10 @@ class BrokerGateway:
         self._broker = broker
         self._render_metrics = render_metrics
         self._answer_s = answer_s
+
+    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+        """See `Gateway.ask`."""
+        return await self._ask(question(self._broker))
 
     async def health(self) -> Health:
         """See `Gateway.health`."""

@@ -145,3 +145,105 @@ class MetadataFailed(PenstockError):
     """The catalog (topics, cursors, policies) could not be read or written."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 500
+
+
+class AuthenticationFailed(PenstockError):
+    """The client did not show who it is. The message says no more than that: the reason goes to the log."""
+
+    wire_code, http_status = WireCode.AUTHENTICATION_ERROR, 401
+
+
+class AuthorizationFailed(PenstockError):
+    """The client is known, and may not do this."""
+
+    wire_code, http_status = WireCode.AUTHORIZATION_ERROR, 403
+
+
+class TenantNotFound(PenstockError):
+    """There is no such tenant."""
+
+    wire_code, http_status = WireCode.TOPIC_NOT_FOUND, 404
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        super().__init__(f"tenant {tenant} does not exist; create it first")
+
+
+class NamespaceNotFound(PenstockError):
+    """There is no such namespace."""
+
+    wire_code, http_status = WireCode.TOPIC_NOT_FOUND, 404
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        super().__init__(f"namespace {namespace} does not exist; create it first")
+
+
+class NotFound(PenstockError):
+    """Something else that an administrator named does not exist."""
+
+    wire_code, http_status = WireCode.METADATA_ERROR, 404
+
+
+class AlreadyExists(PenstockError):
+    """What should be made is there already, or in the way."""
+
+    wire_code, http_status = WireCode.METADATA_ERROR, 409
+
+
+class PreconditionFailed(PenstockError):
+    """The request reads well, and what it wants does not fit what is there; or a value cannot be."""
+
+    wire_code, http_status = WireCode.METADATA_ERROR, 412
+
+
+class TooManyRequests(PenstockError):
+    """Others are being served; the client should back off and try again."""
+
+    wire_code, http_status = WireCode.TOO_MANY_REQUESTS, 429
+
+
+class TopicTerminated(PenstockError):
+    """The topic takes no more messages, for ever."""
+
+    wire_code, http_status = WireCode.TOPIC_TERMINATED_ERROR, 405
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(f"topic {topic} is terminated: it takes no more messages")
+
+
+class ProducerFenced(PenstockError):
+    """Another producer has, or had since, the exclusive right to this topic."""
+
+    wire_code, http_status = WireCode.PRODUCER_FENCED, 409
+
+
+class BacklogQuotaHold(PenstockError):
+    """The backlog is over its quota; the client keeps its messages and tries again."""
+
+    wire_code, http_status = WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR, 412
+
+
+class BacklogQuotaExceeded(PenstockError):
+    """The backlog is over its quota; the client's producer fails."""
+
+    wire_code, http_status = WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION, 412
+
+
+class IncompatibleSchema(PenstockError):
+    """The schema cannot be used beside those the topic has."""
+
+    wire_code, http_status = WireCode.INCOMPATIBLE_SCHEMA, 409
+
+
+class InvalidSchema(PenstockError):
+    """What should be a schema does not read as one."""
+
+    wire_code, http_status = WireCode.INCOMPATIBLE_SCHEMA, 422
+
+
+class ConsumerAssignFailed(PenstockError):
+    """The hash ranges that a Key_Shared consumer asks for cannot be given to it."""
+
+    wire_code, http_status = WireCode.CONSUMER_ASSIGN_ERROR, 412

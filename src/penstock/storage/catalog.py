@@ -20,6 +20,7 @@ Everything but `Catalog.open` and `close`, which block, is called on the loop an
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from penstock.storage.catalog_rows import Policies, Properties
+    from penstock.storage.catalog_rows import Document, Policies, Properties
     from penstock.storage.files import Files
     from penstock.storage.metadata import Done, Post
 
@@ -151,7 +152,62 @@ class Catalog:
         """Dynamic configuration: values set at run time, by key."""
         return self._configuration
 
+    def documents(self, kind: str) -> Mapping[str, Document]:
+        """All documents of a kind, by name, as a live view."""
+        return self._documents.get(kind, NOTHING)
+
     # -- changing
+
+    def put_document(self, kind: str, name: str, value: Document | None, done: Done) -> None:
+        """Store a document (JSON) under its kind and name, or with None forget it.
+
+        For what there is little of, or what is asked for by one name: clusters, partitioned topics, schemas, states of
+        topics. A document is replaced as a whole.
+        """
+
+        def store(db: apsw.Connection) -> None:
+            _put_document(db, kind, name, value)
+
+        def show(_: None) -> None:
+            self._show_document(kind, name, value)
+
+        self._submit(store, show, done)
+
+    def delete_tenant(self, name: str, done: Done) -> None:
+        """Forget a tenant; that it has no namespaces is for the caller to know."""
+        self._delete("tenants", self._tenants, name, done)
+
+    def delete_namespace(self, name: str, done: Done) -> None:
+        """Forget a namespace; that it has no topics is for the caller to know."""
+        self._delete("namespaces", self._namespaces, name, done)
+
+    def set_topic_properties(self, name: str, properties: Properties, done: Done) -> None:
+        """Replace what its users attached to a topic. `TopicNotFound` if it does not exist."""
+        self._update_topic(name, {"properties": properties}, done)
+
+    def set_subscription_properties(self, topic: str, name: str, properties: Properties, done: Done) -> None:
+        """Replace a subscription's properties. `TopicNotFound` or `SubscriptionNotFound` if it is not there."""
+
+        def store(db: apsw.Connection) -> tuple[SubscriptionRecord, StoredCursor]:
+            ledger_id = _ledger_id(db, topic)
+            for row in db.execute("select * from subscriptions where ledger_id = ? and name = ?", (ledger_id, name)):
+                record, cursor = subscription_record(topic, row)
+                record = record._replace(properties=properties)
+                db.execute(
+                    "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?, ?)",
+                    subscription_row(ledger_id, record, cursor),
+                )
+                return record, cursor
+            raise SubscriptionNotFound(topic, name)
+
+        def show(stored: tuple[SubscriptionRecord, StoredCursor]) -> None:
+            self._subscriptions[topic][name] = stored[0]
+
+        self._submit(store, show, done)
+
+    def take_ledger_id(self, take: Callable[[int], None], done: Done) -> None:
+        """Give `take`, on the loop, a ledger id that nobody has had or will have, right before `done`."""
+        self._submit(self._take_ledger_id, take, done)
 
     def put_tenant(self, name: str, policies: Policies, done: Done) -> None:
         """Create a tenant, or replace its policies."""
@@ -185,16 +241,23 @@ class Catalog:
         """Record that entries before `entry_id` are gone. `TopicNotFound` if the topic does not exist."""
         self._update_topic(name, {"first_retained_entry": entry_id}, done)
 
-    def delete_topic(self, name: str, done: Done) -> None:
-        """Delete a topic and its subscriptions; its ledger id stays unused. `TopicNotFound` if it is not there."""
+    def delete_topic(self, name: str, done: Done, *, documents: Sequence[str] = ()) -> None:
+        """Delete a topic and its subscriptions; its ledger id stays unused. `TopicNotFound` if it is not there.
+
+        `documents`: kinds whose document of this name goes with it.
+        """
 
         def store(db: apsw.Connection) -> None:
             ledger_id = _ledger_id(db, name)
+            for kind in documents:
+                _put_document(db, kind, name, None)
             db.execute("delete from subscriptions where ledger_id = ?", (ledger_id,))
             db.execute("delete from topics where ledger_id = ?", (ledger_id,))
 
         def show(_: None) -> None:
             del self._topics[name]
+            for kind in documents:
+                self._show_document(kind, name, None)
             for subscription in self._subscriptions.pop(name, ()):
                 del self._cursors[name, subscription]
 
@@ -278,6 +341,9 @@ class Catalog:
         self._subscriptions: dict[str, dict[str, SubscriptionRecord]] = {}
         self._cursors: dict[tuple[str, str], StoredCursor] = {}
         names = {record.ledger_id: record.name for record in self._topics.values()}
+        self._documents: dict[str, dict[str, Document]] = {}
+        for kind, name, text in _rows(db, "documents"):
+            self._show_document(kind, name, json.loads(text))
         for row in db.execute("select * from subscriptions"):
             self._show_subscription(subscription_record(names[row[0]], row))
 
@@ -289,6 +355,12 @@ class Catalog:
         self._subscriptions.setdefault(record.topic, {})[record.name] = record
         self._cursors[record.topic, record.name] = cursor
 
+    def _show_document(self, kind: str, name: str, value: Document | None) -> None:
+        if value is None:
+            self._documents.get(kind, {}).pop(name, None)
+        else:
+            self._documents.setdefault(kind, {})[name] = value
+
     def _submit(self, store: Callable[[apsw.Connection], Any], show: Callable[[Any], None], done: Done) -> None:
         self._file.submit(Change(store, show, done))
 
@@ -298,6 +370,15 @@ class Catalog:
 
         def show(_: None) -> None:
             view[name] = policies
+
+        self._submit(store, show, done)
+
+    def _delete(self, table: str, view: dict[str, Policies], name: str, done: Done) -> None:
+        def store(db: apsw.Connection) -> None:
+            db.execute(f"delete from {table} where name = ?", (name,))  # noqa: S608 - our names
+
+        def show(_: None) -> None:
+            view.pop(name, None)
 
         self._submit(store, show, done)
 
@@ -339,6 +420,14 @@ def _put_counter(db: apsw.Connection, next_ledger_id: int) -> None:
 def _put_policies(db: apsw.Connection, table: str, name: str, policies: Policies) -> None:
     row = sealed(name, to_json(policies))
     db.execute(f"insert or replace into {table} values (?, ?, ?)", row)  # noqa: S608 - our names
+
+
+def _put_document(db: apsw.Connection, kind: str, name: str, value: Document | None) -> None:
+    if value is None:
+        db.execute("delete from documents where kind = ? and name = ?", (kind, name))
+    else:
+        row = sealed(kind, name, json.dumps(value, separators=(",", ":"), sort_keys=True))
+        db.execute("insert or replace into documents values (?, ?, ?, ?)", row)
 
 
 def _find_topic(db: apsw.Connection, name: str) -> TopicRecord | None:

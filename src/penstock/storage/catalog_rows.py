@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Properties: TypeAlias = Mapping[str, str]
     Policies: TypeAlias = Mapping[str, Any]  # JSON; what may stand in it is the broker's and the admin port's business
+    Document: TypeAlias = Mapping[str, Any]  # JSON as well
     Value: TypeAlias = str | int
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -154,5 +155,13 @@ MIGRATIONS: Final = (
     {_insert("tenants", "pulsar", "{}")};
     {_insert("namespaces", "public/default", "{}")};
     {_insert("namespaces", "pulsar/system", "{}")};
+    """,
+    """
+    create table documents (
+        kind text not null,
+        name text not null,
+        value text not null,
+        seal integer not null,
+        primary key (kind, name)) without rowid;
     """,
 )
