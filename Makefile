@@ -44,8 +44,8 @@ test: $(SETUP)  ## all tests
 	$(PY) -m pytest tests
 
 .PHONY: compat
-compat: $(SETUP)  ## public Pulsar clients against a real broker process
-	$(PY) -m pytest tests/compat
+compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar
+	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(foreach client,$(CLIENT),--client $(client))
 
 .PHONY: fuzz
 fuzz: $(SETUP)  ## ten minutes of hostile bytes for the parser (FUZZ_SECONDS=600)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker under the compatibility tests: penstock, or with PEER=pulsar Apache Pulsar, which defines the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.testing.process import BrokerProcess
+from tests.compat.features import FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PEER = os.environ.get("PEER", "penstock")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A running broker, whoever made it."""
+
+    name: str
+    url: str
+    admin_url: str
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    """One broker that the whole session shares; each test uses topics of its own."""
+    if PEER == "pulsar":
+        from benchmarks.pulsar_peer import pulsar
+
+        with pulsar() as address:
+            yield Subject(PEER, f"pulsar://127.0.0.1:{address.port}", f"http://127.0.0.1:{address.admin_port}")
+    else:
+        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+            yield Subject(PEER, process.url, process.admin_url)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in item.iter_markers("feature"):
+            assert mark.args[0] in FEATURES, (
+                f"{item.nodeid}: feature {mark.args[0]!r} is not in tests/compat/features.py"
+            )
+        needs_penstock = item.get_closest_marker("penstock_only") or "own_broker" in getattr(item, "fixturenames", ())
+        if PEER != "penstock" and needs_penstock:
+            item.add_marker(pytest.mark.skip(reason="looks at what only penstock has"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Where COMPAT_RESULTS says, leave a line per test for the table."""
+    results = os.environ.get("COMPAT_RESULTS")
+    if results and (report.when == "call" or report.outcome != "passed"):
+        features = [value for name, value in report.user_properties if name == "feature"]
+        with Path(results).open("a", encoding="utf-8") as lines:
+            for feature in features:
+                case = {"client": "python", "feature": feature, "case": report.nodeid, "outcome": report.outcome}
+                lines.write(json.dumps(case) + "\n")
+
+
+@pytest.fixture(autouse=True)
+def _feature(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    for mark in request.node.iter_markers("feature"):
+        record_property("feature", mark.args[0])

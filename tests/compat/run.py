@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public clients of several languages against one broker, and the table that comes out.
+
+Why: whether a client of somebody else works is not ours to say; its own code has to run. Each language has a small
+program of ours that uses the official client from its registry, case by case; with `--peer pulsar` the same programs
+run against Apache Pulsar itself, so that a case which fails there says nothing about penstock.
+Where: `make compat`. A language whose toolchain is missing is left out with a sentence.
+
+The contract with a program: PULSAR_URL and PULSAR_ADMIN_URL say where the broker is; for every case it appends one line
+of JSON to the file COMPAT_RESULTS: {"client", "feature", "case", "outcome": passed|failed|skipped, "why"}; it ends with
+status 0 when no case failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from penstock.testing.process import BrokerProcess  # noqa: E402 -- a program, started by its path
+from tests.compat.features import FEATURES  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TABLE: Final = ROOT / "docs/reference/compatibility.md"
+# A suite takes a minute or two, and its first run fetches the client from its registry.
+SUITE_TIMEOUT_S: Final = 900.0
+# What a cell says, from the best to the worst but one: a feature that one case skipped and another passed has passed.
+MARKS: Final = {"skipped": "–", "passed": "yes", "failed": "**no**"}
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One client's program: what must be installed, and how it is called from its folder."""
+
+    client: str
+    title: str
+    needs: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+SUITES: Final = (
+    Suite("python", "Python (C++)", (), (sys.executable, "-m", "pytest", "--quiet", "tests/compat")),
+    Suite("java", "Java", ("java", "mvn"), (str(HERE / "java/run"),)),
+    Suite("go", "Go", ("go",), (str(HERE / "go/run"),)),
+    Suite("node", "Node.js", ("node", "npm"), (str(HERE / "node/run"),)),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suites; 0 when no case failed."""
+    parser = argparse.ArgumentParser(description="Run the public clients' suites and print the compatibility table.")
+    parser.add_argument("--peer", choices=("penstock", "pulsar"), default="penstock", help="the broker under them")
+    parser.add_argument("--client", action="append", choices=[s.client for s in SUITES], help="only these suites")
+    parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="compat-") as scratch:
+        results = Path(scratch) / "results.jsonl"
+        results.touch()
+        failed = [suite.client for suite in _chosen(options.client) if not _run(suite, options.peer, results)]
+        cases = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    table = _table(cases)
+    print(table)
+    for case in cases:
+        if case["outcome"] == "failed":
+            print(f"FAILED {case['client']} {case['feature']}: {case['case']}: {case.get('why', '')}")
+    if options.write:
+        TABLE.write_text(_page(table), encoding="utf-8")
+    if failed:
+        print(f"suites that failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _chosen(clients: Sequence[str] | None) -> Iterator[Suite]:
+    for suite in SUITES:
+        if clients and suite.client not in clients:
+            continue
+        missing = [program for program in suite.needs if shutil.which(program) is None]
+        if missing:
+            print(f"== {suite.title}: left out, {' and '.join(missing)} not found")
+        elif not Path(suite.command[0]).exists():
+            print(f"== {suite.title}: left out, it has no suite")
+        else:
+            yield suite
+
+
+def _run(suite: Suite, peer: str, results: Path) -> bool:
+    print(f"== {suite.title} against {peer}", flush=True)
+    environment = {**os.environ, "COMPAT_RESULTS": str(results), "PEER": peer}
+    if suite.client == "python":  # Its fixtures start the broker, some tests one of their own.
+        return _call(suite, environment)
+    with _broker(peer) as (url, admin_url):
+        return _call(suite, {**environment, "PULSAR_URL": url, "PULSAR_ADMIN_URL": admin_url})
+
+
+def _call(suite: Suite, environment: dict[str, str]) -> bool:
+    cwd = ROOT if suite.client == "python" else Path(suite.command[0]).parent
+    return subprocess.run(suite.command, cwd=cwd, env=environment, timeout=SUITE_TIMEOUT_S, check=False).returncode == 0
+
+
+@contextmanager
+def _broker(peer: str) -> Iterator[tuple[str, str]]:
+    """A broker of its own for each suite: one suite's leftovers are nobody else's failures."""
+    if peer == "pulsar":
+        from benchmarks.pulsar_peer import pulsar
+
+        with pulsar() as address:
+            yield f"pulsar://127.0.0.1:{address.port}", f"http://127.0.0.1:{address.admin_port}"
+    else:
+        with (
+            tempfile.TemporaryDirectory(prefix="compat-broker-") as scratch,
+            BrokerProcess(Path(scratch) / "data") as process,
+        ):
+            yield process.url, process.admin_url
+
+
+def _table(cases: Sequence[dict[str, str]]) -> str:
+    """Features down, clients across; a cell says the worst outcome of its cases."""
+    shown = [suite for suite in SUITES if any(case["client"] == suite.client for case in cases)]
+    rows = [["feature", *(suite.title for suite in shown)]]
+    for feature, title in FEATURES.items():
+        cells = []
+        for suite in shown:
+            outcomes = {c["outcome"] for c in cases if c["client"] == suite.client and c["feature"] == feature}
+            cells.append(next((mark for outcome, mark in reversed(MARKS.items()) if outcome in outcomes), ""))
+        rows.append([title, *cells])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _page(table: str) -> str:
+    return f"""# Compatibility
+
+What public Pulsar clients do with penstock, unchanged, as they come from their registries. Every cell is a test of
+ours that uses the official client; the same tests run against Apache Pulsar itself, which defines what is right.
+
+Run it: `make compat` (what is installed here), `make compat PEER=pulsar` (the same against Apache Pulsar). The table
+below is written by `tests/compat/run.py --write`. Empty: the client does not offer it, or its suite has no case for it.
+“–”: the case was skipped, with a reason in its output.
+
+{table}
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
