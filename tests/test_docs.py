@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.cli.main import build_parser
-from penstock.settings.model import KEYS, Key
+from penstock.settings.model import KEYS
 from tools.write_reference import ROOT, actions, render
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.settings.key import Key
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md")])
 CONFIGURATION = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")

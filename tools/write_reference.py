@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.policy_table import POLICIES
 from penstock.cli.main import build_parser
 from penstock.settings.memory import DELAYED, LISTINGS, OUTBOUND, PROCESS_BYTES, REQUESTS, TAIL_CACHE, BudgetRow
-from penstock.settings.model import KEYS
+from penstock.settings.model import GROUPS, KEYS, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,18 +34,23 @@ def render(text: str) -> str:
 
 
 def settings_table() -> str:
-    """Every key of the configuration."""
+    """Every key of the configuration, group by group."""
+    return "\n\n".join(f"### {str(group.__doc__).rstrip('.')}\n\n{_group_table(group)}" for group in GROUPS)
+
+
+def _group_table(group: type) -> str:
     return _table(
-        ("key", "default", "flag", "environment", "meaning"),
+        ("key", "default", "dynamic", "flag", "environment", "meaning"),
         (
             (
                 f"`{key.name}`",
-                key.default_text if key.default is None else f"`{key.default_text}`",
+                key.default_text if key.default is None else f"`{key.default_text}`" if key.default_text else "none",
+                "yes" if key.dynamic else "",
                 f"`{key.flag}`" if key.flag else "",
                 f"`{key.variable}`",
                 key.text,
             )
-            for key in KEYS.values()
+            for key in keys_of(group).values()
         ),
     )
 
@@ -70,6 +76,23 @@ def budget_table() -> str:
         (
             ("penstock itself", f"{PROCESS_BYTES // 2**20} MiB, taken off first", ""),
             *((row.name, f"{row.percent} %", f"`{row.key}`" if row.key else "") for row in rows),
+        ),
+    )
+
+
+def policies_table() -> str:
+    """Every policy of namespaces and topics."""
+    return _table(
+        ("policy", "of namespaces", "of topics", "default", "meaning"),
+        (
+            (
+                f"`{row.name}`",
+                f"`{row.namespace_key}`" if row.namespace_key else "",
+                f"`{row.topic_path or row.name}`" if row.topic_key else "",
+                ", ".join(f"`{key}`" for key in row.keys.split(", ")) if row.keys else "none",
+                row.text,
+            )
+            for row in POLICIES
         ),
     )
 
@@ -104,6 +127,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings_table,
     "commands": commands_table,
     "budget": budget_table,
+    "policies": policies_table,
 }
 
 if __name__ == "__main__":

@@ -13,33 +13,39 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import signal
-import ssl
 import sys
+import threading
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
-from penstock.broker.broker import Broker, BrokerLimits, ServiceUrls
+from penstock.broker.broker import Broker, ServiceUrls
+from penstock.broker.configuration import Configuration
 from penstock.core.errors import ConfigurationError
-from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
-from penstock.governance.memory_pool import UNBOUNDED
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.net.clock import SystemClock
-from penstock.net.connection import ARENA_BYTES, Outbound
+from penstock.net.connection import Outbound
 from penstock.net.listener import Connections, Listener
+from penstock.net.tls_context import TlsOptions, server_context
+from penstock.settings.limits import Live, http_limits, log_limits, named_listeners, unnamed_listener
+from penstock.settings.security import provider_options, tls_options
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.entry_log import EntryLog
 from penstock.storage.files import OsFiles
-from penstock.storage.limits import LogLimits
 from penstock.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import ssl
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from penstock.broker.access.authentication import Authenticator
+    from penstock.broker.configuration import Keys
     from penstock.broker.snapshot import BrokerSnapshot
     from penstock.settings import Settings
 
@@ -53,6 +59,8 @@ SWITCH_INTERVAL_S: Final = 0.0005
 # What a broker makes and keeps (topics, cursors, columns of runs) holds few cycles, and a full collection over many
 # topics holds the loop for tens of milliseconds: look for garbage less often than the default (700, 10, 10).
 GC_THRESHOLDS: Final = (10_000, 20, 100)
+# Of a process that could not end in good order.
+EXIT_FAILED: Final = 1
 
 
 def run(settings: Settings, data_dir: Path) -> int:
@@ -76,17 +84,57 @@ async def _serve(settings: Settings, data_dir: Path) -> int:
         loop.add_signal_handler(signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
         gc.disable()  # Loading a large catalog makes nothing but lasting objects.
-        await _build(settings, data_dir, stack)
+        serving = await start(settings, data_dir, stack, stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, serving.reload)
+        # Programs that start penstock wait for this line.
+        print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
+        deadline = _end_within(settings.broker_shutdown_timeout_ms / 1000)
+    deadline.cancel()
     log.info("stopped")
     return 0
 
 
-async def _build(settings: Settings, data_dir: Path, stack: contextlib.AsyncExitStack) -> None:
+def _end_within(seconds: float) -> threading.Timer:
+    """End the process as it is unless this is cancelled in time; not from the loop, which may be what does not end."""
+
+    def give_up() -> None:
+        log.error("not stopped within brokerShutdownTimeoutMs=%d: ending as it is", seconds * 1000)
+        os._exit(EXIT_FAILED)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Where a broker that is ready may be reached."""
+
+    url: str
+    admin_url: str
+    reload: Callable[[], None]  # read certificates, keys and users again
+
+
+async def start(
+    settings: Settings,
+    data_dir: Path,
+    stack: contextlib.AsyncExitStack,
+    shut_down: Callable[[], None] | None = None,
+) -> Serving:
+    """Build everything on the running loop and serve; closing `stack` stops it and gives everything back.
+
+    `shut_down` is called when an administrator asks for the end: whoever holds `stack` closes it then. Without one,
+    administrators cannot end this broker.
+
+    Raises:
+        ConfigurationError: a setting, a port or the data directory cannot be used.
+    """
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     post = _poster(loop)
@@ -95,7 +143,7 @@ async def _build(settings: Settings, data_dir: Path, stack: contextlib.AsyncExit
     entry_log = EntryLog.open(
         directory.broker(0),
         files,
-        _log_limits(settings),
+        log_limits(settings),
         post,
         clock=clock,
     )
@@ -117,75 +165,92 @@ async def _build(settings: Settings, data_dir: Path, stack: contextlib.AsyncExit
         # The request memory counts whole frames; a frame's length field does not count itself.
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
     )
+    live = Live(settings)
     broker = Broker(
         entry_log=entry_log,
         catalog=catalog,
         connections=connections,
-        limits=_broker_limits(settings),
+        limits=live.limits,
         clock=clock,
         loop=loop,
+        authenticator=_authenticator(settings),
     )
     stack.push_async_callback(broker.stop)
-    _listen(settings, broker, connections, stack)
+    broker.configuration = Configuration(broker, live, _apply_log_level)
+    broker.configuration.restore()
+    broker.shut_down = shut_down
+    return _listen(settings, broker, connections, stack)
 
 
-def _log_limits(settings: Settings) -> LogLimits:
-    """A run is what one read brings: at most one large frame, or an arena full. Segments grow with large messages."""
-    run_bytes_max = settings.frame_bytes_max + ARENA_BYTES
-    return LogLimits(
-        run_bytes_max=run_bytes_max, segment_bytes=max(64 * MIB, 4 * run_bytes_max), relaxed=settings.relaxed
-    )
+def _apply_log_level(keys: Keys) -> None:
+    logging.getLogger().setLevel(keys.values()["logLevel"].upper())
 
 
-def _broker_limits(settings: Settings) -> BrokerLimits:
-    return BrokerLimits(
-        message_bytes_max=settings.max_message_bytes,
-        keep_alive_ns=settings.keep_alive_interval_s * NS_PER_S,
-        liveness_check_ns=settings.connection_liveness_check_timeout_ms * NS_PER_MS,
-        failover_delay_s=settings.active_consumer_failover_delay_ms / 1000,
-        unacked_per_consumer_max=settings.max_unacked_messages_per_consumer or UNBOUNDED,
-        unacked_per_subscription_max=settings.max_unacked_messages_per_subscription or UNBOUNDED,
-        round_robin_entries_max=settings.dispatcher_max_round_robin_batch_size,
-        auto_create_topics=settings.allow_auto_topic_creation,
-        tail_cache_bytes=settings.budget.tail_cache_bytes,
-        cluster_name=settings.cluster_name,
-    )
+def _listen(settings: Settings, broker: Broker, connections: Connections, stack: contextlib.AsyncExitStack) -> Serving:
+    """Bind all ports before any of them accepts."""
+    host, name = settings.bind_address, settings.advertised_address
+    tls = tls_options(settings)
+    context = server_context(tls) if tls is not None else None
 
+    def listener(what: str, port: int | None, context: ssl.SSLContext | None) -> Listener | None:
+        if port is None:
+            return None
+        bound = _bind(what, port, lambda: Listener(connections, broker.new_session, host=host, port=port, tls=context))
+        stack.callback(bound.close)
+        return bound
 
-def _listen(settings: Settings, broker: Broker, connections: Connections, stack: contextlib.AsyncExitStack) -> None:
-    """Bind all ports before any of them accepts, and say that we are ready."""
-    host = settings.bind_address
-    plain = _bind(
-        "port", settings.port, lambda: Listener(connections, broker.new_session, host=host, port=settings.port)
-    )
-    stack.callback(plain.close)
-    secure = None
-    if settings.tls_certificate is not None:
-        context = _tls_context(settings)
-        secure = _bind(
-            "TLS port",
-            settings.tls_port,
-            lambda: Listener(connections, broker.new_session, host=host, port=settings.tls_port, tls=context),
-        )
-        stack.callback(secure.close)
-    gateway = BrokerGateway(broker, _render_metrics)
+    plain = listener("port", settings.port, None)
+    secure = listener("TLS port", settings.tls_port, context) if context is not None else None
+    admin_tls = _admin_tls(settings, tls)
     admin = _bind(
         "admin port",
         settings.admin_port,
-        lambda: AdminServer(host=host, port=settings.admin_port, gateway=gateway, loop=broker.loop),
+        lambda: AdminServer(
+            host=host,
+            port=settings.admin_port,
+            gateway=BrokerGateway(broker, _render_metrics),
+            loop=broker.loop,
+            tls_port=settings.admin_tls_port,
+            tls=server_context(admin_tls) if admin_tls is not None else None,
+            limits=http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ),
     )
     stack.push_async_callback(admin.stop)
-    name = settings.advertised_address
-    broker.service_urls = ServiceUrls(
-        f"pulsar://{name}:{plain.port}", f"pulsar+ssl://{name}:{secure.port}" if secure is not None else None
+    connections.reserved_descriptors = admin.limits.connections_max
+    bound = ServiceUrls(
+        f"pulsar://{name}:{plain.port}" if plain is not None else "",
+        f"pulsar+ssl://{name}:{secure.port}" if secure is not None else None,
     )
-    plain.start()
-    if secure is not None:
-        secure.start()
-        log.info("TLS clients are served at %s", broker.service_urls.tls)
-    admin.start()
-    # Programs that start penstock wait for this line.
-    print(f"penstock ready pulsar://{name}:{plain.port} http://{name}:{admin.port}", flush=True)
+    broker.listeners = named_listeners(settings)
+    broker.service_urls = unnamed_listener(settings) or bound
+    broker.web_urls = ServiceUrls(
+        f"http://{name}:{admin.port}" if settings.admin_port is not None else "",
+        f"https://{name}:{admin.tls_port}" if settings.admin_tls_port is not None else None,
+    )
+    for port in (plain, secure, admin):
+        if port is not None:
+            port.start()
+    for what, urls in (("clients", bound), ("callers of the admin port", broker.web_urls)):
+        if urls.tls is not None:
+            log.info("%s with TLS are served at %s", what, urls.tls)
+
+    def reload() -> None:
+        broker.access.reload()
+        _reload_tls(((tls, secure), (admin_tls, admin)))
+
+    # Who does without a port has the other; a broker without an admin port has none to name.
+    return Serving(
+        bound.plain or bound.tls or "",
+        broker.web_urls.plain or broker.web_urls.tls or "-",
+        reload,
+    )
+
+
+def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:
+    """The admin port's TLS differs in what it speaks, if at all."""
+    if tls is None or settings.admin_tls_port is None:
+        return None
+    return replace(tls, protocols=settings.admin_tls_protocols, ciphers=settings.admin_tls_ciphers)
 
 
 def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
@@ -194,24 +259,33 @@ def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
     return render(snapshot)
 
 
-def _bind(what: str, port: int, bind: Callable[[], T]) -> T:
+def _bind(what: str, port: int | None, bind: Callable[[], T]) -> T:
     try:
         return bind()
     except OSError as error:
         raise ConfigurationError(f"{what} {port} cannot be opened: {error.strerror or error}") from error
 
 
-def _tls_context(settings: Settings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    assert settings.tls_certificate is not None
+def _authenticator(settings: Settings) -> Authenticator | None:
+    options = provider_options(settings)
+    if options is None:
+        return None
+    from penstock.broker.access.authentication import Authenticator  # noqa: PLC0415 -- nor without authentication
+
+    return Authenticator(options)
+
+
+def _reload_tls(ports: Iterable[tuple[TlsOptions | None, Listener | AdminServer | None]]) -> None:
+    """Read certificates again, for those who connect from now on; what cannot be used leaves all as it was."""
     try:
-        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(
-            f"TLS certificate {settings.tls_certificate} with key {settings.tls_key} cannot be used: {error}"
-        ) from error
-    return context
+        contexts = [(port, server_context(tls)) for tls, port in ports if tls is not None and port is not None]
+    except ConfigurationError as error:
+        log.error("certificates stay as they were: %s", error)  # noqa: TRY400 -- the message is enough
+        return
+    for port, context in contexts:
+        port.tls = context
+    if contexts:
+        log.info("certificates were read again")
 
 
 def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:

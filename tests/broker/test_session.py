@@ -42,7 +42,8 @@ def test_the_protocol_version_is_the_lower_of_both(broker: BrokerProcess) -> Non
         assert connected.protocol_version == 12
         assert connected.max_message_size == 5 * 1024 * 1024
         assert connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
-        assert not connected.feature_flags.supports_topic_watchers
+        assert connected.feature_flags.supports_topic_watchers
+        assert connected.feature_flags.supports_topic_watcher_reconcile
 
 
 def test_a_first_command_that_is_not_connect_closes_the_connection(broker: BrokerProcess) -> None:
@@ -197,12 +198,6 @@ def test_the_highest_sequence_id_of_a_batch_is_echoed(client: RawClient, topic: 
     client.write(struct.pack(">II", 4 + len(body) + len(stored), len(body)) + body + stored)
     receipt = client.next(Type.SEND_RECEIPT).command.send_receipt
     assert (receipt.sequence_id, receipt.highest_sequence_id) == (5, 8)
-
-
-def test_access_modes_other_than_shared_are_refused_with_a_sentence(client: RawClient, topic: str) -> None:
-    with pytest.raises(Refused, match="access mode") as refused:
-        client.produce(topic, producer_access_mode=1)
-    assert refused.value.code == WireCode.NOT_ALLOWED_ERROR
 
 
 # -- consumers --------------------------------------------------------------------------------------------------------

@@ -33,10 +33,7 @@ LIMITS = BrokerLimits(
     keep_alive_ns=30 * NS_PER_S,
     liveness_check_ns=5 * NS_PER_S,
     failover_delay_s=1,
-    unacked_per_consumer_max=50,
-    unacked_per_subscription_max=200,
     round_robin_entries_max=20,
-    auto_create_topics=True,
     tail_cache_bytes=MIB,
     cluster_name="here",
 )

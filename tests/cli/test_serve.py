@@ -177,3 +177,59 @@ def test_an_interrupt_ends_it_like_a_stop(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=20)[0] == ""
         assert process.returncode == 0
+
+
+def test_a_stop_that_takes_longer_than_allowed_ends_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_BROKER_SHUTDOWN_TIMEOUT_MS", "0")
+    broker = BrokerProcess(tmp_path / "data").start()
+    assert broker.stop() == 1
+    assert "brokerShutdownTimeoutMs=0" in broker.log_path.read_text()
+    monkeypatch.delenv("PENSTOCK_BROKER_SHUTDOWN_TIMEOUT_MS")
+    assert broker.start().stop() == 0
+
+
+def test_a_broker_can_serve_with_tls_alone(tmp_path: Path) -> None:
+    certificate = Certificate.make(tmp_path)
+    config = tmp_path / "broker.conf"
+    config.write_text(
+        "brokerServicePort=\nwebServicePort=\nbrokerServicePortTls=0\nwebServicePortTls=0\n"
+        f"tlsCertificateFilePath={certificate.certificate}\ntlsKeyFilePath={certificate.key}\n"
+    )
+    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(tmp_path / "d"), "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        _, _, url, admin_url = process.stdout.readline().split()
+        assert url.startswith("pulsar+ssl://127.0.0.1:")
+        assert admin_url.startswith("https://127.0.0.1:")
+        with RawClient(int(url.rpartition(":")[2]), tls=certificate.client()) as client:
+            client.produce(TOPIC)
+            answer = client.request(Type.LOOKUP, Type.LOOKUP_RESPONSE, topic=TOPIC)
+            assert answer.brokerServiceUrlTls == url
+            assert not answer.brokerServiceUrl
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_a_standalone_conf_of_pulsars_is_served_and_what_is_ignored_is_told_in_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "standalone.conf"
+    config.write_text(
+        "### --- General broker settings --- ###\n"
+        "zookeeperServers=\nconfigurationStoreServers=\nbrokerServicePort=6650\nwebServicePort=8080\n"
+        "bindAddress=127.0.0.1\nadvertisedAddress=\nclusterName=standalone\nmetadataStoreSessionTimeoutMillis=30000\n"
+        "backlogQuotaDefaultLimitGB=10\nbacklogQuotaDefaultRetentionPolicy=producer_request_hold\n"
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=\nmaxMessagePublishBufferSizeInMB=\n"
+        "managedLedgerDefaultEnsembleSize=1\nmanagedLedgerCacheSizeMB=\nmanagedLedgerMaxReadsInFlightSizeInMB=0\n"
+        "authenticationEnabled=false\nauthenticationProviders=\nsuperUserRoles=\nproxyRoles=\ntlsEnabled=false\n"
+        "authorizationProvider=org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider\n"
+        "tokenSecretKey=\ntokenPublicKey=\nloadBalancerEnabled=false\nwebSocketServiceEnabled=true\n"
+        "schemaCompatibilityStrategy=FULL\nsubscriptionTypesEnabled=Exclusive,Shared,Failover,Key_Shared\n"
+        "dbStorage_rocksDB_blockCacheSize=\njournalSyncData=false\ngcWaitTime=300000\n"
+    )
+    with BrokerProcess(tmp_path / "data", ["--config", str(config)]) as broker, RawClient(broker.port) as client:
+        client.produce(TOPIC)
+    (warning,) = [line for line in broker.log_path.read_text().splitlines() if "WARNING" in line]
+    assert warning.endswith(
+        "6 settings of standalone.conf are not penstock's and are ignored: gcWaitTime, journalSyncData, "
+        "loadBalancerEnabled, managedLedgerDefaultEnsembleSize, metadataStoreSessionTimeoutMillis, "
+        "webSocketServiceEnabled"
+    )

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.testing.certificates import Certificate
-from tests.net.harness import Client
+from tests.net.harness import close_clients
 
 if TYPE_CHECKING:
     import ssl
@@ -31,7 +31,4 @@ def server_tls(certificate: Certificate) -> ssl.SSLContext:
 @pytest_asyncio.fixture(autouse=True)
 async def _no_client_outlives_its_test() -> AsyncIterator[None]:
     yield
-    while Client.opened:
-        client = Client.opened.pop()
-        client.abort()
-        await client.close()
+    await close_clients()

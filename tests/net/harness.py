@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import threading
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.broker.broker import Broker, BrokerLimits
 from penstock.core.checksum import is_sealed
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_S
-from penstock.governance.memory_pool import UNBOUNDED
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.net.connection import Outbound
 from penstock.net.listener import Connections, Listener
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from penstock.broker.access.authentication import Authenticator
     from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.net.connection import Connection
 
@@ -120,12 +120,15 @@ async def running(
     requests_max: int = -1,
     outbound_bytes: int = 64 * MIB,
     tls: ssl.SSLContext | None = None,
+    authenticator: Authenticator | None = None,
+    **limits: Any,  # noqa: ANN401 - of the broker, beside what a test has always
 ) -> AsyncIterator[Harness]:
     """Compose a broker as `penstock.app` does, on this loop; at the end it must stop, and leave no memory in use."""
     loop = asyncio.get_running_loop()
     clock, disk = ManualClock(wall_ms=1_700_000_000_000), Disk()
     data = open_data_directory(directory / "data", disk)
     async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(close_clients)
 
         def post(callback: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(callback)
@@ -134,8 +137,9 @@ async def running(
         stack.callback(entry_log.close)
         catalog = Catalog.open(data.metadata, post, disk)
         stack.callback(catalog.close)
-        limits = RequestLimits(request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max)
-        memory = RequestMemory(limits)
+        memory = RequestMemory(
+            RequestLimits(request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max)
+        )
         connections = Connections(
             loop=loop,
             memory=memory,
@@ -147,9 +151,10 @@ async def running(
             entry_log=entry_log,
             catalog=catalog,
             connections=connections,
-            limits=_limits(frame_bytes_max),
+            limits=replace(_limits(frame_bytes_max), **limits),
             clock=clock,
             loop=loop,
+            authenticator=authenticator,
         )
         stack.push_async_callback(broker.stop)
         stack.callback(disk.let_go)
@@ -169,10 +174,7 @@ def _limits(frame_bytes_max: int) -> BrokerLimits:
         keep_alive_ns=KEEP_ALIVE_S * NS_PER_S,
         liveness_check_ns=NS_PER_S,
         failover_delay_s=0.0,
-        unacked_per_consumer_max=UNBOUNDED,
-        unacked_per_subscription_max=UNBOUNDED,
         round_robin_entries_max=20,
-        auto_create_topics=True,
         tail_cache_bytes=0,
         cluster_name="test",
     )
@@ -314,6 +316,14 @@ class Client:
     def abort(self) -> None:
         """Be gone, without a word."""
         self.transport.abort()
+
+
+async def close_clients() -> None:
+    """Close all that a test has left open."""
+    while Client.opened:
+        client = Client.opened.pop()
+        client.abort()
+        await client.close()
 
 
 def connect() -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import GIB, KIB, MIB
 from penstock.settings import MachineFacts, Settings, load
+from penstock.settings.sources import changed
 
 FACTS = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=None, hostname="host-1")
 
@@ -60,7 +61,7 @@ def test_a_file_is_read_as_pulsars_is(tmp_path: Path) -> None:
     settings = from_file(
         tmp_path,
         "# Pulsar's own file\n\n  ### ---\nclusterName = test=1 \nadvertisedAddress=\nallowAutoTopicCreation=FALSE\n"
-        "zookeeperServers=zk:2181\nqueued.max.request.bytes=16M\nqueued.max.request.bytes=32M\n",
+        "queued.max.request.bytes=16M\nqueued.max.request.bytes=32M\n",
     )
     assert settings.cluster_name == "test=1"
     assert settings.advertised_address == "127.0.0.1"
@@ -69,12 +70,101 @@ def test_a_file_is_read_as_pulsars_is(tmp_path: Path) -> None:
 
 
 def test_unknown_keys_are_named_in_one_warning_and_otherwise_ignored(tmp_path: Path) -> None:
-    settings = from_file(tmp_path, "zookeeperServers=zk\nx=\n", PENSTOCK_PROT="6650")
+    settings = from_file(tmp_path, "keepAliveIntervalSecs=3\nx=\n", PENSTOCK_PROT="6650")
     (warning,) = settings.warnings
     assert warning == (
-        "unknown settings are ignored: zookeeperServers (broker.conf line 1), x (broker.conf line 2), "
+        "unknown settings are ignored: keepAliveIntervalSecs (broker.conf line 1), x (broker.conf line 2), "
         "PENSTOCK_PROT (PENSTOCK_PROT)"
     )
+
+
+def test_keys_that_are_pulsars_and_not_ours_are_told_apart_once_and_only_where_they_say_something(
+    tmp_path: Path,
+) -> None:
+    settings = from_file(
+        tmp_path,
+        "zookeeperServers=zk:2181\nloadBalancerEnabled=true\nmanagedLedgerDefaultEnsembleSize=2\n"
+        "configurationStoreServers=\nnumIOThreads=8\nnumIOThreads=16\n",
+    )
+    (warning,) = settings.warnings
+    assert warning == (
+        "4 settings of broker.conf are not penstock's and are ignored: "
+        "loadBalancerEnabled, managedLedgerDefaultEnsembleSize, numIOThreads, zookeeperServers"
+    )
+
+
+def test_containers_of_pulsar_are_configured_as_they_are_used_to() -> None:
+    settings = from_variables(
+        PULSAR_PREFIX_clusterName="eu", PULSAR_PREFIX_brokerServicePort="6655", PENSTOCK_BROKER_SERVICE_PORT="6660"
+    )
+    assert settings.cluster_name == "eu"
+    assert settings.sources["clusterName"] == "PULSAR_PREFIX_clusterName"
+    assert settings.port == 6660
+    assert from_variables(PULSAR_PREFIX_transactionCoordinatorEnabled="true").warnings == (
+        "1 setting of the environment is not penstock's and is ignored: transactionCoordinatorEnabled",
+    )
+
+
+def test_a_port_that_is_empty_in_a_file_stays_closed_and_elsewhere_it_is_not_set(tmp_path: Path) -> None:
+    tls = "tlsCertificateFilePath=cert.pem\ntlsKeyFilePath=key.pem\n"
+    closed = from_file(tmp_path, f"brokerServicePort=\nwebServicePort=\n{tls}")
+    assert (closed.port, closed.admin_port, closed.tls_port) == (None, None, 6651)
+    assert from_variables(PENSTOCK_BROKER_SERVICE_PORT="").port == 6650
+    with pytest.raises(ConfigurationError, match="no client could connect"):
+        from_file(tmp_path, "brokerServicePort=\n")
+
+
+def test_lists_are_read_in_their_order_without_blanks_and_doubles(tmp_path: Path) -> None:
+    settings = from_file(tmp_path, "superUserRoles= admin , ops,admin,\nsubscriptionTypesEnabled=Shared,Failover\n")
+    assert settings.super_user_roles == ("admin", "ops")
+    assert settings.subscription_types_enabled == ("Shared", "Failover")
+    with pytest.raises(ConfigurationError, match="Key-Shared is none of Exclusive, Shared, Failover, Key_Shared"):
+        from_file(tmp_path, "subscriptionTypesEnabled=Shared,Key-Shared\n")
+
+
+def test_pulsars_own_sizes_count_where_ours_are_not_set(tmp_path: Path) -> None:
+    text = "maxMessagePublishBufferSizeInMB=32\nmanagedLedgerCacheSizeMB=8\nmanagedLedgerMaxReadsInFlightSizeInMB=16\n"
+    settings = from_file(tmp_path, text)
+    assert (settings.request_bytes_max, settings.tail_cache_mb, settings.outbound_mb) == (32 * MIB, 8, 16)
+    both = from_file(tmp_path, text, PENSTOCK_TAIL_CACHE_MB="4", PENSTOCK_QUEUED_MAX_REQUEST_BYTES="20M")
+    assert (both.request_bytes_max, both.tail_cache_mb, both.outbound_mb) == (20 * MIB, 4, 16)
+
+
+def test_pulsars_sizes_never_keep_us_from_starting(tmp_path: Path) -> None:
+    settings = from_file(tmp_path, "maxMessagePublishBufferSizeInMB=100000\n")
+    assert settings.request_bytes_max == load(facts=FACTS).request_bytes_max
+    (warning,) = settings.warnings
+    assert warning.startswith("maxMessagePublishBufferSizeInMB: ")
+    assert "memoryLimitMB" in warning
+    small = from_file(tmp_path, "maxMessagePublishBufferSizeInMB=1\n")
+    assert small.request_bytes_max == 2 * small.frame_bytes_max
+
+
+def test_switching_pulsars_bounds_off_means_what_it_can_mean_here(tmp_path: Path) -> None:
+    text = "maxMessagePublishBufferSizeInMB=-1\nmanagedLedgerMaxReadsInFlightSizeInMB=0\nmanagedLedgerCacheSizeMB=0\n"
+    settings = from_file(tmp_path, text)
+    assert settings.request_bytes_max == -1
+    assert settings.tail_cache_mb == 0
+    assert settings.outbound_mb == load(facts=FACTS).outbound_mb  # What is on its way out is always bounded.
+
+
+def test_a_change_while_running_wins_over_a_flag_and_taking_it_back_leaves_the_flag() -> None:
+    start = load(flags={"logLevel": "warning"}, environment={"PENSTOCK_MAX_PRODUCERS_PER_TOPIC": "3"}, facts=FACTS)
+    now = changed(start, {"logLevel": "debug"})
+    assert (now.log_level, now.sources["logLevel"]) == ("debug", "admin API")
+    assert (now.max_producers_per_topic, now.sources["maxProducersPerTopic"]) == (
+        3,
+        "PENSTOCK_MAX_PRODUCERS_PER_TOPIC",
+    )
+    assert changed(now, {}).log_level == "warning"
+
+
+def test_a_change_while_running_is_held_against_all_other_settings() -> None:
+    start = load(facts=FACTS)
+    with pytest.raises(ConfigurationError, match=r"tailCacheMB=-1 \(admin API\) cannot be"):
+        changed(start, {"tailCacheMB": "-1"})
+    with pytest.raises(ConfigurationError, match="the memory budget does not fit"):
+        changed(start, {"tailCacheMB": "4000"})
 
 
 @pytest.mark.parametrize(
@@ -103,8 +193,8 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_line_without_a_value_is_refused_by_number(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="line 2 is 'webServicePort 8080'"):
-        from_file(tmp_path, "# ports\nwebServicePort 8080\n")
+    with pytest.raises(ConfigurationError, match="line 2 is 'webServicePort'; want key=value"):
+        from_file(tmp_path, "# ports\nwebServicePort\n")
 
 
 @pytest.mark.parametrize(

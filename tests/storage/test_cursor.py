@@ -225,3 +225,27 @@ def test_no_flipped_bit_of_a_stored_cursor_goes_unnoticed(bit: int) -> None:
 def test_bytes_that_are_no_cursor_are_refused() -> None:
     with pytest.raises(DamagedCursorError):
         Cursor.decode(b"")
+
+
+def test_a_reset_into_a_batch_wants_only_the_members_named_and_keeps_that() -> None:
+    cursor = Cursor(20)
+    cursor.reset(7, [-8])  # all but the first three of 64
+    assert cursor.mark_delete == 6
+    assert cursor.ack_set(7) == [-8]
+    assert cursor.wanted_of(7) == 61
+    again = Cursor.decode(cursor.encode())
+    assert (again.mark_delete, again.ack_set(7)) == (6, [-8])
+    again.reset(7)
+    assert not again.has_ack_sets
+
+
+@given(batches=st.dictionaries(st.integers(0, 40), st.integers(1, 2**70 - 1), max_size=12), data=st.data())
+def test_partly_acknowledged_batches_are_found_in_any_range(batches: dict[int, int], data: st.DataObject) -> None:
+    cursor = Cursor()
+    for entry_id, wanted in batches.items():
+        cursor.acknowledge_batch(entry_id, [wanted & (1 << 64) - 1, wanted >> 64])
+    first = data.draw(st.integers(0, 40))
+    last = data.draw(st.integers(first, 45))
+    expected = {entry_id: wanted.bit_count() for entry_id, wanted in batches.items() if first <= entry_id <= last}
+    assert cursor.partly_acknowledged(first, last) == expected
+    assert cursor.has_ack_sets == bool(batches)

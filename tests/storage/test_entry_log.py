@@ -15,6 +15,7 @@ from penstock.core.units import KIB
 from penstock.storage.entry_log import AppendRun, EntryLog
 from penstock.storage.files import OsFiles
 from penstock.storage.limits import LogLimits
+from penstock.storage.log_index import LogIndex
 from tests.crash.faults import Case
 from tests.storage.logs import HOME, LIMITS, MemoryLog, entries, run_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.errors import PenstockError
+    from penstock.storage.log_index import Plan
 
 
 def test_what_was_appended_is_read_as_it_was_sent() -> None:
@@ -547,3 +549,25 @@ def test_seeded_crashes_and_damage_cost_nothing_acknowledged_but_what_was_hit(fi
         except Exception as error:
             error.add_note(f"seed {seed}: {'; '.join(case.story)}")
             raise
+
+
+def test_an_entry_that_becomes_durable_while_the_end_is_read_is_not_taken_for_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with MemoryLog() as memory:
+        sent = memory.append(1, 0, 3)
+        look, looks = LogIndex.plan, []
+
+        def look_and_be_overtaken(index: LogIndex, ledger_id: int, entry_id: int, **bounds: int) -> Plan | None:
+            plan = look(index, ledger_id, entry_id, **bounds)
+            if plan is None and not looks:
+                looks.append(entry_id)
+                sent.extend(memory.append(1, 3, 1))
+            return plan
+
+        monkeypatch.setattr(LogIndex, "plan", look_and_be_overtaken)
+        result = memory.log.read(1, 0, bytes_max=2**30, entries_max=2**30)
+        assert looks == [3]
+        assert (result.next_entry_id, result.damaged) == (3, [])
+        assert "damaged" not in caplog.text
+        assert memory.read(1) == sent

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import base64
 import struct
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
 from penstock.wire import metadata
@@ -45,3 +49,69 @@ def test_all_fields_can_be_asked_for() -> None:
 def test_an_entry_that_is_not_what_it_says_is_refused(entry: bytes, complaint: str) -> None:
     with pytest.raises(ProtocolError, match=complaint):
         metadata.decode(entry)
+
+
+# -- without protobuf
+
+texts = st.text(max_size=140)
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "partition_key": texts,
+        "ordering_key": st.binary(max_size=140),
+        "replicated_from": texts,
+        "uncompressed_size": st.integers(0, 2**32 - 1),
+        "num_messages_in_batch": st.integers(0, 2**31 - 1),
+        "event_time": st.integers(0, 2**64 - 1),
+        "schema_version": st.binary(max_size=8),
+        "deliver_at_time": st.integers(-(2**63), 2**63 - 1),
+        "highest_sequence_id": st.integers(0, 2**64 - 1),
+        "uuid": texts,
+        "chunk_id": st.integers(-1, 10),
+    },
+)
+
+
+@given(about=fields, sequence_id=st.integers(0, 2**64 - 1), payload=st.binary(max_size=300))
+def test_routing_reads_what_protobuf_reads(about: dict[str, Any], sequence_id: int, payload: bytes) -> None:
+    entry = seal(entry_body(payload, sequence_id=sequence_id, **about))
+    decoded = metadata.decode(entry)
+    key = f"p-{sequence_id}".encode()
+    if decoded.HasField("ordering_key"):
+        key = decoded.ordering_key
+    elif decoded.HasField("partition_key"):
+        key = decoded.partition_key.encode()
+    assert metadata.routing(memoryview(entry)) == (key, max(decoded.deliver_at_time, 0))
+
+
+def test_a_key_in_base64_is_the_bytes_it_stands_for() -> None:
+    encoded = base64.b64encode(b"\x00\xff key").decode()
+    entry = seal(entry_body(partition_key=encoded, partition_key_b64_encoded=True))
+    assert metadata.routing(entry).key == b"\x00\xff key"
+
+
+def test_fields_in_another_order_and_twice_are_read_as_protobuf_reads_them() -> None:
+    plain = entry_body(partition_key="first")[4:-7]
+    again = b"\x32\x06second" + b"\x98\x01\x07" + b"\x49" + bytes(8) + b"\x4d" + bytes(4)  # key, time, two fixed fields
+    entry = seal(struct.pack(">I", len(again + plain + again)) + again + plain + again)
+    assert metadata.routing(entry) == (b"second", 7)
+
+
+@pytest.mark.parametrize("broken", [b"\x32\x7fshort", b"\x98\x01", b"\x10" + b"\xff" * 11, b"\x07", b"\x32\x02k"])
+def test_metadata_that_cannot_be_read_has_no_key_and_no_delay(broken: bytes) -> None:
+    assert metadata.routing(seal(struct.pack(">I", len(broken)) + broken)) == (b"", 0)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2**41) | st.none(), st.binary(max_size=1_500)), max_size=8), lead=st.binary()
+)
+def test_every_delayed_row_is_suspected_and_payloads_are_not(rows: list[tuple[int | None, bytes]], lead: bytes) -> None:
+    entries = [
+        seal(entry_body(payload + b"\x98\x01", **({} if at is None else {"deliver_at_time": at})))
+        for at, payload in rows
+    ]
+    offsets = [len(lead) + sum(map(len, entries[:row])) for row in range(len(entries))]
+    data = lead + b"".join(entries)
+    expected = [row for row, (at, _) in enumerate(rows) if at is not None]
+    for buffer in (data, memoryview(data)):
+        assert metadata.may_be_delayed(buffer, offsets, [len(entry) for entry in entries]) == expected

@@ -102,9 +102,12 @@ def test_deliveries_say_to_protobuf_what_was_stored(
     lengths = list(map(len, entries))
     offsets = [3 * (row + 1) + sum(lengths[:row]) for row in range(count)]
 
+    words = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=20)
+    ack_sets = data.draw(st.one_of(st.none(), st.lists(st.none() | words, min_size=count, max_size=count)))
+
     out: list[Buffer] = []
     nbytes = encode_messages(
-        out, consumer_id, ledger_id, partition, entry_ids, stored, offsets, lengths, redeliveries, epoch
+        out, consumer_id, ledger_id, partition, entry_ids, stored, offsets, lengths, redeliveries, epoch, ack_sets
     )
 
     assert nbytes == sum(map(len, out))
@@ -117,6 +120,7 @@ def test_deliveries_say_to_protobuf_what_was_stored(
                     ledgerId=ledger_id, entryId=entry_id, partition=None if partition < 0 else partition
                 ),
                 redelivery_count=None if redeliveries is None else redeliveries[row],
+                ack_set=None if ack_sets is None else ack_sets[row],
                 consumer_epoch=epoch,
             ),
         )

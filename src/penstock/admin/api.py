@@ -9,15 +9,19 @@ Where: `web` serves what `build` returns. A group of routes is a function that t
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from penstock import __version__
+from penstock.admin.access import Needs
+from penstock.admin.frame import Frame, allowed_methods
+from penstock.admin.models import Failing, Healthy
+from penstock.admin.routes import GROUPS
+from penstock.admin.routing import documented
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -30,24 +34,31 @@ if TYPE_CHECKING:
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Healthy(BaseModel):
-    """The broker can do its work."""
+class _Api(FastAPI):
+    """The application, whose OpenAPI document says which errors it answers with."""
 
-    status: Literal["ok"] = "ok"
-
-
-class Failing(BaseModel):
-    """The broker cannot do its work, and why."""
-
-    status: Literal["failing"] = "failing"
-    reason: str
+    def openapi(self) -> dict[str, Any]:
+        """The document, made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = documented(super().openapi())
+        return self.openapi_schema
 
 
 def build(gateway: Gateway) -> FastAPI:
     """Return the application: every route, and what its errors look like."""
-    # Without the bundled documentation pages: they load scripts from the internet. The schema is at /openapi.json.
-    app = FastAPI(title="penstock", version=__version__, docs_url=None, redoc_url=None)
-    app.include_router(_observing(gateway))
+    # Without the bundled documentation pages: they load scripts from the internet. The schema is at /openapi.json,
+    # a route of our own, so that it is guarded like the others.
+    app = _Api(title="penstock", version=__version__, openapi_url=None, redirect_slashes=False)
+    needs = Needs(gateway)
+
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[needs.anybody])
+    async def schema() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    app.include_router(_observing(gateway, needs))
+    for group in GROUPS:
+        app.include_router(group(gateway, needs))
+    app.add_middleware(Frame)
     app.add_exception_handler(PenstockError, _penstock_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
@@ -55,9 +66,9 @@ def build(gateway: Gateway) -> FastAPI:
     return app
 
 
-def _observing(gateway: Gateway) -> APIRouter:
+def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
     """What monitoring asks for."""
-    router = APIRouter(tags=["monitoring"])
+    router = APIRouter(tags=["monitoring"], dependencies=[needs.nobody])
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> StreamingResponse:
@@ -91,8 +102,13 @@ async def _penstock_error(_request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"reason": str(error)}, error.http_status)
 
 
-async def _http_error(_request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allow = {"Allow": allowed_methods(request.app, request.scope)}
+        if request.method == "OPTIONS":
+            return Response(headers=allow)
+        return JSONResponse({"reason": f"{request.method} is not served here"}, error.status_code, allow)
     return JSONResponse({"reason": error.detail}, error.status_code, error.headers)
 
 

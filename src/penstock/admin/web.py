@@ -1,47 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP server of the admin port: uvicorn, and the limits it is given.
+"""The HTTP server of the admin ports: uvicorn, and the limits it is given.
 
-Why limits: whoever reaches this port must not be able to use up the broker's descriptors or memory by saying little,
-slowly. uvicorn bounds the size of a request's head and the time between requests; that a request has to come at all,
-and its answer to be taken, is added here.
+Why limits: whoever reaches these ports must not be able to use up the broker's descriptors or memory by saying little,
+slowly. uvicorn bounds the size of a request's head and the time between requests; `api` bounds bodies. That a request
+has to come at all, whole, and its answer to be taken, is added here, and so is the number of connections, of which an
+unfinished TLS handshake is one.
 Where: `server` imports this on its thread, at the first connection.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import ssl
 from typing import TYPE_CHECKING, Final, cast
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.admin import api
-from penstock.core.units import KIB
+from penstock.admin.access import CERTIFICATE
 
 if TYPE_CHECKING:
-    import asyncio
+    import socket
+    from collections.abc import Callable
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from penstock.admin.gateway import Gateway
+    from penstock.admin.server import AdminServer
 
-HEAD_BYTES_MAX: Final = 16 * KIB
-# Answered with 503 from there on: scrapers and people are few.
-CONNECTIONS_MAX: Final = 64
+log = logging.getLogger(__name__)
+
 IDLE_S: Final = 5
 REQUEST_S: Final = 10.0
+HANDSHAKE_S: Final = 10.0
 # How long answers under way may take once the broker stops.
 GRACE_S: Final = 2
+# Out of descriptors: wait this long before accepting again, callers stay in the backlog meanwhile.
+ACCEPT_PAUSE_S: Final = 0.2
+# A TLS handshake begins like this, and no request does.
+TLS_START: Final = b"\x16\x03"
 
 
 class PunctualProtocol(H11Protocol):
-    """A connection that is dropped when for `REQUEST_S` it neither asks anything nor takes its answer."""
+    """A connection that is dropped when for `REQUEST_S` it neither asks anything nor takes its answer.
+
+    A body may take as long as that too, however often a little of it comes.
+    """
 
     _seen: tuple[object, int] = (None, 0)
     _timer: asyncio.TimerHandle | None = None
+    _heard = False
+    ended: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch."""
         super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.app_state = {**self.app_state, CERTIFICATE: tls.getpeercert() or None}
         self._timer = self.loop.call_later(REQUEST_S, self._check)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -49,12 +68,25 @@ class PunctualProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+        if self.ended is not None:
+            self.ended()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, unless it is TLS."""
+        if not self._heard and self.scheme == "http" and data.startswith(TLS_START):
+            address = ":".join(map(str, self.client or ("unknown",)))
+            log.info("caller %s speaks TLS, and this port is for those without; see webServicePortTls", address)
+            self.transport.abort()
+            return
+        self._heard = True
+        super().data_received(data)
 
     def _check(self) -> None:
         # There is a new cycle for each request, and none before the first; uvicorn's types leave that out.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         unsent_bytes = self.transport.get_write_buffer_size()
-        waits_for_us = cycle is not None and not cycle.response_complete and unsent_bytes == 0
+        answering = cycle is not None and not cycle.response_complete
+        waits_for_us = answering and unsent_bytes == 0 and self.conn.their_state is not h11.SEND_BODY
         if self._seen == (cycle, unsent_bytes) and not waits_for_us:
             self.transport.abort()
             return
@@ -62,22 +94,111 @@ class PunctualProtocol(H11Protocol):
         self._timer = self.loop.call_later(REQUEST_S, self._check)
 
 
-def http_server(gateway: Gateway) -> uvicorn.Server:
-    """Return the server, to be started on a socket that listens."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            api.build(gateway),
-            http=PunctualProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,  # its lines go where all others go
-            log_level="error",  # what clients do wrong is not an event of ours
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=GRACE_S,
-        )
+class AdminHttp(uvicorn.Server):
+    """uvicorn on two ports, which it accepts from by itself.
+
+    Why not asyncio's servers: they take no bound on connections, and keep the TLS context they began with.
+    """
+
+    def __init__(self, config: uvicorn.Config, ports: AdminServer) -> None:
+        super().__init__(config)
+        self._ports = ports
+        self._open = 0  # connections, those in their TLS handshake too
+        self._refusing = False
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await super().startup(sockets=sockets)
+        for sock in self._sockets():
+            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and let answers under way end."""
+        for sock in self._sockets():
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+            sock.close()
+        for handshake in self._handshakes:
+            handshake.cancel()
+        await super().shutdown(sockets)
+
+    def _sockets(self) -> list[socket.socket]:
+        return [sock for sock in (self._ports.plain_socket, self._ports.secure_socket) if sock is not None]
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            sock, address = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            return
+        except OSError as error:
+            self._pause(listening, error)
+            return
+        if self._open >= self._ports.limits.connections_max:
+            if not self._refusing:  # Said once, until somebody is let in again.
+                log.warning("caller %s is turned away: %d connections are open", address[0], self._open)
+            self._refusing = True
+            sock.close()
+            return
+        self._refusing = False
+        self._open += 1
+        sock.setblocking(False)
+        tls = self._ports.tls if listening is self._ports.secure_socket else None
+        task = asyncio.get_running_loop().create_task(self._connect(sock, address[0], tls))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _connect(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._new_protocol, sock, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None
+            )
+        except OSError as error:
+            self._ended()
+            log.info("caller %s: TLS handshake failed: %s", address, _plain_reason(error))
+
+    def _new_protocol(self) -> PunctualProtocol:
+        protocol = PunctualProtocol(self.config, self.server_state, self.lifespan.state)
+        protocol.ended = self._ended
+        return protocol
+
+    def _ended(self) -> None:
+        self._open -= 1
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        log.warning("cannot accept callers: %s", error.strerror or error)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening.fileno())
+        loop.call_later(ACCEPT_PAUSE_S, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+
+
+def _plain_reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        if error.reason in {"HTTP_REQUEST", "WRONG_VERSION_NUMBER"}:
+            return "the caller does not speak TLS; see webServicePort"
+        return error.reason.lower().replace("_", " ")
+    return str(error) or type(error).__name__
+
+
+def http_server(ports: AdminServer, gateway: Gateway) -> uvicorn.Server:
+    """Return the server, to be started with no sockets but those of `ports`."""
+    limits = ports.limits
+    config = uvicorn.Config(
+        api.build(gateway),
+        http=PunctualProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,  # its lines go where all others go
+        log_level="error",  # what clients do wrong is not an event of ours
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=limits.head_bytes_max,
+        limit_concurrency=limits.requests_max,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=GRACE_S,
     )
+    return AdminHttp(config, ports)

@@ -9,15 +9,34 @@ stored within `CURSOR_SAVE_S`; when the disk fails, publishers are told and `/he
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from penstock.broker import topic_life
+from penstock.broker.access import OPEN, Guard
+from penstock.broker.access.caps import refusal
+from penstock.broker.compaction import Compactor
+from penstock.broker.configuration import Configuration, NoKeys
+from penstock.broker.deduplication import SNAPSHOTS_OFF_CHECK_S, Deduplication
 from penstock.broker.directory import TopicDirectory
+from penstock.broker.gate import Gate
+from penstock.broker.inactive import InactiveTopics
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.meters import Meters
+from penstock.broker.policies import PolicyBook
+from penstock.broker.quotas import Quotas
+from penstock.broker.rates import Rates
+from penstock.broker.retention import Retention
+from penstock.broker.rounds import Round, Rounds
+from penstock.broker.schema_registry import SchemaRegistry
 from penstock.broker.session import Session
 from penstock.broker.tail import TailCache
+from penstock.broker.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly
 from penstock.governance.muting import MuteReason
 from penstock.storage.catalog import CursorSave, StoredCursor, SubscriptionRecord
@@ -26,9 +45,10 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Mapping
 
+    from penstock.broker.access import Access
+    from penstock.broker.access.authentication import Authenticator
     from penstock.broker.subscription import Subscription
     from penstock.broker.topic import Topic
     from penstock.core.clock import Clock
@@ -37,6 +57,11 @@ if TYPE_CHECKING:
     from penstock.storage.catalog import Catalog, TopicRecord
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import EntryLog, ReadResult
+    from penstock.storage.extents import Extent
+
+__all__ = ["Broker", "BrokerLimits", "Health", "ServiceUrls"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +72,6 @@ TICK_S: Final = 0.25
 READER_THREADS: Final = 2
 # How long a subscription without a cursor on disk outlives its last consumer after a seek: the client reconnects.
 RECONNECT_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerLimits:
-    """What the broker was told; spelled as keys in the reference of the configuration."""
-
-    message_bytes_max: int
-    keep_alive_ns: int
-    liveness_check_ns: int
-    failover_delay_s: float
-    unacked_per_consumer_max: int
-    unacked_per_subscription_max: int
-    round_robin_entries_max: int
-    auto_create_topics: bool
-    tail_cache_bytes: int
-    cluster_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ class Broker:
         limits: BrokerLimits,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self.log = entry_log
         self.catalog = catalog
@@ -100,8 +110,26 @@ class Broker:
         self.limits = limits
         self.clock = clock
         self.loop = loop
+        connections.admit = partial(refusal, self)
+        self.access: Access = OPEN if authenticator is None else Guard(self, authenticator)
         self.service_urls = ServiceUrls("", None)
+        self.web_urls = ServiceUrls("", None)  # of the admin port
+        # What an administrator may change of the limits, and who ends the process: app sets both.
+        self.configuration = Configuration(self, NoKeys(limits))
+        self.shut_down: Callable[[], None] | None = None
+        # Where clients connect that ask for a listener by its name (advertisedListeners).
+        self.listeners: Mapping[str, ServiceUrls] = {}
         self.topics = TopicDirectory(self)
+        self.states = TopicStates(self)
+        # How many requests look for topics at the same time.
+        self.lookups = Gate(lambda: self.limits.lookups_max)
+        self.policies = PolicyBook(self)
+        self.rates = Rates(self)
+        self.retention = Retention(self)
+        self.quotas = Quotas(self)
+        self.schemas = SchemaRegistry(self)
+        self.deduplication = Deduplication(self)
+        self.compaction = Compactor(self)
         self.tail_cache = TailCache(limits.tail_cache_bytes)
         self.sessions: set[Session] = set()
         self.stopping = False
@@ -112,6 +140,11 @@ class Broker:
         self._cursor_error_told = False
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         self._producer_names = 0
+        self._unfinished: set[asyncio.Task[Any]] = set()
+        self.meters = Meters(self)
+        self._inactive = InactiveTopics(self)
+        self.rounds = Rounds(self, self._kinds_of_rounds())
+        topic_life.drop_unknown_ledgers(self)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -160,21 +193,23 @@ class Broker:
 
     # -- metadata -----------------------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str) -> TopicRecord:
+    async def create_topic(self, name: str, properties: Mapping[str, str]) -> TopicRecord:
         """Store a new topic; raises MetadataFailed."""
         now_ms = self.clock.wall_ms()
-        await self._stored(
-            lambda done: self.catalog.create_topic(name, properties={}, created_wall_ms=now_ms, done=done)
+        await self.stored(
+            lambda done: self.catalog.create_topic(name, properties=properties, created_wall_ms=now_ms, done=done)
         )
         record = self.catalog.topic(name)
         assert record is not None
         log.info("topic %s created, ledger %d", name, record.ledger_id)
         return record
 
-    async def store_subscription(self, topic: Topic, name: str, cursor: Cursor, *, initial: str) -> None:
+    async def store_subscription(
+        self, topic: Topic, name: str, cursor: Cursor, *, initial: str, properties: Mapping[str, str]
+    ) -> None:
         """Store a new durable subscription; raises MetadataFailed."""
-        record = SubscriptionRecord(topic.text, name, initial)
-        await self._stored(lambda done: self.catalog.create_subscription(record, _stored_form(cursor), done))
+        record = SubscriptionRecord(topic.text, name, initial, properties)
+        await self.stored(lambda done: self.catalog.create_subscription(record, _stored_form(cursor), done))
 
     async def delete_subscription(self, subscription: Subscription) -> None:
         """Forget a durable subscription; raises MetadataFailed."""
@@ -182,8 +217,13 @@ class Broker:
         topic = subscription.topic
         # Its cursor told how far the topic was reclaimed; from now on the topic says so itself.
         topic.first_entry_id = topic.retained_from()
-        await self._stored(lambda done: self.catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done))
-        await self._stored(lambda done: self.catalog.delete_subscription(topic.text, subscription.name, done))
+        await self.stored(lambda done: self.catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done))
+        await self.stored(lambda done: self.catalog.delete_subscription(topic.text, subscription.name, done))
+
+    async def save_cursors_of(self, topic: Topic) -> None:
+        """Store all cursors of a topic now; returns when they are durable, raises MetadataFailed."""
+        self._moved.update(subscription for subscription in topic.subscriptions.values() if subscription.durable)
+        await self._save_cursors()
 
     async def save_cursor(self, subscription: Subscription) -> None:
         """Store a cursor now; returns when it is durable, raises MetadataFailed."""
@@ -192,7 +232,8 @@ class Broker:
         self._moved.add(subscription)
         await self._save_cursors()
 
-    def _stored(self, submit: Callable[[Callable[[PenstockError | None], None]], None]) -> asyncio.Future[None]:
+    def stored(self, submit: Callable[[Callable[[PenstockError | None], None]], None]) -> asyncio.Future[None]:
+        """Submit a change to the catalog; done when it is durable, or with what went wrong."""
         future: asyncio.Future[None] = self.loop.create_future()
 
         def done(error: PenstockError | None) -> None:
@@ -205,6 +246,19 @@ class Broker:
 
         submit(done)
         return future
+
+    def finish(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Carry work to its end, also when whoever waits for it goes away: for what must not stop half-way."""
+        task = self.loop.create_task(work)
+        self._unfinished.add(task)
+
+        def done(task: asyncio.Task[T]) -> None:
+            self._unfinished.discard(task)
+            if not task.cancelled():
+                task.exception()  # Seen, should nobody wait any more.
+
+        task.add_done_callback(done)
+        return asyncio.shield(task)
 
     # -- cursors ------------------------------------------------------------------------------------------------------
 
@@ -223,8 +277,10 @@ class Broker:
         saves = []
         for subscription in moved:
             topic = subscription.topic
+            if topic.closed:
+                continue  # What it says now, it says of a topic that is gone; its name may be another one's.
             saves.append(CursorSave(topic.text, subscription.name, _stored_form(subscription.cursor)))
-        future = self._stored(lambda done: self.catalog.save_cursors(saves, done))
+        future = self.stored(lambda done: self.catalog.save_cursors(saves, done))
         future.add_done_callback(lambda done: self._cursors_saved(done, {s.topic for s in moved}))
         return future
 
@@ -239,7 +295,8 @@ class Broker:
                 log.error("cursors cannot be stored any more: %s", error)
             return
         for topic in topics:
-            self.log.trim(topic.ledger_id, topic.retained_from())
+            if not topic.closed:
+                self.log.trim(topic.ledger_id, topic.retained_from())
 
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: a subscription that is not durable ends with it."""
@@ -263,6 +320,18 @@ class Broker:
             self._readers,
             lambda: self.log.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max),
         )
+
+    def read_in_thread(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        """Carry out a read of the log that takes more than one call, in a reader thread."""
+        return self.loop.run_in_executor(self._readers, read)
+
+    def extents(self, topic: Topic, from_entry: int) -> asyncio.Future[list[Extent]]:
+        """How large which entries of a topic are, from one on; asked in a reader thread."""
+        return self.ledger_extents(topic.ledger_id, from_entry)
+
+    def ledger_extents(self, ledger_id: int, from_entry: int) -> asyncio.Future[list[Extent]]:
+        """The same of a ledger, whoever it belongs to."""
+        return self.loop.run_in_executor(self._readers, lambda: self.log.extents(ledger_id, from_entry))
 
     async def read_entry(self, topic: Topic, entry_id: int) -> bytes | None:
         """One entry, sealed as it was stored; None when the log does not have it."""
@@ -300,6 +369,47 @@ class Broker:
             session.check_alive(now_ns)
         self.connections.evict_slow()
         self._mute_while_stalled()
+        self.meters.tick(now_ns)
+        self._inactive.tick(now_ns)
+        self.rounds.tick(now_ns)
+
+    def _kinds_of_rounds(self) -> tuple[Round, ...]:
+        retention, quotas = self.retention, self.quotas
+        return (
+            Round(
+                "retention",
+                lambda: self.limits.policies.retention_check_interval_in_seconds,
+                retention.may_trim,
+                retention.trim,
+            ),
+            Round(
+                "message expiry",
+                lambda: self.limits.policies.message_expiry_check_interval_in_minutes * 60,
+                retention.may_expire,
+                retention.expire_topic,
+            ),
+            Round(
+                "subscription expiry",
+                lambda: self.limits.policies.subscription_expiry_check_interval_in_minutes * 60,
+                retention.may_end_subscriptions,
+                retention.end_idle_subscriptions,
+            ),
+            Round(
+                "backlog quota check",
+                lambda: self.limits.policies.backlog_quota_check_interval_in_seconds,
+                quotas.checks,
+                quotas.check,
+            ),
+            Round(
+                "deduplication snapshot",
+                lambda: self.limits.deduplication_snapshot_check_s or SNAPSHOTS_OFF_CHECK_S,
+                self.deduplication.concerns,
+                self.deduplication.check,
+            ),
+            Round(
+                "compaction", lambda: self.limits.compaction_check_s, self.compaction.concerns, self.compaction.check
+            ),
+        )
 
     def _mute_while_stalled(self) -> None:
         """While the disk holds one write for too long, publishers are not read: memory would only fill."""
@@ -316,6 +426,9 @@ class Broker:
         """Tell all clients, let what was accepted become durable and be answered, store cursors, close."""
         self.stopping = True
         self._tick_timer.cancel()
+        self.meters.stop()
+        self.compaction.stop()
+        await asyncio.gather(*self._unfinished, return_exceptions=True)
         for session in list(self.sessions):
             for producer in list(session.producers.values()):
                 session.disconnect_producer(producer)
@@ -330,6 +443,7 @@ class Broker:
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
         self._readers.shutdown(wait=True)
+        self.compaction.close()
 
 
 def _publish_time(entry: bytes) -> int:

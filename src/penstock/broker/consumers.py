@@ -8,16 +8,30 @@ to the subscription directly.
 from __future__ import annotations
 
 import contextlib
+import re
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.access import Action
+from penstock.broker.key_shared import AUTO_SPLIT, KeySharing
 from penstock.broker.members import Consumer
-from penstock.broker.subscription import EXCLUSIVE, FAILOVER, SHARED
-from penstock.core.errors import ConsumerBusy, MetadataFailed, NotAllowed, ProducerBusy, ServiceNotReady, WireCode
+from penstock.broker.schema_checks.model import SchemaType
+from penstock.broker.schemas import schema_in
+from penstock.broker.subscription import EXCLUSIVE, FAILOVER, TYPE_NAMES
+from penstock.core.errors import (
+    ConsumerBusy,
+    MetadataFailed,
+    NotAllowed,
+    ProducerBusy,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    WireCode,
+)
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST, LATEST
 from penstock.wire import codec, metadata
+from penstock.wire.batches import last_index
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -26,6 +40,12 @@ if TYPE_CHECKING:
     from penstock.broker.session import Handler, Session
     from penstock.broker.subscription import Subscription
     from penstock.broker.topic import Topic
+
+# Names of subscriptions that the broker, or Pulsar's, keeps for itself.
+_RESERVED_PREFIX: Final = "pulsar.repl."
+_RESERVED_NAMES: Final = frozenset({"pulsar.dedup", "__compaction"})
+_ENTRY_IDS_STOP: Final = 2**63
+_STRICT_NAME: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
 def _on_subscribe(session: Session, body: codec.CommandSubscribe) -> None:
@@ -37,16 +57,17 @@ def _on_subscribe(session: Session, body: codec.CommandSubscribe) -> None:
 
 
 async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> None:
-    if not body.subscription:
-        raise ProducerBusy("the subscription's name is empty")
-    if body.subType not in (EXCLUSIVE, SHARED, FAILOVER):
-        raise NotAllowed("this broker serves the subscription types Exclusive, Shared and Failover")
-    if body.read_compacted:
-        raise NotAllowed("this broker does not compact topics; read without readCompacted")
-    topic = await session.broker.topics.get_or_create(TopicName.parse(body.topic), create=body.force_topic_creation)
-    start = await _start_entry(session, topic, body)
-    subscription = await topic.open_subscription(body.subscription, durable=body.durable, start=start)
-    await _make_room(session, subscription, body.subType)
+    """Checks are in the order in which Pulsar makes them: clients that break two rules are told of the same one."""
+    name = TopicName.parse(body.topic)
+    session.require(Action.CONSUME, name, subscription=body.subscription)
+    topic = await session.broker.topics.get_or_create(name, create=body.force_topic_creation)
+    durable = body.durable and topic.persistent
+    if durable and body.subscription not in topic.subscriptions and not topic.policies.allow_auto_subscription_creation:
+        raise SubscriptionNotFound(topic.text, body.subscription)
+    schema = schema_in(body)
+    await session.broker.schemas.attach_consumer(topic, schema)
+    _check_subscribe(session, topic, body)
+    subscription = await _subscription(session, topic, body)
     consumer = Consumer(
         session=session,
         consumer_id=body.consumer_id,
@@ -55,21 +76,98 @@ async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> No
         subscription=subscription,
         epoch=body.consumer_epoch if body.HasField("consumer_epoch") else None,
         connected_at_ms=session.broker.clock.wall_ms(),
+        metadata={pair.key: pair.value for pair in body.metadata},
+        key_sharing=_key_sharing(body),
     )
+    consumer.reads_compacted = body.read_compacted
+    consumer.takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
+    await _make_room(consumer, body.subType)
+    topic.check_open()
+    _check_bounds(consumer)
     subscription.add(consumer, body.subType)
+    subscription.replicated = subscription.replicated or body.replicate_subscription_state
     session.consumers[body.consumer_id] = consumer
     session.reply(codec.success(body.request_id))
-    subscription.attached()
+    subscription.attached(consumer)
 
 
-async def _make_room(session: Session, subscription: Subscription, kind: int) -> None:
-    """An exclusive place, or a place of another type, is free again when its holder is found dead."""
+def _check_subscribe(session: Session, topic: Topic, body: codec.CommandSubscribe) -> None:
+    """Raises NotAllowed or ProducerBusy (Pulsar's code for a bad name) when the command can have no success."""
+    kind = TYPE_NAMES[body.subType]
+    if body.read_compacted and (body.subType not in (EXCLUSIVE, FAILOVER) or not topic.persistent):
+        raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
+    if topic.policies.subscription_types and kind not in topic.policies.subscription_types:
+        raise NotAllowed(f"Topic[{topic.text}] doesn't support {kind} sub type!")
+    check_subscription_name(body.subscription, strict=session.broker.limits.strict_subscription_names)
+    address = session.connection.peer.rpartition(":")[0]
+    session.broker.rates.check_subscribe(topic, address, body.consumer_name, body.consumer_id)
+
+
+def check_subscription_name(name: str, *, strict: bool) -> None:
+    """Raises ProducerBusy, as Pulsar answers, for a name that no subscription of users can have."""
+    if not name.strip():
+        raise ProducerBusy("Empty subscription name")
+    if name.startswith(_RESERVED_PREFIX) or name in _RESERVED_NAMES:
+        raise ProducerBusy(f"Subscription with reserved subscription name attempted: {name}")
+    if strict and _STRICT_NAME.fullmatch(name) is None:
+        raise ProducerBusy(
+            f"subscription name {name!r} may hold letters, digits and - = : . _ only (strictlyVerifySubscriptionName)"
+        )
+
+
+async def _subscription(session: Session, topic: Topic, body: codec.CommandSubscribe) -> Subscription:
+    """The subscription, made if it is not there."""
+    if body.subscription not in topic.subscriptions and body.durable and topic.persistent:
+        check_subscription_bound(topic)
+    start = await _start_entry(session, topic, body)
+    properties = {pair.key: pair.value for pair in body.subscription_properties}
+    return await topic.open_subscription(body.subscription, durable=body.durable, start=start, properties=properties)
+
+
+def check_subscription_bound(topic: Topic) -> None:
+    """Raises NotAllowed when the topic may not have one more durable subscription."""
+    bound = topic.policies.max_subscriptions
+    if bound and sum(subscription.durable for subscription in topic.subscriptions.values()) >= bound:
+        raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.text}")
+
+
+def _check_bounds(consumer: Consumer) -> None:
+    """Raises ConsumerBusy when the topic or the subscription has as many consumers as it may have."""
+    topic = consumer.subscription.topic
+    policies, of_broker = topic.policies, topic.broker.limits.policies
+    everybody = [other for subscription in topic.subscriptions.values() for other in subscription.consumers]
+    if policies.max_consumers and len(everybody) >= policies.max_consumers:
+        raise ConsumerBusy("Topic reached max consumers limit")
+    if of_broker.max_same_address_consumers_per_topic:
+        host = consumer.address.rpartition(":")[0]
+        alike = sum(other.address.rpartition(":")[0] == host for other in everybody)
+        if alike >= of_broker.max_same_address_consumers_per_topic:
+            raise ConsumerBusy("Topic reached max same address consumers limit")
+    bound = policies.max_consumers_per_subscription
+    if bound and len(consumer.subscription.consumers) >= bound:
+        raise ConsumerBusy("Subscription reached max consumers limit")
+
+
+def _key_sharing(body: codec.CommandSubscribe) -> KeySharing:
+    """How keys are divided; clients older than the choice say nothing."""
+    if not body.HasField("keySharedMeta"):
+        return AUTO_SPLIT
+    meta = body.keySharedMeta
+    return KeySharing(
+        sticky=meta.keySharedMode == codec.KeySharedMode.STICKY,
+        out_of_order=meta.allowOutOfOrderDelivery,
+        ranges=tuple((each.start, each.end) for each in meta.hashRanges),
+    )
+
+
+async def _make_room(consumer: Consumer, kind: int) -> None:
+    """A place that is taken, by type or by range, is free again when its holder is found dead."""
+    subscription = consumer.subscription
     if subscription.fenced:
         raise ServiceNotReady(f"subscription {subscription.name!r} is being reset; try again")
-    if subscription.consumers and (kind == EXCLUSIVE or kind != subscription.kind):
-        for holder in list(subscription.consumers):
-            if holder.session is session or await holder.session.probe():
-                return  # `add` refuses with the right words.
+    for holder in subscription.in_the_way(consumer, kind):
+        if holder.session is consumer.session or await holder.session.probe():
+            return  # `add` refuses with the right words.
 
 
 async def _start_entry(session: Session, topic: Topic, body: codec.CommandSubscribe) -> int:
@@ -82,13 +180,20 @@ async def _start_entry(session: Session, topic: Topic, body: codec.CommandSubscr
     if not body.durable and body.HasField("start_message_id"):
         wanted = body.start_message_id
         position = (wanted.ledgerId, wanted.entryId)
-        if position in (EARLIEST, LATEST):
-            return topic.first_entry_id if position == EARLIEST else topic.last_entry_id + 1
+        if position == EARLIEST:
+            return _first_entry(topic, compacted=body.read_compacted)
+        if position == LATEST:
+            return topic.last_entry_id + 1
         # A reader starts behind the id it names, unless the id is inside a batch: then the client skips to it.
         return _entry_at_or_after(topic, wanted, exclusive=wanted.batch_index < 0)
     if body.initialPosition == codec.CommandSubscribe.Earliest:
-        return topic.first_entry_id
+        return _first_entry(topic, compacted=body.read_compacted)
     return topic.last_entry_id + 1
+
+
+def _first_entry(topic: Topic, *, compacted: bool) -> int:
+    """The first entry there is; the compacted topic keeps entries that the topic itself has given up."""
+    return 0 if compacted and topic.compacted is not None else topic.first_entry_id
 
 
 def _entry_at_or_after(topic: Topic, wanted: codec.MessageIdData, *, exclusive: bool) -> int:
@@ -97,7 +202,9 @@ def _entry_at_or_after(topic: Topic, wanted: codec.MessageIdData, *, exclusive: 
         return topic.first_entry_id
     if position == LATEST or wanted.ledgerId > topic.ledger_id:
         return topic.last_entry_id + 1
-    return min(wanted.entryId + int(exclusive), topic.last_entry_id + 1)
+    # Entry -1 is before the first one of its ledger; the field is unsigned.
+    entry_id = wanted.entryId if wanted.entryId < _ENTRY_IDS_STOP else -1
+    return max(topic.first_entry_id, min(entry_id + int(exclusive), topic.last_entry_id + 1))
 
 
 def _on_redeliver(session: Session, body: codec.CommandRedeliverUnacknowledgedMessages) -> None:
@@ -118,24 +225,19 @@ async def _seek(session: Session, body: codec.CommandSeek) -> None:
     consumer = session.consumer(body.consumer_id)
     subscription = consumer.subscription
     topic = subscription.topic
-    if subscription.fenced:
-        raise ServiceNotReady(f"subscription {subscription.name!r} is being reset already")
-    if not body.HasField("message_id") and not body.HasField("message_publish_time"):
+    members: list[int] = []
+    if body.HasField("message_id"):
+        entry_id = _entry_at_or_after(topic, body.message_id, exclusive=False)
+        if (body.message_id.ledgerId, body.message_id.entryId) == EARLIEST:
+            entry_id = _first_entry(topic, compacted=consumer.reads_compacted)
+        if (body.message_id.ledgerId, body.message_id.entryId) == (topic.ledger_id, entry_id):
+            members = list(body.message_id.ack_set)
+    elif body.HasField("message_publish_time"):
+        entry_id = await session.broker.first_entry_published_since(topic, body.message_publish_time)
+    else:
         raise MetadataFailed("SEEK names neither a message id nor a time")
-    subscription.fenced = True
-    try:
-        if body.HasField("message_id"):
-            entry_id = _entry_at_or_after(topic, body.message_id, exclusive=False)
-        else:
-            entry_id = await session.broker.first_entry_published_since(topic, body.message_publish_time)
-        for attached in list(subscription.consumers):
-            attached.session.disconnect_consumer(attached)
-        subscription.reset(entry_id)
-        if subscription.durable:
-            await session.broker.save_cursor(subscription)
-    finally:
-        subscription.fenced = False
-        session.broker.expect_reconnect(subscription)
+    # Carried to its end: the client whose consumer is disconnected on the way may close its connection at that.
+    await session.broker.finish(subscription.move_to(entry_id, members))
     session.reply(codec.success(body.request_id))
 
 
@@ -156,6 +258,7 @@ async def _unsubscribe(session: Session, body: codec.CommandUnsubscribe) -> None
         else:
             session.forget_consumer(consumer)
     subscription.topic.subscriptions.pop(subscription.name, None)
+    session.broker.rates.forget_subscription(subscription)
     session.reply(codec.success(body.request_id))
 
 
@@ -171,15 +274,14 @@ def _on_get_last_message_id(session: Session, body: codec.CommandGetLastMessageI
 
 
 async def _get_last_message_id(session: Session, body: codec.CommandGetLastMessageId) -> None:
-    subscription = session.consumer(body.consumer_id).subscription
+    consumer = session.consumer(body.consumer_id)
+    subscription = consumer.subscription
     topic = subscription.topic
-    last = topic.last_entry_id
+    last, entry = await _last_entry(session, consumer)
     batch_index = -1
-    if last >= topic.first_entry_id and topic.persistent:
-        entry = await session.broker.read_entry(topic, last)
-        if entry is not None:
-            with contextlib.suppress(ProtocolError):  # an entry without readable metadata is no batch
-                batch_index = (metadata.batch_size(entry) or 0) - 1
+    if entry is not None:
+        with contextlib.suppress(ProtocolError):  # an entry without readable metadata is no batch
+            batch_index = last_index(metadata.decode(entry))
     session.reply(
         codec.last_message_id(
             body.request_id,
@@ -190,6 +292,18 @@ async def _get_last_message_id(session: Session, body: codec.CommandGetLastMessa
             mark_delete=(topic.ledger_id, subscription.cursor.mark_delete),
         )
     )
+
+
+async def _last_entry(session: Session, consumer: Consumer) -> tuple[int, bytes | None]:
+    """The last entry that the consumer can get, its id first; (-1, None) when it can get none."""
+    broker, topic = session.broker, consumer.subscription.topic
+    last, compacted = topic.last_entry_id, topic.compacted
+    if compacted is not None and consumer.reads_compacted and last <= compacted.horizon:
+        # The very last entries may have been compacted away: whoever waits for them would wait for ever.
+        return await broker.read_in_thread(partial(compacted.last, broker.log)) or (-1, None)
+    if last < topic.first_entry_id or not topic.persistent:
+        return last, None
+    return last, await broker.read_entry(topic, last)
 
 
 def _on_consumer_stats(session: Session, body: codec.CommandConsumerStats) -> None:
@@ -213,7 +327,7 @@ def _stats_of(session: Session, consumer: Consumer) -> dict[str, object]:
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
         "address": consumer.session.connection.peer,
         "connectedSince": _iso_time(consumer.connected_at_ms),
-        "type": codec.CommandSubscribe.SubType.Name(consumer.subscription.kind),
+        "type": TYPE_NAMES[consumer.subscription.kind],
         "msgRateExpired": 0.0,
         "msgBacklog": consumer.subscription.backlog,
         "messageAckRate": consumer.acks / seconds,

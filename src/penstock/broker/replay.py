@@ -28,6 +28,10 @@ class Replay:
         """Whether anything waits."""
         return bool(self._members)
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._members)
+
     def __contains__(self, entry_id: int) -> bool:
         """Whether this entry waits."""
         return entry_id in self._members
@@ -43,6 +47,10 @@ class Replay:
         self._members.difference_update(entry_ids)
         while self._heap and self._heap[0] not in self._members:
             heapq.heappop(self._heap)
+
+    def discard_through(self, entry_id: int) -> None:
+        """Everything up to this entry waits no longer."""
+        self.discard([waiting for waiting in self._members if waiting <= entry_id])
 
     def clear(self) -> None:
         """Nothing waits."""

@@ -11,6 +11,7 @@ Every request is answered exactly once: by its handler, or with the error that t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from penstock.broker import consumers, discovery, handshake, producers, schemas
 from penstock.broker.publish import Publish
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, WireCode
+from penstock.core.units import NS_PER_S
 from penstock.governance.muting import MuteReason
 from penstock.wire import codec
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
@@ -27,9 +29,13 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from penstock.broker.access import Action
+    from penstock.broker.access.authorization import Resource
     from penstock.broker.broker import Broker
+    from penstock.broker.handshake import Login
     from penstock.broker.members import Consumer, Producer
     from penstock.broker.subscription import Subscription
+    from penstock.broker.watchers import TopicListWatcher
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
     from penstock.wire.events import Event
@@ -55,13 +61,19 @@ class Session:
         self.connection = connection
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
+        self.watchers: dict[int, TopicListWatcher] = {}
         self.protocol_version = 0
         self.client_version = ""
         self.connected = False
+        self.role: str | None = None  # who the client is; None while nobody has to say
+        self.original_role: str | None = None  # whom it speaks for, when it is a proxy
+        self.login: Login | None = None  # None while nobody has to say who it is
         self.closed_producers: dict[int, None] = {}
+        self.creating_producers: dict[int, asyncio.Task[None]] = {}  # whom a CLOSE_PRODUCER may find still coming
         self._creating: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ping_outstanding = False
+        self._heard: asyncio.Event | None = None  # set while somebody waits for a sign of life
         self._movement = (0, 0)  # reads and bytes sent, at the last check
         self._next_check_ns = broker.clock.monotonic_ns() + broker.limits.keep_alive_ns
 
@@ -69,6 +81,7 @@ class Session:
 
     def received(self, events: list[Event], lease: Lease | None) -> None:
         """Act on what one read brought, in order; the lease is given back with the last publish of it."""
+        self._was_heard()
         runs_left = sum(type(event) is PublishRun for event in events) if lease is not None else 0
         for event in events:
             if type(event) is PublishRun:
@@ -95,16 +108,34 @@ class Session:
         """Unsent bytes went down: subscriptions may dispatch to this client again."""
         for consumer in self.consumers.values():
             consumer.subscription.wake()
+        for watcher in self.watchers.values():
+            watcher.tell()
 
     def closed(self, reason: str) -> None:
         """The socket is gone: so are all producers, consumers and waiting requests of it."""
+        self._was_heard()
         for task in self._tasks:
             task.cancel()
+        self.let_go()
+        self.broker.session_closed(self, reason)
+
+    def let_go(self) -> None:
+        """Nothing more goes to this client or comes from it."""
         for producer in list(self.producers.values()):
             self.forget_producer(producer)
         for consumer in list(self.consumers.values()):
             self.forget_consumer(consumer)
-        self.broker.session_closed(self, reason)
+        for watcher in self.watchers.values():
+            watcher.stop()
+        self.watchers.clear()
+
+    def require(
+        self, action: Action, resource: Resource, *, subscription: str | None = None, refusal: str | None = None
+    ) -> None:
+        """Return if this client may do that; see `Access.require`. Raises AuthorizationFailed."""
+        self.broker.access.require(
+            self.role, self.original_role, action, resource, subscription=subscription, refusal=refusal
+        )
 
     # -- keep-alive ---------------------------------------------------------------------------------------------------
 
@@ -114,6 +145,8 @@ class Session:
         While we do not read, an answer could not be seen, and the check is put off; unless we do not read because the
         client takes no answers: then it must have taken some since.
         """
+        if self.login is not None:
+            handshake.check_login(self, self.login, now_ns)
         if now_ns < self._next_check_ns:
             return
         self._next_check_ns = now_ns + self.broker.limits.keep_alive_ns
@@ -143,13 +176,20 @@ class Session:
             return True
         before = self.connection.read_count
         self.connection.write_frame(codec.ping())
-        deadline_ns = self.broker.clock.monotonic_ns() + self.broker.limits.liveness_check_ns
-        while self.broker.clock.monotonic_ns() < deadline_ns and self.connection.is_open:
-            if self.connection.read_count != before:
-                return True
-            await asyncio.sleep(0.02)
+        heard = self._heard = self._heard or asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.broker.limits.liveness_check_ns / NS_PER_S):
+                await heard.wait()
+        # A part of a large frame is an answer, too, though it is no event.
+        if self.connection.is_open and self.connection.read_count != before:
+            return True
         self.connection.close("no answer to a liveness probe")
         return False
+
+    def _was_heard(self) -> None:
+        if self._heard is not None:
+            self._heard.set()
+            self._heard = None
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -166,11 +206,12 @@ class Session:
         except PenstockError as error:
             self.reply(codec.error(_request_id(command.body), error.wire_code, str(error)))
 
-    def request(self, request_id: int, answer: Work) -> None:
+    def request(self, request_id: int, answer: Work) -> asyncio.Task[None]:
         """Run a request that may have to wait; whatever it raises becomes its ERROR."""
         task = self.broker.loop.create_task(self._answered(request_id, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _answered(self, request_id: int, answer: Work) -> None:
         try:
@@ -212,6 +253,7 @@ class Session:
         self.producers.pop(producer.producer_id, None)
         if producer.topic.producers.get(producer.name) is producer:
             del producer.topic.producers[producer.name]
+            producers.left(producer)
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
         """A SEND of a producer that isn't there: swallowed if it was closed lately, else the client is confused."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.subscription import EXCLUSIVE, FAILOVER, SHARED
+from penstock.broker.subscription import TYPE_NAMES
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker, Health
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # nothing but publishing may hold it for more than five.
 ROWS_PER_TURN: Final = 200
 
-_TYPES: Final[dict[int, str]] = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -42,7 +41,7 @@ class SubscriptionSnapshot:
     """One subscription. Counters start when the subscription is loaded or made."""
 
     name: str
-    type: str  # as Pulsar spells it: Exclusive, Shared, Failover
+    type: str  # as Pulsar spells it: Exclusive, Shared, Failover, Key_Shared
     durable: bool
     consumers: int
     backlog: int  # entries not acknowledged
@@ -175,7 +174,7 @@ def _topic(topic: Topic) -> TopicSnapshot:
 def _subscription(subscription: Subscription) -> SubscriptionSnapshot:
     return SubscriptionSnapshot(
         name=subscription.name,
-        type=_TYPES[subscription.kind],
+        type=TYPE_NAMES[subscription.kind],
         durable=subscription.durable,
         consumers=len(subscription.consumers),
         backlog=subscription.backlog,

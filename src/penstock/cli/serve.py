@@ -18,7 +18,7 @@ from penstock.settings.model import KEYS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.settings.model import Key
+    from penstock.settings.key import Key
 
 _DESCRIPTION: Final = """\
 Run a broker. It keeps everything under one data directory, prints one line when it is ready
@@ -44,7 +44,7 @@ All settings: docs/reference/configuration.md
 # Flags by the heading they stand under; all of them are keys of the configuration.
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "where to listen": ("--host", "--port", "--admin-port", "--advertised-address"),
-    "TLS": ("--tls-cert", "--tls-key", "--tls-port"),
+    "TLS": ("--tls-cert", "--tls-key", "--tls-port", "--admin-tls-port", "--tls-trust-certs"),
     "memory and logging": ("--memory-limit-mb", "--log-format", "--log-level"),
 }
 
@@ -68,11 +68,22 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--brokers", type=int, default=1, metavar="N", help="broker processes to run; only 1 so far (default: 1)"
     )
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of all settings that have one."""
     by_flag = {key.flag: key for key in KEYS.values()}
     for title, flags in _GROUPS.items():
         group = parser.add_argument_group(title)
         for flag in flags:
             _add_setting(group, flag, by_flag[flag])
+
+
+def settings_given(arguments: argparse.Namespace) -> dict[str, str]:
+    """What was set with those flags, by key."""
+    given = vars(arguments)
+    return {key.name: given[key.name] for key in KEYS.values() if given.get(key.name) is not None}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -85,9 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"--brokers {arguments.brokers}: this version runs one broker; leave it out, or give 1"
         )
-    given = vars(arguments)
-    flags = {key.name: given[key.name] for key in KEYS.values() if given.get(key.name) is not None}
-    effective = settings.load(file=arguments.config, environment=os.environ, flags=flags)
+    effective = settings.load(file=arguments.config, environment=os.environ, flags=settings_given(arguments))
 
     # The rest of penstock, asyncio included; `--help` and a bad setting need none of it.
     from penstock import app

@@ -76,7 +76,7 @@ class TopicNotFound(PenstockError):
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        super().__init__(f"topic {topic} does not exist; create it first, or set allowAutoTopicCreation=true")
+        super().__init__(f"Topic {topic} not found; create it first, or set allowAutoTopicCreation=true")
 
 
 class SubscriptionNotFound(PenstockError):
@@ -86,7 +86,7 @@ class SubscriptionNotFound(PenstockError):
 
     def __init__(self, topic: str, subscription: str) -> None:
         self.topic, self.subscription = topic, subscription
-        super().__init__(f"topic {topic} has no subscription {subscription!r}")
+        super().__init__(f"Subscription {subscription} not found for topic {topic}")
 
 
 class ConsumerBusy(PenstockError):
@@ -166,7 +166,7 @@ class TenantNotFound(PenstockError):
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
-        super().__init__(f"tenant {tenant} does not exist; create it first")
+        super().__init__(f"Tenant {tenant} does not exist; create it first")
 
 
 class NamespaceNotFound(PenstockError):
@@ -176,7 +176,7 @@ class NamespaceNotFound(PenstockError):
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        super().__init__(f"namespace {namespace} does not exist; create it first")
+        super().__init__(f"Namespace not found: {namespace} does not exist; create it first")
 
 
 class NotFound(PenstockError):
@@ -195,6 +195,18 @@ class PreconditionFailed(PenstockError):
     """The request reads well, and what it wants does not fit what is there; or a value cannot be."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 412
+
+
+class NotAcceptable(PenstockError):
+    """A number that Pulsar answers with 406: so many partitions cannot be."""
+
+    wire_code, http_status = WireCode.METADATA_ERROR, 406
+
+
+class Unprocessable(PenstockError):
+    """A change that reads well and leads nowhere, which Pulsar answers with 422."""
+
+    wire_code, http_status = WireCode.METADATA_ERROR, 422
 
 
 class TooManyRequests(PenstockError):

@@ -27,6 +27,41 @@ _PARTITION_MARK: Final = "-partition-"
 _PARTITION_SUFFIX: Final = re.compile(rf"{_PARTITION_MARK}(0|[1-9][0-9]{{0,9}})\Z", re.ASCII)
 _PARTITION_INDEX_MAX: Final = 2**31 - 1  # partition ids travel as int32
 
+# Topics that Pulsar keeps for itself: hidden from listings, and exempt from most limits.
+_SYSTEM_LOCALS: Final = frozenset(
+    (
+        "__change_events",
+        "__transaction_buffer_snapshot",
+        "__transaction_buffer_snapshot_segments",
+        "__transaction_buffer_snapshot_indexes",
+    )
+)
+_SYSTEM_STARTS: Final = (
+    "persistent://pulsar/system/transaction_coordinator_assign",
+    "persistent://pulsar/system/__transaction_log_",
+)
+_SYSTEM_END: Final = "__transaction_pending_ack"
+
+
+def parent_text(topic: str) -> str:
+    """A topic's full name without its partition's suffix. On text, for those who walk a hundred thousand names."""
+    if _PARTITION_MARK not in topic:
+        return topic
+    match = _PARTITION_SUFFIX.search(topic)
+    return topic if match is None or int(match[1]) > _PARTITION_INDEX_MAX else topic[: match.start()]
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a full name is one of the topics that Pulsar keeps for itself."""
+    if "__" not in topic and not topic.startswith(_SYSTEM_STARTS):
+        return False
+    parent = parent_text(topic)
+    return (
+        parent.endswith(_SYSTEM_END)
+        or parent.startswith(_SYSTEM_STARTS)
+        or parent[parent.rfind("/") + 1 :] in _SYSTEM_LOCALS
+    )
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamespaceName:

@@ -20,6 +20,7 @@ class MuteReason(Enum):
     REQUEST_COUNT = "request-count"  # queued.max.requests are unanswered; lifted by RequestMemory.wake()
     STORAGE = "storage"  # the journal is stalled or read-only; lifted when it appends again
     OUTBOUND = "outbound"  # the client does not read its answers; lifted when they have drained
+    PUBLISH_RATE = "publish-rate"  # a rate of a topic or of the broker is in debt; lifted when that is repaid
 
 
 @dataclass(frozen=True, slots=True)

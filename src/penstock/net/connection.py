@@ -27,7 +27,7 @@ import logging
 import socket
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core.units import KIB, MIB
 from penstock.governance.muting import MuteReason, MuteReasons
@@ -38,7 +38,7 @@ from penstock.wire.events import PublishRun
 from penstock.wire.layouts import SEND_START
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.governance.memory_pool import Lease
     from penstock.net.gather import Buffer
@@ -105,6 +105,7 @@ class Connection:
         self.bytes_in = 0
         self.bytes_out = 0
         self.read_count = 0  # reads that brought bytes; the keep-alive looks for movement here
+        self.read_bytes_max = ARENA_BYTES  # whoever publishes at a bounded rate is read in smaller pieces
         self._sock = sock
         self._fd = sock.fileno()
         self._shared = shared
@@ -128,6 +129,11 @@ class Connection:
     def is_open(self) -> bool:
         """Whether the socket still exists."""
         return self._open
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The client's certificate as `ssl` describes it, if it showed one and TLS verified it."""
+        return self._tls.certificate() if self._tls is not None else None
 
     @property
     def writable(self) -> bool:
@@ -221,7 +227,8 @@ class Connection:
 
     def _read(self) -> None:
         reader = self._reader
-        granted = self._memory.grant(self.id, ARENA_BYTES, reader.missing_bytes, self._clock.monotonic_ns())
+        wanted = min(ARENA_BYTES, max(self.read_bytes_max, reader.missing_bytes))
+        granted = self._memory.grant(self.id, wanted, reader.missing_bytes, self._clock.monotonic_ns())
         if granted == 0:
             if reader.held_bytes or not self._read_commands():
                 self.mute(MuteReason.REQUEST_MEMORY)

@@ -7,10 +7,12 @@ whoever waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import resource
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import KIB
@@ -59,8 +61,15 @@ class Connections:
         self.clock = clock
         self.frame_bytes_max = frame_bytes_max
         self.accepted = 0
+        self.refused = 0
+        self.reserved_descriptors = 0  # beside those that are reserved always: for callers of the admin port
+        self._refusing = False
+        # Whether one more from this address may come in; else what to tell it. See `count` and `of_address`.
+        self.admit: Callable[[str], bytes | None] = _everybody
         self.arena = memoryview(bytearray(ARENA_BYTES))
         self._open: dict[int, Connection] = {}
+        self._addresses: dict[int, str] = {}
+        self._of_address: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -69,19 +78,42 @@ class Connections:
         """Every open connection."""
         return list(self._open.values())
 
+    def of_address(self, address: str) -> int:
+        """How many connections are open from this address."""
+        return self._of_address.get(address, 0)
+
     def accept(
-        self, sock: socket.socket, tls: ssl.SSLContext | None, new_handler: Callable[[Connection], Handler]
+        self,
+        sock: socket.socket,
+        address: str,
+        tls: ssl.SSLContext | None,
+        new_handler: Callable[[Connection], Handler],
     ) -> None:
         """Take over a socket that was just accepted."""
+        refusal = self.admit(address)
+        if refusal is not None:
+            self.refused += 1
+            if not self._refusing:  # Said once, until somebody is let in again.
+                log.warning("client %s is turned away: %d connections are open", address, len(self._open))
+            self._refusing = True
+            _turn_away(sock, refusal if tls is None else b"")
+            return
+        self._refusing = False
         self.accepted += 1
         connection = Connection(sock, connection_id=self.accepted, shared=self, tls=tls)
         self._open[connection.id] = connection
+        self._addresses[connection.id] = address
+        self._of_address[address] += 1
         connection.handler = new_handler(connection)
         connection.start()
 
     def gone(self, connection: Connection) -> None:
         """The connection's socket was closed: what it held is free, its leases come back on their own."""
         self._open.pop(connection.id, None)
+        address = self._addresses.pop(connection.id)
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]  # Addresses come and go; nothing of them stays.
         self.memory.forget(connection.id, self.clock.monotonic_ns())
         self.wake()
 
@@ -108,6 +140,19 @@ class Connections:
             self._open[owner].close("evicted: its unfinished frame held request memory that others wait for")
 
 
+def _everybody(_address: str) -> bytes | None:
+    return None
+
+
+def _turn_away(sock: socket.socket, words: bytes) -> None:
+    """Say so, and close. Under TLS nothing is said: a handshake would cost what the bound is there to save."""
+    with sock, contextlib.suppress(OSError):
+        if words:
+            sock.send(words)
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(SOCKET_RECEIVE_BYTES)  # What lies unread at the close would take our words back.
+
+
 class Listener:
     """One listening socket."""
 
@@ -122,7 +167,7 @@ class Listener:
     ) -> None:
         self._connections = connections
         self._new_handler = new_handler
-        self._tls = tls
+        self.tls = tls  # replaced when certificates are read again; counts for those who connect from then on
         self._loop = connections.loop
         self._pausing = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -151,13 +196,14 @@ class Listener:
             self._sock.close()
 
     def _on_acceptable(self) -> None:
-        descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_DESCRIPTORS
+        reserved = RESERVED_DESCRIPTORS + self._connections.reserved_descriptors
+        descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - reserved
         for _ in range(ACCEPTS_PER_TURN):
             if len(self._connections) >= descriptors_max:
                 self._pause("the limit of open files leaves no more for connections")
                 return
             try:
-                sock, _address = self._sock.accept()
+                sock, address = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 self._pausing = False  # nobody waits any more
                 return
@@ -168,7 +214,7 @@ class Listener:
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connections.accept(sock, self._tls, self._new_handler)
+            self._connections.accept(sock, address[0], self.tls, self._new_handler)
 
     def _pause(self, why: str) -> None:
         if not self._pausing:  # Said once, however often it is tried again.

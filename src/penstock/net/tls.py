@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.units import KIB
 from penstock.net.gather import Buffer, drop_sent, send_queued
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
 
 # A TLS record holds at most 16 KiB of plaintext, and on the wire at most 256 bytes and a header of five more.
 TLS_PLAIN_BYTES: Final = 16 * KIB
@@ -46,6 +47,10 @@ class TlsLayer:
     def pending(self) -> bool:
         """Whether anything waits inside TLS: decrypted bytes, ciphertext not yet looked at, a goodbye."""
         return bool(self._ahead) or self._ended or self._ssl.pending() > 0 or self._incoming.pending > 0
+
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The client's certificate as `ssl` describes it; None for one that was not shown or not verified."""
+        return self._ssl.getpeercert() or None
 
     def has_output(self) -> bool:
         """Whether encrypted bytes wait for the socket."""

@@ -1,30 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where settings come from, and which source wins: default < file < environment < flag.
+"""Where settings come from, and which source wins: default < file < environment < flag < changed while running.
 
 Why: an operator who sees a value must be able to find who set it, and a value that cannot be must say which file,
 variable or flag to mend.
-Where: `penstock serve` calls `load` once, before anything is opened.
+Where: `penstock serve` calls `load` once, before anything is opened; `changed` works the settings out anew when an
+administrator changes one while the broker runs.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import MIB
+from penstock.settings import properties, rules
+from penstock.settings.key import VARIABLE_PREFIX, of_listener
 from penstock.settings.memory import MachineFacts, MemoryBudget
-from penstock.settings.model import CLIENT_WINDOW_MAX, KEYS, METADATA_BYTES_MAX, VARIABLE_PREFIX, Settings
+from penstock.settings.model import FIELDS, KEYS, Given, Origin, Settings
+from penstock.settings.pulsar_keys import is_pulsars
+from penstock.settings.rules import CLIENT_WINDOW_MAX, METADATA_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 DEFAULT: Final = "default"
+# Set through the admin port while the broker ran.
+ADMIN: Final = "admin API"
+
+# How containers of Pulsar take settings: PULSAR_PREFIX_clusterName=eu.
+PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
+
+# Fields whose default is that they are not set.
+NOT_SET: Final = tuple(name for name, key in KEYS.items() if key.default is None and key.default_text == "none")
 
 # The smallest request of a published message is about this large, so that this many fill the pool's bytes first.
 _REQUEST_BYTES_MIN: Final = 32
 
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared with, not bound to
+
+# Rows of the budget that bound nearly the same as one of Pulsar's keys does, which counts when ours is not set.
+_PULSARS_SIZES: Final = {
+    "request_bytes_max": "max_publish_buffer_mb",
+    "outbound_mb": "max_reads_in_flight_mb",
+    "tail_cache_mb": "ledger_cache_mb",
+}
 
 
 def load(
@@ -37,106 +59,176 @@ def load(
     """Read every source, check every value, and freeze the result.
 
     Args:
-        file: `key=value` lines; see `read_file`.
-        environment: variables of the process; names beginning with PENSTOCK_ are ours.
+        file: a `broker.conf`; see `read_file`.
+        environment: variables of the process; names beginning with PENSTOCK_ are ours, PULSAR_PREFIX_ is understood.
         flags: values given on the command line, by key.
         facts: the machine; asked when not given.
 
     Raises:
         ConfigurationError: a value that cannot be, by its key and source; or values that cannot go together.
     """
-    values: dict[str, Any] = {}
-    sources = dict.fromkeys((key.name for key in KEYS.values()), DEFAULT)
-    unknown: list[str] = []
-    fields = {key.name: name for name, key in KEYS.items()}
-    for name, text, source in _everything(file, environment or {}, flags or {}):
-        if name not in fields:
-            unknown.append(f"{name} ({source})")
-        elif text:  # An empty value is Pulsar's way to write "not set".
-            values[fields[name]] = _parse(name, text, source)
-            sources[name] = source
-    _work_out(values, sources, facts or MachineFacts.read())
-    warnings = (f"unknown settings are ignored: {', '.join(unknown)}",) if unknown else ()
-    return Settings(**values, sources=sources, warnings=warnings)
+    given = tuple(_everything(file, environment or {}, flags or {}))
+    return _settle(Origin(given, facts or MachineFacts.read()), {})
 
 
-def read_file(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield key, value and source of each line of a `broker.conf`: `key=value`, `#` for comments, blank lines.
+def changed(settings: Settings, changes: Mapping[str, str]) -> Settings:
+    """The settings as they are when these keys, and no others, are changed while the broker runs.
+
+    Raises:
+        ConfigurationError: a value that cannot be, or values that cannot go together.
+    """
+    return _settle(settings.origin, changes)
+
+
+def read_file(file: Path) -> Iterator[Given]:
+    """Yield key, value and source of each entry of a `broker.conf`, which is a Java properties file.
 
     Raises:
         ConfigurationError: the file cannot be read, or a line is something else.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"configuration file {file} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, equals, text = line.partition("=")
-        if not equals:
-            raise ConfigurationError(f"{file} line {number} is {line.strip()!r}; want key=value, or # for a comment")
-        yield name.strip(), text.strip(), f"{file.name} line {number}"
+    try:
+        for entry in properties.parse(text):
+            yield Given(entry.name, entry.value, f"{file.name} line {entry.line}", from_file=True)
+    except properties.NotAnEntry as error:
+        raise ConfigurationError(f"{file} {error}") from error
 
 
-def _everything(
-    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield key, text and source of all that was set, weakest first, so that later ones win."""
+def _everything(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]) -> Iterator[Given]:
+    """Yield all that was set, weakest first, so that later ones win."""
     if file is not None:
         yield from read_file(file)
+    for variable, text in sorted(environment.items()):
+        if variable.startswith(PULSAR_PREFIX):
+            yield Given(variable.removeprefix(PULSAR_PREFIX), text.strip(), variable)
     variables = {key.variable: key.name for key in KEYS.values()}
     for variable, text in sorted(environment.items()):
         if variable.startswith(VARIABLE_PREFIX):
-            yield variables.get(variable, variable), text.strip(), variable
-    spelled = {key.name: key.flag for key in KEYS.values()}
+            yield Given(variables.get(variable, variable), text.strip(), variable)
     for name, text in flags.items():
-        yield name, text, spelled[name] or name
+        yield Given(name, text, KEYS[FIELDS[name]].flag or name)
 
 
-def _parse(name: str, text: str, source: str) -> object:
-    key = next(key for key in KEYS.values() if key.name == name)
+def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(FIELDS, DEFAULT)
+    foreign: list[Given] = []
+    for given in (*origin.given, *(Given(name, text, ADMIN) for name, text in changes.items())):
+        field = FIELDS.get(given.name)
+        if field is None:
+            foreign.append(given)
+            rules.check_foreign(given.name, given.text)
+        # An empty value is Pulsar's way to write "not set"; of a port it means in a file that it stays closed.
+        elif given.text or (given.from_file and KEYS[field].empty):
+            values[field] = parse(given)
+            sources[given.name] = given.source
+    warnings = _warnings_on_others(foreign)
+    _work_out(values, sources, origin.facts, warnings)
+    settings = Settings(**values, sources=sources, origin=origin)
+    return dataclasses.replace(settings, warnings=(*warnings, *rules.warnings(settings)))
+
+
+def _warnings_on_others(foreign: list[Given]) -> list[str]:
+    """One line for all that is Pulsar's and not ours, by file or as variables; one for what nobody knows."""
+    pulsars: dict[str, dict[str, None]] = defaultdict(dict)
+    unknown = []
+    for given in foreign:
+        if not is_pulsars(given.name):
+            unknown.append(f"{given.name} ({given.source})")
+        elif given.text:
+            place = given.source.rpartition(" line ")[0] if given.from_file else "the environment"
+            pulsars[place][given.name] = None
+    warnings = []
+    for place, names in pulsars.items():
+        count = "1 setting" if len(names) == 1 else f"{len(names)} settings"
+        verb = "is" if len(names) == 1 else "are"
+        told = ", ".join(sorted(names))
+        warnings.append(f"{count} of {place} {verb} not penstock's and {verb} ignored: {told}")
+    if unknown:
+        warnings.append(f"unknown settings are ignored: {', '.join(unknown)}")
+    return warnings
+
+
+def parse(given: Given) -> object:
+    """The value of one key. Raises ConfigurationError."""
+    key = KEYS[FIELDS[given.name]]
     try:
-        return key.parse(text)
+        return key.parse(given.text)
     except ValueError as error:
-        raise ConfigurationError(f"{name}={text} ({source}) cannot be: {error}") from error
+        shown = "***" if key.secret else given.text
+        raise ConfigurationError(f"{given.name}={shown} ({given.source}) cannot be: {error}") from error
 
 
-def _work_out(values: dict[str, Any], sources: Mapping[str, str], facts: MachineFacts) -> None:
+def _work_out(values: dict[str, Any], sources: Mapping[str, str], facts: MachineFacts, warnings: list[str]) -> None:
     """Fill in every default, the plain ones first, then those that hang on other keys and on the machine."""
     for name, key in KEYS.items():
         if key.default is not None:
             values.setdefault(name, key.default)
-    for name in ("tls_certificate", "tls_key"):
+    for name in NOT_SET:
         values.setdefault(name, None)
     if values["tls_certificate"] is None and sources["brokerServicePortTls"] != DEFAULT:
         raise ConfigurationError(
             f"brokerServicePortTls ({sources['brokerServicePortTls']}) wants tlsCertificateFilePath and tlsKeyFilePath"
         )
+    values.setdefault("delete_inactive_topics_max_inactive_s", values["delete_inactive_topics_frequency_s"])
+    values.setdefault("admin_tls_protocols", values["tls_protocols"])
+    values.setdefault("admin_tls_ciphers", values["tls_ciphers"])
     host = values["bind_address"]
     advertised = facts.hostname if host in _EVERY_ADDRESS else host
     values.setdefault("advertised_address", f"[{advertised}]" if ":" in advertised else advertised)
+    listeners = values["advertised_listeners"]
+    values.setdefault("internal_listener_name", of_listener(listeners[0])[0] if listeners else None)
     values.setdefault("frame_bytes_max", values["max_message_bytes"] + METADATA_BYTES_MAX)
     values.setdefault("memory_limit_mb", facts.limit_bytes // MIB)
-    _split_budget(values)
+    _split_budget(values, warnings)
     default_requests = max(CLIENT_WINDOW_MAX, values["request_bytes_max"] // _REQUEST_BYTES_MIN)
     values.setdefault("requests_max", default_requests if values["request_bytes_max"] > 0 else 0)
 
 
-def _split_budget(values: dict[str, Any]) -> None:
+def _split_budget(values: dict[str, Any], warnings: list[str]) -> None:
     """Divide the memory, and let each key of a row say what its row came to."""
-
-    def given(name: str) -> int | None:
-        return values[name] * MIB if name in values else None
-
-    budget = MemoryBudget.split(
-        values["memory_limit_mb"] * MIB,
-        frame_bytes_max=values["frame_bytes_max"],
-        requests_bytes=values.get("request_bytes_max"),
-        outbound_bytes=given("outbound_mb"),
-        tail_cache_bytes=given("tail_cache_mb"),
-    )
+    asked = {name: values[name] for name in _PULSARS_SIZES if name in values}
+    borrowed = {row: size for row, size in _from_pulsars_keys(values).items() if row not in asked}
+    try:
+        budget = _budget(values, {**asked, **borrowed})
+    except ConfigurationError:
+        if not borrowed:
+            raise
+        # Pulsar's keys were chosen for a Java heap; that they do not fit here is no reason not to start.
+        budget = _budget(values, asked)
+        names = ", ".join(sorted(KEYS[_PULSARS_SIZES[row]].name for row in borrowed))
+        warnings.append(f"{names}: what the file asks for does not fit memoryLimitMB; the memory is divided without it")
     values["budget"] = budget
     values["request_bytes_max"] = budget.requests_bytes
     values["outbound_mb"] = budget.outbound_bytes // MIB
     values["tail_cache_mb"] = budget.tail_cache_bytes // MIB
+
+
+def _from_pulsars_keys(values: Mapping[str, Any]) -> dict[str, int]:
+    """What Pulsar's keys say of our rows, in the units of our keys."""
+    sizes = {}
+    buffer_mb = values["max_publish_buffer_mb"]
+    if buffer_mb is not None:
+        # The pool holds one request of the largest size, whatever the file says.
+        sizes["request_bytes_max"] = -1 if buffer_mb <= 0 else max(buffer_mb * MIB, 2 * values["frame_bytes_max"])
+    if values["max_reads_in_flight_mb"]:  # 0 switches it off there; here this is always bounded.
+        sizes["outbound_mb"] = values["max_reads_in_flight_mb"]
+    if values["ledger_cache_mb"] is not None:
+        sizes["tail_cache_mb"] = values["ledger_cache_mb"]
+    return sizes
+
+
+def _budget(values: Mapping[str, Any], asked: Mapping[str, int]) -> MemoryBudget:
+    def in_bytes(name: str) -> int | None:
+        return asked[name] * MIB if name in asked else None
+
+    return MemoryBudget.split(
+        values["memory_limit_mb"] * MIB,
+        frame_bytes_max=values["frame_bytes_max"],
+        requests_bytes=asked.get("request_bytes_max"),
+        outbound_bytes=in_bytes("outbound_mb"),
+        tail_cache_bytes=in_bytes("tail_cache_mb"),
+    )

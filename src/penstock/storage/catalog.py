@@ -136,6 +136,10 @@ class Catalog:
         """The durable subscriptions of a topic, as a live view."""
         return self._subscriptions.get(topic, NOTHING).values()
 
+    def subscription(self, topic: str, name: str) -> SubscriptionRecord | None:
+        """The durable subscription of this name."""
+        return self._subscriptions.get(topic, NOTHING).get(name)
+
     def cursor(self, topic: str, subscription: str) -> StoredCursor | None:
         """A subscription's progress as of its last durable save."""
         return self._cursors.get((topic, subscription))

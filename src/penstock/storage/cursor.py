@@ -79,6 +79,8 @@ class Cursor:
         """
         if not entry_ids:
             return 0
+        if isinstance(entry_ids, range) and entry_ids.step == 1:  # However long, it is one stretch.
+            return self._add(entry_ids[0], entry_ids[-1])
         ordered = sorted(entry_ids)  # Linear for what is already in order, which is the usual case.
         first = last = ordered[0]
         if ordered == list(range(first, first + len(ordered))):
@@ -113,13 +115,19 @@ class Cursor:
             self.version += 1
         return False
 
-    def reset(self, to_entry_id: int) -> None:
-        """Seek: `to_entry_id` is the next entry to deliver, and nothing from it on is acknowledged."""
+    def reset(self, to_entry_id: int, words: Sequence[int] = ()) -> None:
+        """Seek: `to_entry_id` is the next entry to deliver, and nothing from it on is acknowledged.
+
+        Args:
+            to_entry_id: the entry.
+            words: when it is a batch that is to be delivered in part, the members wanted, as in `acknowledge_batch`.
+        """
         self.mark_delete = to_entry_id - 1
         self.version += 1
         del self._starts[:], self._ends[:]
         self._head = self._above = 0
-        self._ack_sets = {}
+        wanted = _bits(words)
+        self._ack_sets = {to_entry_id: wanted} if wanted else {}
 
     def forget_after(self, last_entry_id: int) -> None:
         """Drop acknowledgements of entries that do not exist (any more), so that new ones may take their ids."""
@@ -147,6 +155,23 @@ class Cursor:
     def is_acknowledged(self, entry_id: int) -> bool:
         """True if the whole entry is acknowledged."""
         return self.next_unacknowledged(entry_id) != entry_id
+
+    @property
+    def has_ack_sets(self) -> bool:
+        """Whether any batch is partly acknowledged."""
+        return bool(self._ack_sets)
+
+    def partly_acknowledged(self, first: int, last: int) -> dict[int, int]:
+        """The partly acknowledged batches within [first, last], and how many members of each are still wanted."""
+        ack_sets = self._ack_sets
+        if last - first < len(ack_sets):
+            return {entry: ack_sets[entry].bit_count() for entry in range(first, last + 1) if entry in ack_sets}
+        return {entry: wanted.bit_count() for entry, wanted in ack_sets.items() if first <= entry <= last}
+
+    def wanted_of(self, entry_id: int) -> int | None:
+        """How many members of a partly acknowledged batch are still wanted; None for any other entry."""
+        wanted = self._ack_sets.get(entry_id)
+        return None if wanted is None else wanted.bit_count()
 
     def ack_set(self, entry_id: int) -> list[int] | None:
         """The members of a partly acknowledged batch still wanted, as signed 64-bit words; None for any other entry."""

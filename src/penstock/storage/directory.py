@@ -73,6 +73,11 @@ def open_data_directory(path: Path, files: Files, *, brokers: int = 1) -> DataDi
     return directory
 
 
+def is_data_directory(path: Path) -> bool:
+    """Whether a penstock has laid this directory out."""
+    return (path / _FORMAT_NAME).is_file()
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     try:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
+    from penstock.storage.extents import Extent
     from penstock.storage.files import Files
     from penstock.storage.opening import Opened
     from penstock.storage.sealed_index import SealedIndex
@@ -239,6 +240,16 @@ class EntryLog:
             except IndexDamaged as error:
                 self._mend(error, sealed)
         return self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
+
+    def extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
+        """Return how large which entries of a ledger are, from `from_entry` on. Blocks, as `read` does."""
+        for _ in range(_MENDS_MAX):
+            sealed = self._index.sealed
+            try:
+                return self._index.extents(ledger_id, from_entry)
+            except IndexDamaged as error:
+                self._mend(error, sealed)
+        return self._index.extents(ledger_id, from_entry)
 
     def _mend(self, error: IndexDamaged, sealed: SealedIndex | None = None) -> None:
         """Build the index again, unless somebody else did since `sealed` was looked at."""

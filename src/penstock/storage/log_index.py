@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.storage.extents import Extent, behind, ordered
 from penstock.storage.index import SegmentIndex, at_or_after
 from penstock.storage.sealed_index import UNKNOWN_LEDGER
 
@@ -146,6 +147,21 @@ class LogIndex:
         if stretch is None:
             return nearest
         return _nearer(nearest, _plan(stretch.segment_id, stretch.spans, entry_id, bytes_max, entries_max))
+
+    def extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
+        """Return how large which entries are, from `from_entry` or the trim point on. Raises IndexDamaged."""
+        first = max(from_entry, self.first_wanted(ledger_id))
+        growing: list[Span] = []
+        with self._lock:
+            if ledger_id in self._dropped:
+                return []
+            for segment in self._growing.values():
+                spans = segment.ledgers.get(ledger_id)
+                if spans:
+                    growing += spans[at_or_after(spans, first) :]
+        found = self.sealed.extents(ledger_id, first)
+        found += (Extent(span.first_entry, span.end_entry, span.entry_bytes) for span in growing)
+        return [behind(extent, first) for extent in ordered(found)]
 
     def remove_segment(self, segment_id: int) -> None:
         """Forget a sealed segment: all that lived in it is trimmed, or found elsewhere by now. Raises apsw.Error."""

@@ -55,15 +55,18 @@ class Reader:
         tries = 0
         while not wanted.full:
             removals = self._index.removals
+            # Asked before the plan is made: what becomes durable in between is not missing, but read next time.
+            end = self._index.last_entry(ledger_id) + 1
             plan = self._index.plan(
                 ledger_id, wanted.entry_id, bytes_max=wanted.bytes_left, entries_max=wanted.entries_left
             )
-            if self._is_gap(plan, wanted):
+            found = plan.spans[0].first_entry if plan else end
+            if self._is_gap(found, wanted):
                 if self._index.removals != removals:
                     continue  # A segment was emptied and removed between the looks at the index's two halves.
                 if not self._damage.explains_gaps:
                     raise IndexDamaged(f"ledger {ledger_id} has no entry {wanted.entry_id}")
-            if not self._step_over_gap(plan, wanted) or plan is None:
+            if not self._step_over_gap(found, wanted) or plan is None:
                 break
             with self._store.borrow(plan.segment_id) as file:
                 if file is not None:
@@ -78,13 +81,11 @@ class Reader:
             self._index.sealed.forget(ledger_id)
         return wanted.result
 
-    def _is_gap(self, plan: Plan | None, wanted: Wanted) -> bool:
-        found = plan.spans[0].first_entry if plan else self._index.last_entry(wanted.ledger_id) + 1
+    def _is_gap(self, found: int, wanted: Wanted) -> bool:
         return found > max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id))
 
-    def _step_over_gap(self, plan: Plan | None, wanted: Wanted) -> bool:
-        """Name entries that should be there and are nowhere; False when there are more than one result may list."""
-        found = plan.spans[0].first_entry if plan else self._index.last_entry(wanted.ledger_id) + 1
+    def _step_over_gap(self, found: int, wanted: Wanted) -> bool:
+        """Name entries before `found` that are nowhere; False when there are more than one result may list."""
         stop = min(found, wanted.entry_id + self._limits.damage_listed_max)
         # A trim may have happened since the look at the index: what it took is not missing.
         for entry_id in range(max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id)), stop):

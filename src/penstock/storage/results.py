@@ -53,12 +53,13 @@ class Batch:
 class ReadResult:
     """What a read found, in order, and where to go on."""
 
-    __slots__ = ("batches", "damaged", "next_entry_id")
+    __slots__ = ("batches", "damaged", "members", "next_entry_id")
 
     def __init__(self, next_entry_id: int) -> None:
         self.batches: list[Batch] = []
         self.next_entry_id = next_entry_id
         self.damaged: list[tuple[int, int]] = []  # (ledger id, entry id) of entries stepped over
+        self.members: dict[int, list[int]] | None = None  # of compacted batches: those left, as 64-bit words
 
 
 class _Open:

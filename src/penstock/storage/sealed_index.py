@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import apsw
 from crc32c import crc32c
 
+from penstock.storage.extents import Extent
 from penstock.storage.index import Damage, IndexDamaged, Stretch, at_or_after, pack_spans, unpack_spans
 
 if TYPE_CHECKING:
@@ -192,6 +193,13 @@ class SealedIndex:
         with self._lock:
             self._forget(ledger_id)
 
+    def extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
+        """Return how large which entries of a ledger are, from the stretch that holds `from_entry` on."""
+        with self._lock:
+            return [
+                Extent(first, last + 1, size) for first, last, size in self._ask(_SELECT_SIZES, (ledger_id, from_entry))
+            ]
+
     def of_segment(self, segment_id: int) -> list[Stretch]:
         """Return what still lives in a segment. Raises IndexDamaged."""
         with self._lock:
@@ -327,6 +335,7 @@ _SELECT_SEGMENT: Final = (
     "SELECT segment, ledger, first_entry, last_entry, crc, spans FROM stretches WHERE segment = ?"
     " ORDER BY ledger, first_entry"
 )
+_SELECT_SIZES: Final = "SELECT first_entry, last_entry, bytes FROM stretches WHERE ledger = ? AND last_entry >= ?"
 _SELECT_LEDGERS: Final = "SELECT DISTINCT ledger FROM stretches"
 _SELECT_DAMAGE: Final = (
     "SELECT segment, offset, bytes, ledger, entry, reason FROM damage ORDER BY segment, offset LIMIT ?"

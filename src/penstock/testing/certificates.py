@@ -37,23 +37,37 @@ class Certificate:
     def make(cls, directory: Path) -> Self:
         """Make a key, sign it with itself, and write both into a directory."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+        name = _name("localhost")
         names = x509.SubjectAlternativeName(
             [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
         )
-        signed = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(VALID_FROM)
-            .not_valid_after(VALID_UNTIL)
-            .add_extension(names, critical=False)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(key, hashes.SHA256())
+        draft = _draft(name, name, key).add_extension(names, critical=False)
+        return cls._written(directory, "", draft, key, key, ca=True)
+
+    def signed(self, common_name: str, directory: Path | None = None) -> Self:
+        """A certificate of this name that this one vouches for, as a client shows it."""
+        issuer = x509.load_pem_x509_certificate(self.certificate.read_bytes())
+        issuer_key = serialization.load_pem_private_key(self.key.read_bytes(), None)
+        assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+        key = ec.generate_private_key(ec.SECP256R1())
+        draft = _draft(_name(common_name), issuer.subject, key)
+        return self._written(directory or self.certificate.parent, f"{common_name}-", draft, key, issuer_key, ca=False)
+
+    @classmethod
+    def _written(
+        cls,
+        directory: Path,
+        prefix: str,
+        draft: x509.CertificateBuilder,
+        key: ec.EllipticCurvePrivateKey,
+        issuer_key: ec.EllipticCurvePrivateKey,
+        *,
+        ca: bool,
+    ) -> Self:
+        signed = draft.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True).sign(
+            issuer_key, hashes.SHA256()
         )
-        made = cls(directory / "certificate.pem", directory / "key.pem")
+        made = cls(directory / f"{prefix}certificate.pem", directory / f"{prefix}key.pem")
         made.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         made.key.write_bytes(
             key.private_bytes(
@@ -69,9 +83,29 @@ class Certificate:
         context.load_cert_chain(self.certificate, self.key)
         return context
 
-    def client(self, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
-        """A client that trusts this certificate alone and speaks this version alone."""
+    def client(
+        self, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, *, shows: Certificate | None = None
+    ) -> ssl.SSLContext:
+        """A client that trusts this certificate alone and speaks this version alone; it may show one of its own."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         context.check_hostname = False
         context.minimum_version = context.maximum_version = version
+        if shows is not None:
+            context.load_cert_chain(shows.certificate, shows.key)
         return context
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _draft(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(VALID_FROM)
+        .not_valid_after(VALID_UNTIL)
+    )

@@ -18,10 +18,13 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import AckRun, Command, Flow, UnknownCommand
 from penstock.wire.pulsar_pb2 import (
+    AuthData,
+    AuthMethod,
     BaseCommand,
     CommandAck,
     CommandAckResponse,
     CommandActiveConsumerChange,
+    CommandAuthChallenge,
     CommandAuthResponse,
     CommandCloseConsumer,
     CommandCloseProducer,
@@ -34,9 +37,11 @@ from penstock.wire.pulsar_pb2 import (
     CommandGetLastMessageId,
     CommandGetLastMessageIdResponse,
     CommandGetOrCreateSchema,
+    CommandGetOrCreateSchemaResponse,
     CommandGetSchema,
     CommandGetSchemaResponse,
     CommandGetTopicsOfNamespace,
+    CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandMessage,
@@ -57,14 +62,20 @@ from penstock.wire.pulsar_pb2 import (
     CommandUnsubscribe,
     CommandWatchTopicList,
     CommandWatchTopicListClose,
+    CommandWatchTopicListSuccess,
+    CommandWatchTopicUpdate,
     FeatureFlags,
+    KeySharedMode,
+    KeyValue,
     MessageIdData,
     MessageMetadata,
     ProducerAccessMode,
+    Schema,
+    SingleMessageMetadata,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from google.protobuf.message import Message
 
@@ -72,6 +83,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROTOCOL_ACTIVE_CONSUMER_CHANGE",
     "SHARED_PRODUCER",
+    "AuthMethod",
     "BaseCommand",
     "CommandAck",
     "CommandAuthResponse",
@@ -96,8 +108,10 @@ __all__ = [
     "CommandUnsubscribe",
     "CommandWatchTopicList",
     "CommandWatchTopicListClose",
+    "KeySharedMode",
     "MessageIdData",
     "MessageMetadata",
+    "SingleMessageMetadata",
     "ack_response",
     "active_consumer_change",
     "checked_send",
@@ -107,10 +121,14 @@ __all__ = [
     "consumer_stats",
     "consumer_stats_failed",
     "decode_command",
+    "duplicate_receipt",
     "encode",
     "error",
     "event_of",
+    "get_or_create_schema_failed",
+    "get_or_create_schema_response",
     "get_schema_failed",
+    "get_schema_response",
     "is_rare",
     "last_message_id",
     "lookup_connect",
@@ -123,6 +141,9 @@ __all__ = [
     "reached_end_of_topic",
     "send_error",
     "success",
+    "topics_of_namespace",
+    "watch_topic_list_success",
+    "watch_topic_update",
 ]
 
 # Clients older than this do not know ACTIVE_CONSUMER_CHANGE.
@@ -255,15 +276,31 @@ def encode(kind: int, body: Message) -> bytes:
     return struct.pack(">II", 4 + len(data), len(data)) + data
 
 
-def connected(server_version: str, protocol_version: int, message_bytes_max: int) -> bytes:
-    """CONNECTED: the client may speak, and may ask for a topic's partitions without creating it."""
+def connected(
+    server_version: str, protocol_version: int, message_bytes_max: int, *, topic_watchers: bool = False
+) -> bytes:
+    """CONNECTED: the client may speak; it may ask for partitions without making the topic, and perhaps watch lists."""
     body = CommandConnected(
         server_version=server_version,
         protocol_version=protocol_version,
         max_message_size=message_bytes_max,
-        feature_flags=FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+        feature_flags=FeatureFlags(
+            supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_topic_watchers=topic_watchers,
+            supports_topic_watcher_reconcile=topic_watchers,
+        ),
     )
     return encode(BaseCommand.CONNECTED, body)
+
+
+def auth_challenge(server_version: str, protocol_version: int, method: str, data: bytes) -> bytes:
+    """AUTH_CHALLENGE: the client has to show (again) who it is."""
+    body = CommandAuthChallenge(
+        server_version=server_version,
+        protocol_version=protocol_version,
+        challenge=AuthData(auth_method_name=method, auth_data=data),
+    )
+    return encode(BaseCommand.AUTH_CHALLENGE, body)
 
 
 def ping() -> bytes:
@@ -329,12 +366,35 @@ def lookup_failed(request_id: int, code: int, message: str) -> bytes:
     return encode(BaseCommand.LOOKUP_RESPONSE, body)
 
 
-def producer_success(request_id: int, producer_name: str, *, last_sequence_id: int = -1) -> bytes:
-    """The producer exists, under this name; -1 says that nothing is known of what it sent before."""
+def producer_success(
+    request_id: int,
+    producer_name: str,
+    *,
+    last_sequence_id: int = -1,
+    schema_version: bytes = b"",
+    topic_epoch: int | None = None,
+    ready: bool = True,
+) -> bytes:
+    """The producer exists, under this name; -1 says that nothing is known of what it sent before.
+
+    Not `ready`: it waits for its turn to write alone, and hears again when that has come.
+    """
     body = CommandProducerSuccess(
-        request_id=request_id, producer_name=producer_name, last_sequence_id=last_sequence_id, schema_version=b""
+        request_id=request_id,
+        producer_name=producer_name,
+        last_sequence_id=last_sequence_id,
+        schema_version=schema_version,
+        topic_epoch=topic_epoch,
+        producer_ready=ready,
     )
     return encode(BaseCommand.PRODUCER_SUCCESS, body)
+
+
+def duplicate_receipt(producer_id: int, sequence_id: int, highest: int | None) -> bytes:
+    """SEND_RECEIPT of an entry that was stored before: its message id, which nobody remembers, is (-1, -1)."""
+    body = CommandSendReceipt(producer_id=producer_id, sequence_id=sequence_id, highest_sequence_id=highest)
+    body.message_id.ledgerId = body.message_id.entryId = _UINT64_MASK
+    return encode(BaseCommand.SEND_RECEIPT, body)
 
 
 def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
@@ -409,6 +469,32 @@ def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
     return encode(BaseCommand.CONSUMER_STATS_RESPONSE, body)
 
 
+def topics_of_namespace(
+    request_id: int, topics: Iterable[str], *, filtered: bool, topics_hash: str, changed: bool
+) -> bytes:
+    """The topics of a namespace; none when the hash is the one that the client knows (`changed` is False)."""
+    body = CommandGetTopicsOfNamespaceResponse(
+        request_id=request_id, topics=topics, filtered=filtered, topics_hash=topics_hash, changed=changed
+    )
+    return encode(BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, body)
+
+
+def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
+    """The watcher watches; these are the topics it has now, none when the client's hash is theirs."""
+    body = CommandWatchTopicListSuccess(
+        request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+    )
+    return encode(BaseCommand.WATCH_TOPIC_LIST_SUCCESS, body)
+
+
+def watch_topic_update(watcher_id: int, new: Iterable[str], deleted: Iterable[str], topics_hash: str) -> bytes:
+    """Topics that have come and gone since the last word to this watcher, and the hash of what there is now."""
+    body = CommandWatchTopicUpdate(
+        watcher_id=watcher_id, new_topics=new, deleted_topics=deleted, topics_hash=topics_hash
+    )
+    return encode(BaseCommand.WATCH_TOPIC_UPDATE, body)
+
+
 def get_schema_failed(request_id: int, code: int, message: str) -> bytes:
     """Why there is no schema to give."""
     body = CommandGetSchemaResponse(
@@ -417,6 +503,36 @@ def get_schema_failed(request_id: int, code: int, message: str) -> bytes:
         error_message=message,
     )
     return encode(BaseCommand.GET_SCHEMA_RESPONSE, body)
+
+
+def get_schema_response(
+    request_id: int, *, name: str, kind: int, data: bytes, properties: Mapping[str, str], version: bytes
+) -> bytes:
+    """A topic's schema, and which version of it this is; `kind` is the number of its type."""
+    schema = Schema(
+        name=name,
+        schema_data=data,
+        type=kind,  # type: ignore[arg-type]
+        properties=[KeyValue(key=key, value=value) for key, value in properties.items()],
+    )
+    body = CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=version)
+    return encode(BaseCommand.GET_SCHEMA_RESPONSE, body)
+
+
+def get_or_create_schema_response(request_id: int, version: bytes) -> bytes:
+    """The version that the schema is, or has become."""
+    body = CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version)
+    return encode(BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, body)
+
+
+def get_or_create_schema_failed(request_id: int, code: int, message: str) -> bytes:
+    """Why the schema cannot be used."""
+    body = CommandGetOrCreateSchemaResponse(
+        request_id=request_id,
+        error_code=code,  # type: ignore[arg-type]
+        error_message=message,
+    )
+    return encode(BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, body)
 
 
 def _message_id(ledger_id: int, entry_id: int, *, partition: int, batch_index: int) -> MessageIdData:

@@ -2,13 +2,16 @@
 """What a stored entry says about itself: its MessageMetadata, decoded only when somebody asks.
 
 Why on request: a broker passes entries on as they came. Only a few questions need a look inside: how many messages the
-last batch holds, when an entry was published (seek by time), when it wants to be delivered.
-Where: the broker, on single entries read back from the log.
+last batch holds, when an entry was published (seek by time), when it wants to be delivered, which key it has. The last
+two are asked of every entry of some subscriptions, and answered without protobuf.
+Where: the broker, on single entries read back from the log, and dispatch where delays or keys matter.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import struct
+from base64 import b64decode
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -17,9 +20,21 @@ from penstock.wire.codec import MessageMetadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.core.checksum import Buffer
 
-_METADATA_AT = SEAL_BYTES + 4
+_METADATA_AT: Final = SEAL_BYTES + 4
+
+# Wire types of protobuf, and the bytes of the two fixed ones.
+_VARINT: Final = 0
+_BYTES: Final = 2
+_ASKED: Final = frozenset((0x10, 0x88, 0x98))  # fields 2, 17 and 19
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+# Most metadata is shorter than this: it is copied out of the entry in one step together with its size.
+_HEAD_BYTES: Final = 124
+# By so much the metadata of entries of one run may be larger than that of the first.
+_SPREAD_BYTES: Final = 16
 
 
 def decode(entry: Buffer) -> MessageMetadata:
@@ -58,3 +73,150 @@ def batch_size(entry: Buffer) -> int | None:
     """
     metadata = decode(entry)
     return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None
+
+
+# -- without protobuf ------------------------------------------------------------------------------------------------
+
+# Entries up to this size on average are searched in one go, payloads and all; of larger ones only the metadata is.
+_SEARCH_WHOLE_BYTES_MAX: Final = 400
+_DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
+
+_read_u32: Final = struct.Struct(">I").unpack_from
+
+
+class Routing(NamedTuple):
+    """What decides where and when an entry goes."""
+
+    key: bytes  # the sticky key of Key_Shared subscriptions
+    deliver_at_ms: int  # 0 for at once
+
+
+def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """Rows whose metadata holds the two bytes that begin `deliver_at_time`; nearly always that is what they are.
+
+    Args:
+        data: holds the entries, sealed.
+        offsets: where in `data` each begins; ascending.
+        lengths: of each, in bytes.
+    """
+    if not offsets:
+        return []
+    if not isinstance(data, bytes):  # One large frame that came alone, or a test.
+        data, offsets = bytes(data[offsets[0] : offsets[-1] + lengths[-1]]), [o - offsets[0] for o in offsets]
+    first, stop = offsets[0], offsets[-1] + lengths[-1]
+    if stop - first <= _SEARCH_WHOLE_BYTES_MAX * len(offsets) and data.find(_DELIVER_AT_TAG, first, stop) < 0:
+        return []
+    # The size and the metadata of every entry side by side: entries of one run mostly have metadata of about one size.
+    # Budget: 0.15 µs per entry on one core, or 0.05 when entries are small.
+    width = 4 + min(data[first + SEAL_BYTES + 3] + _SPREAD_BYTES, _HEAD_BYTES)
+    head_stop = SEAL_BYTES + width
+    heads = b"".join([data[offset + SEAL_BYTES : offset + head_stop] for offset in offsets])
+    sizes = heads[3::width]
+    high = [heads[place::width] for place in range(3)]
+    if len(heads) != width * len(offsets) or b"".join(high).strip(b"\0") or max(sizes) > width - 4:
+        return _search_each(data, offsets)
+    if _DELIVER_AT_TAG[:1] not in heads:  # A search for one byte costs a tenth of one for two.
+        return []
+    rows, at = [], heads.find(_DELIVER_AT_TAG)
+    while at >= 0:
+        row, place = divmod(at, width)
+        if 4 <= place < 4 + sizes[row]:
+            rows.append(row)
+        # What looks alike at the end of a size is searched on behind it, the rest of a payload is not.
+        at = heads.find(_DELIVER_AT_TAG, at + 1 if place < 4 else (row + 1) * width)
+    return rows
+
+
+def _search_each(data: bytes, offsets: Sequence[int]) -> list[int]:
+    """The same for entries that are not alike: some have long metadata, or lie at the very end."""
+    find, at, tag = data.find, _METADATA_AT, _DELIVER_AT_TAG
+    return [
+        row
+        for row, offset in enumerate(offsets)
+        if find(tag, offset + at, offset + at + _read_u32(data, offset + SEAL_BYTES)[0]) >= 0
+    ]
+
+
+def routing(entry: Buffer) -> Routing:
+    """The sticky key and the delivery time of a sealed entry; what cannot be read has no key and no delay.
+
+    The key is the ordering key if there is one, else the partition key, else made of producer and sequence id so that
+    messages without a key spread. Fields may come in any order, and the last of a kind counts, as in protobuf.
+    """
+    start = SEAL_BYTES + 4
+    head = bytes(entry[SEAL_BYTES : start + _HEAD_BYTES])
+    metadata_bytes = int.from_bytes(head[:4], "big")
+    fields = (
+        head[4 : 4 + metadata_bytes] if metadata_bytes <= _HEAD_BYTES else bytes(entry[start : start + metadata_bytes])
+    )
+    try:
+        return _routing(fields)
+    except (LookupError, OverflowError, ValueError):
+        return Routing(b"", 0)
+
+
+def _routing(fields: bytes) -> Routing:
+    producer = ordering = partition = None
+    sequence_id = deliver_at = encoded = 0
+    at, end = 0, len(fields)
+    # Budget: 2.5 µs per entry on one core. A length or a number of one byte, the usual case, is read where it stands.
+    while at < end:
+        tag = fields[at]
+        at += 1
+        if tag > 127:
+            tag = tag & 127 | fields[at] << 7  # MessageMetadata has no tags longer than two bytes.
+            at += 1
+        kind = tag & 7
+        if kind == _BYTES:
+            length = fields[at]
+            if length < 128:
+                at += 1
+            else:
+                length, at = _varint(fields, at)
+            stop = at + length
+            if stop > end:
+                raise IndexError
+            if tag == 0x0A:  # field 1
+                producer = fields[at:stop]
+            elif tag == 0x32:  # field 6
+                partition = fields[at:stop]
+            elif tag == 0x92:  # field 18
+                ordering = fields[at:stop]
+            at = stop
+        elif kind != _VARINT:
+            at += _FIXED_BYTES[kind]
+        elif tag in _ASKED:
+            value, at = _varint(fields, at)
+            if tag == 0x10:
+                sequence_id = value
+            elif tag == 0x88:
+                encoded = value
+            else:
+                deliver_at = value
+        else:
+            while fields[at] > 127:
+                at += 1
+            at += 1
+    if ordering is not None:
+        key = ordering
+    elif partition is not None:
+        key = b64decode(partition) if encoded else partition
+    else:
+        key = b"%s-%d" % (producer or b"", sequence_id)
+    return Routing(key, 0 if deliver_at >> 63 else deliver_at)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A varint of up to ten bytes: a negative number takes them all."""
+    byte = data[at]
+    if byte < 128:
+        return byte, at + 1
+    value = shift = 0
+    while byte > 127:
+        value |= (byte & 127) << shift
+        shift += 7
+        if shift > 63:
+            raise OverflowError
+        at += 1
+        byte = data[at]
+    return value | byte << shift, at + 1

@@ -40,6 +40,7 @@ JOIN_BYTES_MAX: Final = 16 * 1024
 TEMPLATES_MAX: Final = 2048
 
 _METADATA_SIZE_BYTES: Final = 4
+_WORD_MASK: Final = (1 << 64) - 1  # of an ack set; its words are signed, a varint is not
 
 _read_sizes: Final = struct.Struct(">II").unpack_from
 _read_u32: Final = struct.Struct(">I").unpack_from
@@ -297,6 +298,7 @@ def encode_messages(
     lengths: Sequence[int],
     redeliveries: Sequence[int] | None = None,
     consumer_epoch: int | None = None,
+    ack_sets: Sequence[Sequence[int] | None] | None = None,
 ) -> int:
     """Append the MESSAGE frames of stored entries.
 
@@ -311,6 +313,8 @@ def encode_messages(
         lengths: of each, in bytes.
         redeliveries: how often each was delivered before; None when none was.
         consumer_epoch: as the consumer announced it, if it did.
+        ack_sets: for batches of which some messages are acknowledged, which are still wanted, in signed 64-bit words;
+            None for other rows, or when there are no such rows.
 
     Returns:
         The bytes appended.
@@ -318,6 +322,18 @@ def encode_messages(
     count = len(entry_ids)
     if count == 0:
         return 0
+    if ack_sets is not None:
+        return _encode_stretches(
+            out,
+            (consumer_id, ledger_id, partition),
+            entry_ids,
+            data,
+            offsets,
+            lengths,
+            redeliveries,
+            consumer_epoch,
+            ack_sets,
+        )
     if not _share_high(entry_ids):
         return sum(
             encode_messages(
@@ -350,6 +366,65 @@ def encode_messages(
     pieces[3::4] = [view[offset : offset + length] for offset, length in zip(offsets, lengths, strict=True)]
     _append_joined(out, pieces, max(lengths))
     return (4 + frame_bytes) * count + sum(lengths)
+
+
+def _encode_stretches(
+    out: list[Buffer],
+    to: tuple[int, int, int],
+    entry_ids: Sequence[int],
+    data: Buffer,
+    offsets: Sequence[int],
+    lengths: Sequence[int],
+    redeliveries: Sequence[int] | None,
+    consumer_epoch: int | None,
+    ack_sets: Sequence[Sequence[int] | None],
+) -> int:
+    """Append rows with an ack set one by one, and those between them together."""
+    nbytes = first = 0
+    marked = [row for row, ack_set in enumerate(ack_sets) if ack_set is not None]
+    for row in [*marked, len(ack_sets)]:
+        rows = slice(first, row)
+        nbytes += encode_messages(
+            out,
+            *to,
+            entry_ids[rows],
+            data,
+            offsets[rows],
+            lengths[rows],
+            None if redeliveries is None else redeliveries[rows],
+            consumer_epoch,
+        )
+        if row < len(ack_sets):
+            times = None if redeliveries is None else redeliveries[row]
+            head = _message_head(to, entry_ids[row], times, ack_sets[row] or (), consumer_epoch, lengths[row])
+            entry = memoryview(data)[offsets[row] : offsets[row] + lengths[row]]
+            _append_joined(out, [head, entry], lengths[row])
+            nbytes += len(head) + lengths[row]
+        first = row + 1
+    return nbytes
+
+
+def _message_head(
+    to: tuple[int, int, int],
+    entry_id: int,
+    redelivery_count: int | None,
+    ack_set: Sequence[int],
+    consumer_epoch: int | None,
+    entry_bytes: int,
+) -> bytes:
+    """What stands before one entry that goes out with an ack set."""
+    consumer_id, ledger_id, partition = to
+    message_id = b"\x08" + encode_varint(ledger_id) + b"\x10" + encode_varint(entry_id)
+    if partition >= 0:
+        message_id += b"\x18" + encode_varint(partition)
+    body = b"\x08" + encode_varint(consumer_id) + b"\x12" + encode_varint(len(message_id)) + message_id
+    if redelivery_count is not None:
+        body += b"\x18" + encode_varint(redelivery_count)
+    body += b"".join(b"\x20" + encode_varint(word & _WORD_MASK) for word in ack_set)
+    if consumer_epoch is not None:
+        body += b"\x28" + encode_varint(consumer_epoch)
+    command = b"\x08\x09\x4a" + encode_varint(len(body)) + body
+    return _pack_sizes(4 + len(command) + entry_bytes, len(command)) + command
 
 
 def _append_joined(out: list[Buffer], pieces: list[Buffer], largest: int) -> None:

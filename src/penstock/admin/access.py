@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may call a route of the admin port: each route carries one of these checks.
+
+Why a dependency and not a list of paths: the check stands beside what it guards, and a route without one is found by
+`unguarded`, which a test runs over the whole application.
+Where: groups of routes write `dependencies=[needs.tenant_admin]`. Credentials are looked at here, on the admin thread;
+what their role may do is asked on the broker's loop, about the {tenant}, {namespace}, {topic} and {subscription} of the
+path.
+
+What counts, first to last: the provider that the header X-Pulsar-Auth-Method-Name names; `Authorization: Bearer` or
+`Basic`; the certificate of the TLS handshake; `anonymousUserRole`. Credentials that are wrong are refused, never
+passed over. A proxy names its client's role in X-Original-Principal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Depends, FastAPI, Request
+
+from penstock.broker.access import Access, Action, Guard
+from penstock.broker.access.credentials import Credentials
+from penstock.core.errors import AuthenticationFailed
+from penstock.core.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from fastapi.params import Depends as Dependency
+
+    from penstock.admin.gateway import Gateway
+    from penstock.broker.access.authorization import Resource
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+# Where the server leaves the certificate that a client showed, in the state of a request.
+CERTIFICATE: Final = "client_certificate"
+_METHOD_HEADER: Final = "x-pulsar-auth-method-name"
+_ORIGINAL_HEADER: Final = "x-original-principal"
+_SCHEMES: Final = {"bearer": "token", "basic": "basic"}
+
+
+class Check:
+    """One kind of check. FastAPI calls it with the request; it raises AuthenticationFailed or AuthorizationFailed."""
+
+    def __init__(self, gateway: Gateway, action: Action | None, *, known: bool = True) -> None:
+        self._gateway = gateway
+        self._action = action
+        self._known = known
+
+    async def __call__(self, request: Request) -> None:
+        """Let the request pass, or raise."""
+        if not self._known:
+            return
+        guard = await self._gateway.ask(_access_of)
+        if not isinstance(guard, Guard):
+            return
+        role = await self._role(guard, request)
+        original_role = request.headers.get(_ORIGINAL_HEADER) or None
+        action, path = self._action, request.path_params
+
+        async def allowed(_broker: Broker) -> None:
+            guard.check_pair(role, original_role)
+            if action is not None:
+                resource = _resource(action, path)
+                guard.require(role, original_role, action, resource, subscription=path.get("subscription"))
+
+        await self._gateway.ask(allowed)
+
+    async def _role(self, guard: Guard, request: Request) -> str:
+        try:
+            credentials = _credentials(request)
+            if guard.is_slow(credentials.method):
+                identity = await asyncio.to_thread(guard.identify, credentials)
+            else:
+                identity = guard.identify(credentials)
+        except AuthenticationFailed as error:
+            client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
+            log.warning("request of %s is refused: %s", client, error)
+            raise AuthenticationFailed("Authentication required") from error
+        return identity.role
+
+
+class Needs:
+    """The checks, one attribute for each kind of caller."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        def check(action: Action | None, *, known: bool = True) -> Dependency:
+            dependency: Dependency = Depends(Check(gateway, action, known=known))
+            return dependency
+
+        self.superuser = check(Action.SUPERUSER)
+        self.tenant_admin = check(Action.TENANT_ADMIN)
+        self.namespace_admin = check(Action.NAMESPACE_ADMIN)
+        self.topic_lookup = check(Action.LOOKUP)
+        self.produce = check(Action.PRODUCE)
+        self.consume = check(Action.CONSUME)
+        # Whoever has shown who it is.
+        self.anybody = check(None)
+        # Not even that: probes and scrapers carry no token.
+        self.nobody = check(None, known=False)
+
+
+def unguarded(app: FastAPI) -> list[str]:
+    """Name the routes of an application that carry no check."""
+    return [str(getattr(route, "path", route)) for route in _routes(app.routes) if not _guarded(route)]
+
+
+async def _access_of(broker: Broker) -> Access:
+    return broker.access
+
+
+def _credentials(request: Request) -> Credentials:
+    """What the request shows. Raises AuthenticationFailed for what cannot be read."""
+    certificate = getattr(request.state, CERTIFICATE, None)
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    method = request.headers.get(_METHOD_HEADER) or _SCHEMES.get(scheme.lower())
+    if method is None:
+        if scheme:
+            raise AuthenticationFailed("the Authorization header has a scheme other than Bearer and Basic")
+        method = "tls" if certificate else "none"
+    data = value.strip().encode("latin-1")
+    if method == "basic":
+        try:
+            data = base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            raise AuthenticationFailed("the Authorization header holds no base64") from None
+    return Credentials(method, data, certificate)
+
+
+def _resource(action: Action, path: Mapping[str, str]) -> Resource:
+    """What the path names, as much of it as the action is about. Raises InvalidTopicName."""
+    if action is Action.SUPERUSER:
+        return None
+    if action is Action.TENANT_ADMIN:
+        return path["tenant"]
+    if action is Action.NAMESPACE_ADMIN or "topic" not in path:
+        return NamespaceName(path["tenant"], path["namespace"])
+    domain = path.get("domain", "persistent")
+    return TopicName.parse(f"{domain}://{path['tenant']}/{path['namespace']}/{path['topic']}")
+
+
+def _routes(routes: Iterable[object]) -> Iterator[object]:
+    """Every route, those of included routers too, which newer releases of FastAPI keep apart."""
+    for route in routes:
+        included = getattr(route, "effective_route_contexts", None)
+        if included is None:
+            yield route
+        else:
+            yield from included()
+
+
+def _guarded(route: object) -> bool:
+    dependant = getattr(route, "dependant", None)
+    return dependant is not None and any(isinstance(each.call, Check) for each in dependant.dependencies)

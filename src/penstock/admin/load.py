@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much the broker carries, as Pulsar's load reports and monitoring metrics spell it.
+
+Why pure: a snapshot is read on the broker's loop once; what becomes of it is made on the admin port's thread.
+Where: the routes on broker statistics. Dashboards read /metrics, which has more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.core.errors import NotFound
+from penstock.core.units import MIB, NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.broker.broker_admin import Place
+    from penstock.broker.snapshot import BrokerSnapshot, MemoryUse, TopicSnapshot
+
+    Json = dict[str, Any]
+
+# Pulsar's two allocators: what the network holds, and what the cache of entries does.
+NETWORK: Final = "default"
+CACHE: Final = "ml-cache"
+
+
+class Totals(NamedTuple):
+    """What went through since the start."""
+
+    at_ms: int
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    bytes_out: int
+    cpu_ns: int
+
+    @classmethod
+    def of(cls, snapshot: BrokerSnapshot) -> Totals:
+        """Sum a snapshot up."""
+        subscriptions = [each for topic in snapshot.topics for each in topic.subscriptions]
+        return cls(
+            snapshot.taken_at_ms,
+            sum(topic.messages_in for topic in snapshot.topics),
+            sum(topic.bytes_in for topic in snapshot.topics),
+            sum(each.messages_out for each in subscriptions),
+            sum(each.bytes_out for each in subscriptions),
+            snapshot.process.cpu_ns,
+        )
+
+
+class Reporter:
+    """Makes load reports. Rates are those since the report before; of the first, since the start."""
+
+    def __init__(self) -> None:
+        self._before: Totals | None = None
+
+    def report(self, snapshot: BrokerSnapshot, place: Place) -> Json:
+        """A report as Pulsar's brokers make them for their load balancer."""
+        now = Totals.of(snapshot)
+        before = self._before or Totals(snapshot.started_at_ms, 0, 0, 0, 0, 0)
+        self._before = now
+        # Topics that were deleted take their counters along.
+        gone = {name: max(0, value - getattr(before, name)) for name, value in now._asdict().items()}
+        seconds = max(1, gone["at_ms"]) / 1000
+        cpu_percent = 100 * gone["cpu_ns"] / (seconds * NS_PER_S)
+        subscriptions = [each for topic in snapshot.topics for each in topic.subscriptions]
+        return {
+            "webServiceUrl": place.web_url,
+            "webServiceUrlTls": place.web_url_tls,
+            "pulsarServiceUrl": place.service_url,
+            "pulsarServiceUrlTls": place.service_url_tls,
+            "persistentTopicsEnabled": place.persistent_topics,
+            "nonPersistentTopicsEnabled": place.non_persistent_topics,
+            # One interpreter computes on one core; its other threads wait for the disk.
+            "cpu": {"usage": round(cpu_percent, 1), "limit": 100.0},
+            "memory": _usage(snapshot.process.resident_bytes),
+            "directMemory": _usage(
+                snapshot.outbound.used_bytes + snapshot.tail_cache.used_bytes,
+                snapshot.outbound.budget_bytes + snapshot.tail_cache.budget_bytes,
+            ),
+            "bandwidthIn": {"usage": gone["bytes_in"] * 8 / 1000 / seconds, "limit": -1.0},
+            "bandwidthOut": {"usage": gone["bytes_out"] * 8 / 1000 / seconds, "limit": -1.0},
+            "msgRateIn": gone["messages_in"] / seconds,
+            "msgRateOut": gone["messages_out"] / seconds,
+            "msgThroughputIn": gone["bytes_in"] / seconds,
+            "msgThroughputOut": gone["bytes_out"] / seconds,
+            "lastUpdate": snapshot.taken_at_ms,
+            "startTimestamp": snapshot.started_at_ms,
+            "numTopics": len(snapshot.topics),
+            "numBundles": len(place.bundles),
+            "numProducers": sum(topic.producers for topic in snapshot.topics),
+            "numConsumers": sum(each.consumers for each in subscriptions),
+            "bundles": place.bundles,
+            "lastStats": {},
+            "lastBundleGains": [],
+            "lastBundleLosses": [],
+            "protocols": {},
+            "advertisedListeners": {},
+            "loadReportType": "LocalBrokerData",
+            "maxResourceUsage": round(cpu_percent / 100, 3),
+        }
+
+
+def _usage(used_bytes: int, limit_bytes: int | None = None) -> Json:
+    """In MiB; a limit of -1 is none."""
+    return {"usage": round(used_bytes / MIB, 1), "limit": -1.0 if limit_bytes is None else round(limit_bytes / MIB, 1)}
+
+
+def metrics(snapshot: BrokerSnapshot) -> list[Json]:
+    """Totals of each namespace, in the shape of Pulsar's monitoring metrics."""
+    of_namespaces: dict[str, list[TopicSnapshot]] = {}
+    for topic in snapshot.topics:
+        of_namespaces.setdefault(topic.namespace, []).append(topic)
+    return [_of_namespace(name, topics, snapshot.cluster) for name, topics in sorted(of_namespaces.items())]
+
+
+def _of_namespace(name: str, topics: Iterable[TopicSnapshot], cluster: str) -> Json:
+    topics = list(topics)
+    subscriptions = [each for topic in topics for each in topic.subscriptions]
+    return {
+        "dimensions": {"cluster": cluster, "namespace": name},
+        "metrics": {
+            "brk_no_of_topics": len(topics),
+            "brk_no_of_subscriptions": len(subscriptions),
+            "brk_no_of_producers": sum(topic.producers for topic in topics),
+            "brk_no_of_consumers": sum(each.consumers for each in subscriptions),
+            "brk_msg_backlog": sum(each.backlog for each in subscriptions),
+            "brk_in_messages_total": sum(topic.messages_in for topic in topics),
+            "brk_in_bytes_total": sum(topic.bytes_in for topic in topics),
+            "brk_out_messages_total": sum(each.messages_out for each in subscriptions),
+            "brk_out_bytes_total": sum(each.bytes_out for each in subscriptions),
+        },
+    }
+
+
+def process(snapshot: BrokerSnapshot) -> list[Json]:
+    """What Pulsar tells of its Java machine: of this process."""
+    return [
+        {
+            "dimensions": {"MBean": "penstock:type=Process"},
+            "metrics": {
+                "process_resident_memory_bytes": snapshot.process.resident_bytes,
+                "process_cpu_seconds_total": snapshot.process.cpu_ns / NS_PER_S,
+                "connections_open": snapshot.connections_open,
+                "connections_accepted_total": snapshot.connections_accepted,
+            },
+        }
+    ]
+
+
+def topics(snapshot: BrokerSnapshot) -> Json:
+    """Every topic in use: namespace → bundle → domain → topic. All of a namespace is shown as one bundle."""
+    tree: Json = {}
+    for topic in snapshot.topics:
+        domain = topic.name.partition("://")[0]
+        bundles = tree.setdefault(topic.namespace, {})
+        bundles.setdefault("0x00000000_0xffffffff", {}).setdefault(domain, {})[topic.name] = _topic(topic)
+    return tree
+
+
+def _topic(topic: TopicSnapshot) -> Json:
+    return {
+        "producerCount": topic.producers,
+        "msgInCounter": topic.messages_in,
+        "bytesInCounter": topic.bytes_in,
+        "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
+        "replication": {},
+        "subscriptions": {
+            each.name: {
+                "type": each.type,
+                "consumersCount": each.consumers,
+                "msgBacklog": each.backlog,
+                "unackedMessages": each.unacked,
+                "blockedSubscriptionOnUnackedMsgs": each.blocked,
+                "msgOutCounter": each.messages_out,
+                "bytesOutCounter": each.bytes_out,
+                "isDurable": each.durable,
+            }
+            for each in topic.subscriptions
+        },
+    }
+
+
+def allocator(snapshot: BrokerSnapshot, name: str) -> Json:
+    """What one of Pulsar's allocators has: here the part of the memory budget that is nearest. Raises NotFound."""
+    owners: dict[str, MemoryUse] = {NETWORK: snapshot.outbound, CACHE: snapshot.tail_cache}
+    if name not in owners:
+        raise NotFound(f"there is no allocator {name}; there are {', '.join(owners)}")
+    return {
+        "numDirectArenas": 0,
+        "numHeapArenas": 0,
+        "numThreadLocalCaches": 0,
+        "normalCacheSize": 0,
+        "smallCacheSize": 0,
+        "usedDirectMemory": owners[name].used_bytes,
+        "usedHeapMemory": 0,
+        "directArenas": [],
+        "heapArenas": [],
+    }

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the admin port takes and gives, as JSON: names and types as Pulsar's admin clients spell them.
+
+Where: routes name these models; `/openapi.json` shows them. Members that nobody here knows are ignored on the way in.
+Policies are in `models_policies`, statistics in `models_stats`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+# Java's numbers: what is beyond them no client can have meant.
+Int: TypeAlias = Annotated[int, Field(ge=-INT_MAX - 1, le=INT_MAX)]
+Long: TypeAlias = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=LONG_MAX)]
+Properties: TypeAlias = dict[str, str]
+AuthAction: TypeAlias = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
+
+
+class Model(BaseModel):
+    """A JSON object of which unknown members are ignored."""
+
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+    def given(self) -> dict[str, object]:
+        """What was said, under its JSON names."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class Reason(BaseModel):
+    """Why a request was not carried out."""
+
+    reason: str
+
+
+class Healthy(BaseModel):
+    """The broker can do its work."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Failing(BaseModel):
+    """The broker cannot do its work, and why."""
+
+    status: Literal["failing"] = "failing"
+    reason: str
+
+
+class ClusterData(Model):
+    """Where a cluster is reached."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    service_url: str | None = Field(None, alias="serviceUrl")
+    service_url_tls: str | None = Field(None, alias="serviceUrlTls")
+    broker_service_url: str | None = Field(None, alias="brokerServiceUrl")
+    broker_service_url_tls: str | None = Field(None, alias="brokerServiceUrlTls")
+    proxy_service_url: str | None = Field(None, alias="proxyServiceUrl")
+    authentication_plugin: str | None = Field(None, alias="authenticationPlugin")
+    authentication_parameters: str | None = Field(None, alias="authenticationParameters")
+    proxy_protocol: Literal["SNI"] | None = Field(None, alias="proxyProtocol")
+    peer_cluster_names: list[str] | None = Field(None, alias="peerClusterNames")
+    listener_name: str | None = Field(None, alias="listenerName")
+
+
+class TenantInfo(Model):
+    """Who administers a tenant, and where its namespaces may live."""
+
+    admin_roles: list[str] | None = Field(None, alias="adminRoles")
+    allowed_clusters: list[str] | None = Field(None, alias="allowedClusters")
+
+
+class Bundles(Model):
+    """How a namespace's topics are divided by the hash of their names. A broker serves all of them."""
+
+    boundaries: list[str] = []
+    num_bundles: Int = Field(alias="numBundles")
+
+
+class MessageId(Model):
+    """Where a message is."""
+
+    ledger_id: Long = Field(-1, alias="ledgerId")
+    entry_id: Long = Field(-1, alias="entryId")
+    partition_index: Int = Field(-1, alias="partitionIndex")
+
+
+class BatchMessageId(MessageId):
+    """The same, and the place inside a batch."""
+
+    batch_index: Int = Field(-1, alias="batchIndex")
+
+
+class ResetPosition(BatchMessageId):
+    """A position to reset or create a subscription at."""
+
+    is_excluded: bool = Field(False, alias="isExcluded")
+    properties: Properties | None = None
+
+
+class PartitionedMetadata(Model):
+    """How many partitions a topic has; 0: it is none."""
+
+    partitions: Int
+    properties: Properties | None = None
+
+
+class PartitionedRequest(Model):
+    """A partitioned topic to create."""
+
+    partitions: Int
+    properties: Properties | None = None
+
+
+class CompactionStatus(Model):
+    """What became of the last compaction of a topic."""
+
+    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
+    last_error: str = Field("", alias="lastError")
+
+
+class LookupData(Model):
+    """Where a topic is served."""
+
+    broker_url: str | None = Field(None, alias="brokerUrl")
+    broker_url_tls: str | None = Field(None, alias="brokerUrlTls")
+    http_url: str | None = Field(None, alias="httpUrl")
+    http_url_tls: str | None = Field(None, alias="httpUrlTls")
+    native_url: str | None = Field(None, alias="nativeUrl")

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One entry as an answer of the admin port: the payload, and what it says about itself in headers.
+
+Why headers: that is where Pulsar's admin clients look. They take the payload decompressed, and cut a batch into its
+messages themselves when `X-Pulsar-num-batch-message` says that it is one.
+Where: routes of `messages`; on the admin thread, where decompressing keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from fastapi.responses import Response
+
+from penstock.core.checksum import SEAL_BYTES
+from penstock.core.errors import PreconditionFailed
+from penstock.wire import metadata
+from penstock.wire.compression import NONE, decompress
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.broker.topic_admin import RawMessage
+    from penstock.wire.codec import MessageMetadata
+
+_LENGTH_BYTES: Final = 4
+
+
+def iso_time(wall_ms: int) -> str:
+    """A time as Pulsar's admin clients read it: 2026-11-21T10:00:00.123Z; '' when no calendar has it."""
+    try:
+        moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"
+
+
+def message_response(message: RawMessage) -> Response:
+    """The entry as an HTTP answer.
+
+    Raises:
+        PreconditionFailed: the entry does not read as a message.
+        UnsupportedVersion: its compression cannot be read here.
+    """
+    try:
+        described = metadata.decode(message.entry)
+        payload = _payload(message.entry, described)
+    except ProtocolError as error:
+        raise PreconditionFailed(f"entry {message.ledger_id}:{message.entry_id} does not read: {error}") from error
+    headers = {"X-Pulsar-Message-ID": f"{message.ledger_id}:{message.entry_id}"}
+    headers |= _headers(described)
+    if described.HasField("num_messages_in_batch"):
+        headers["X-Pulsar-batch-size"] = str(len(message.entry) - described.ByteSize())
+    return Response(payload, media_type="application/octet-stream", headers=headers)
+
+
+def _payload(entry: bytes, described: MessageMetadata) -> bytes:
+    start = SEAL_BYTES + _LENGTH_BYTES
+    payload = entry[start + int.from_bytes(entry[SEAL_BYTES:start], "big") :]
+    if described.encryption_keys or described.compression == NONE:
+        return payload  # What is encrypted was compressed before, and only its readers can undo either.
+    return decompress(described.compression, payload, described.uncompressed_size)
+
+
+def _headers(described: MessageMetadata) -> dict[str, str]:
+    headers = {
+        name: text
+        for field, (name, write) in _FIELDS.items()
+        if described.HasField(field)
+        for text in [_header_text(write(getattr(described, field)))]
+        if text
+    }
+    headers["X-Pulsar-PROPERTY"] = json.dumps({pair.key: pair.value for pair in described.properties})
+    headers["X-Pulsar-Is-Encrypted"] = _flag(described.encryption_keys)
+    if described.encryption_keys:
+        keys = {pair.key: _base64(pair.value) for pair in described.encryption_keys}
+        headers["X-Pulsar-Base64-encryption-keys"] = json.dumps(keys)
+    if described.replicate_to:
+        headers["X-Pulsar-replicated-to"] = json.dumps(list(described.replicate_to))
+    return headers
+
+
+def _header_text(text: str) -> str:
+    """Headers are Latin-1 without control characters; what is not is escaped as in a URL."""
+    return text if text.isascii() and text.isprintable() else quote(text, safe=" /:+=,-_.")
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
+def _flag(value: object) -> str:
+    return "true" if value else "false"
+
+
+def _compression(value: int) -> str:
+    return ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")[value] if 0 <= value <= 4 else str(value)
+
+
+# MessageMetadata's fields: the header of each, and how its value is written.
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "producer_name": ("X-Pulsar-producer-name", str),
+    "sequence_id": ("X-Pulsar-sequence-id", str),
+    "publish_time": ("X-Pulsar-publish-time", iso_time),
+    "event_time": ("X-Pulsar-event-time", iso_time),
+    "deliver_at_time": ("X-Pulsar-deliver-at-time", iso_time),
+    "num_messages_in_batch": ("X-Pulsar-num-batch-message", str),
+    "null_value": ("X-Pulsar-null-value", _flag),
+    "replicated_from": ("X-Pulsar-replicated-from", str),
+    "partition_key": ("X-Pulsar-partition-key", str),
+    "partition_key_b64_encoded": ("X-Pulsar-partition-key-b64-encoded", _flag),
+    "null_partition_key": ("X-Pulsar-null-partition-key", _flag),
+    "compression": ("X-Pulsar-compression", _compression),
+    "uncompressed_size": ("X-Pulsar-uncompressed-size", str),
+    "encryption_algo": ("X-Pulsar-encryption-algo", str),
+    "encryption_param": ("X-Pulsar-Base64-encryption-param", _base64),
+    "marker_type": ("X-Pulsar-marker-type", str),
+    "txnid_least_bits": ("X-Pulsar-txnid-least-bits", str),
+    "txnid_most_bits": ("X-Pulsar-txnid-most-bits", str),
+    "highest_sequence_id": ("X-Pulsar-highest-sequence-id", str),
+    "uuid": ("X-Pulsar-uuid", str),
+    "num_chunks_from_msg": ("X-Pulsar-num-chunks-from-msg", str),
+    "total_chunk_msg_size": ("X-Pulsar-total-chunk-msg-size", str),
+    "chunk_id": ("X-Pulsar-chunk-id", str),
+    "schema_version": ("X-Pulsar-Base64-schema-version-b64encoded", _base64),
+    "ordering_key": ("X-Pulsar-Base64-ordering-key", _base64),
+}

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of routes: each module has `router(gateway, needs)`, which `api.build` includes.
+
+The order counts: of two routes that fit a path, the first is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.admin.routes import (
+    brokers,
+    clusters,
+    lookup,
+    messages,
+    namespaces,
+    policies,
+    schemas,
+    stats,
+    subscriptions,
+    tenants,
+    topics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi import APIRouter
+
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+GROUPS: Final[tuple[Callable[[Gateway, Needs], APIRouter], ...]] = (
+    clusters.router,
+    tenants.router,
+    namespaces.router,
+    policies.router,
+    topics.router,
+    subscriptions.router,
+    messages.router,
+    stats.router,
+    schemas.router,
+    lookup.router,
+    brokers.router,
+)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a topic is served, for clients that look it up over HTTP: always here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse
+
+from penstock.admin.gateway import Ask
+from penstock.admin.models import LookupData
+from penstock.admin.routing import Topic  # noqa: TC001 -- FastAPI reads annotations
+from penstock.broker import lookup
+
+if TYPE_CHECKING:
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+TOPIC: Final = "/lookup/v2/topic/{domain:domain}/{tenant}/{namespace}/{topic:local}"
+
+
+def router(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes under /lookup/v2."""
+    router = APIRouter(tags=["lookup"], dependencies=[needs.topic_lookup])
+    ask = Ask(gateway)
+
+    @router.get(TOPIC, response_model_exclude_none=True)
+    async def lookup_topic(
+        name: Topic,
+        listener: Annotated[str | None, Query(alias="listenerName", description="Of advertisedListeners")] = None,
+    ) -> LookupData:
+        """Say where clients of a topic connect."""
+        return LookupData.model_validate(await ask(lookup.of_topic, name, listener))
+
+    @router.get(f"{TOPIC}/bundle", response_class=PlainTextResponse)
+    async def bundle(name: Topic) -> str:
+        """Name the bundle that a topic is in, as the bounds of its hash."""
+        return await ask(lookup.bundle_of_topic, name)
+
+    return router

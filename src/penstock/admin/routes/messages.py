@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single messages: found, and shown with everything they say about themselves in headers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+
+from penstock.admin.gateway import Ask
+from penstock.admin.models import INT_MAX, LONG_MAX, BatchMessageId, MessageId
+from penstock.admin.peek import message_response
+from penstock.admin.routing import TOPIC, Topic, Wall
+from penstock.broker import topic_admin
+from penstock.core.position import Position
+
+if TYPE_CHECKING:
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+Nth = Annotated[int, Path(ge=1, le=INT_MAX)]
+Number = Annotated[int, Path(ge=0, le=LONG_MAX)]
+
+MESSAGE: Final[dict[str, Any]] = {
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "The payload, decompressed; what the message says about itself is in X-Pulsar-… headers",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        },
+        501: {"description": "The payload is compressed in a way that is not installed here"},
+    },
+}
+
+
+def router(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes that lead to single messages of a topic."""
+    router = APIRouter(tags=["messages"])
+    ask = Ask(gateway)
+    _add_messages(router, ask, needs)
+    _add_ids(router, ask, needs)
+    return router
+
+
+def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"dependencies": [needs.consume], **MESSAGE}
+
+    @router.get(f"{TOPIC}/subscription/{{subscription:twice}}/position/{{nth}}", **common)
+    async def peek(name: Topic, subscription: str, nth: Nth) -> Response:
+        """Show the nth entry, from 1 on, that a subscription has not acknowledged."""
+        return message_response(await ask(topic_admin.peek_message, name, subscription, nth))
+
+    @router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", **common)
+    async def entry(name: Topic, ledger: Number, entry: Number) -> Response:
+        """Show the entry at a position."""
+        return message_response(await ask(topic_admin.get_message, name, Position(ledger, entry)))
+
+    @router.get(f"{TOPIC}/examinemessage", **common)
+    async def examine(
+        name: Topic,
+        initial: Annotated[Literal["earliest", "latest"], Query(alias="initialPosition")] = "latest",
+        nth: Annotated[int, Query(alias="messagePosition", ge=1, le=LONG_MAX)] = 1,
+    ) -> Response:
+        """Show the nth entry from the beginning or from the end."""
+        return message_response(await ask(topic_admin.examine_message, name, initial, nth))
+
+
+def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    @router.get(f"{TOPIC}/messageid/{{wall_ms}}", dependencies=[needs.topic_lookup])
+    async def message_id_by_time(name: Topic, wall_ms: Wall) -> MessageId:
+        """Find the first message published at this time (ms since 1970) or later."""
+        return _message_id(name, await ask(topic_admin.message_id_by_time, name, wall_ms))
+
+    @router.get(f"{TOPIC}/lastMessageId", dependencies=[needs.topic_lookup])
+    async def last_message_id(name: Topic) -> BatchMessageId:
+        """Find the last message; -1 when there is none."""
+        position, batch_index = await ask(topic_admin.last_message_id, name)
+        return BatchMessageId(
+            ledgerId=position.ledger_id,
+            entryId=position.entry_id,
+            partitionIndex=name.partition,
+            batchIndex=batch_index,
+        )
+
+    @router.get(f"{TOPIC}/getMessageIdByIndex", dependencies=[needs.topic_lookup])
+    async def message_id_by_index(name: Topic, index: Annotated[int, Query(ge=0, le=LONG_MAX)]) -> MessageId:
+        """Find the entry with this index among all entries of a topic."""
+        return _message_id(name, await ask(topic_admin.message_id_by_index, name, index))
+
+
+def _message_id(name: Topic, position: Position) -> MessageId:
+    return MessageId(ledgerId=position.ledger_id, entryId=position.entry_id, partitionIndex=name.partition)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces: made, listed, deleted, and what is done to all topics of one. Their policies are in `policies`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Query
+from fastapi.responses import JSONResponse
+
+from penstock.admin.gateway import Ask
+from penstock.admin.models import AuthAction, Bundles, Reason
+from penstock.admin.models_policies import Policies
+from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
+from penstock.broker import namespaces, permissions, topic_admin
+
+if TYPE_CHECKING:
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+ListMode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
+IncludeSystem = Annotated[
+    bool, Query(alias="includeSystemTopic", description="Also topics that Pulsar keeps for itself")
+]
+
+
+def router(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes under /admin/v2/namespaces."""
+    router = APIRouter(tags=["namespaces"])
+    ask = Ask(gateway)
+    _add_life(router, ask, needs)
+    _add_listing(router, ask, needs)
+    _add_bundles(router, ask, needs)
+    _add_permissions(router, ask, needs)
+    _add_backlog(router, ask, needs)
+    return router
+
+
+def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    @router.get("/admin/v2/namespaces/{tenant}", dependencies=[needs.tenant_admin])
+    async def list_namespaces(tenant: str) -> list[str]:
+        """Name the namespaces of a tenant."""
+        return await ask(namespaces.list_namespaces, tenant)
+
+    @router.get(NAMESPACE, dependencies=[needs.namespace_admin], response_model=Policies, response_class=JSONResponse)
+    async def get_policies(name: Namespace) -> JSONResponse:
+        """Read all policies of a namespace."""
+        policies = await ask(namespaces.get_namespace, name)
+        return JSONResponse({key: value for key, value in policies.items() if value is not None})
+
+    @router.put(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)
+    async def create_namespace(name: Namespace, policies: Annotated[Policies | None, Body()] = None) -> None:
+        """Create a namespace, with policies or without."""
+        await ask(namespaces.create_namespace, name, policies.given() if policies is not None else None)
+
+    @router.delete(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)
+    async def delete_namespace(name: Namespace, *, force: Force = False) -> None:
+        """Delete a namespace without topics; with `force`, one with."""
+        await ask(namespaces.delete_namespace, name, force=force)
+
+
+def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    @router.get(
+        f"{NAMESPACE}/topics",
+        dependencies=[needs.topic_lookup],
+        responses={429: {"model": Reason, "description": "Too many listings at once"}},
+    )
+    async def list_topics(
+        name: Namespace, mode: ListMode = "PERSISTENT", *, system: IncludeSystem = False
+    ) -> list[str]:
+        """Name the topics of a namespace, partitions one by one."""
+        persistent: list[str] = []
+        others: list[str] = []
+        if mode != "NON_PERSISTENT":
+            persistent = await ask(topic_admin.list_topics, name, persistent=True, system=system)
+        if mode != "PERSISTENT":
+            others = await ask(topic_admin.list_topics, name, persistent=False, system=system)
+        return [*persistent, *others]
+
+
+def _add_bundles(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"dependencies": [needs.namespace_admin], **NO_CONTENT}
+
+    @router.get(f"{NAMESPACE}/bundles", dependencies=[needs.namespace_admin])
+    async def bundles(name: Namespace) -> Bundles:
+        """Say into which bundles a namespace is divided."""
+        return Bundles.model_validate((await ask(namespaces.get_namespace, name))["bundles"])
+
+    @router.put(f"{NAMESPACE}/unload", **common)
+    async def unload(name: Namespace) -> None:
+        """Close all topics of a namespace; clients connect anew."""
+        await ask(namespaces.unload_namespace, name)
+
+    @router.put(f"{NAMESPACE}/{{bundle}}/unload", **common)
+    async def unload_bundle(name: Namespace, bundle: str) -> None:
+        """Close the topics of one bundle; clients connect anew."""
+        await ask(namespaces.unload_namespace, name, bundle)
+
+    @router.put(f"{NAMESPACE}/{{bundle}}/split", **common)
+    async def split_bundle(name: Namespace, bundle: str) -> None:
+        """Divide a bundle in two."""
+        await ask(namespaces.split_bundle, name, bundle)
+
+
+def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"dependencies": [needs.tenant_admin]}
+
+    @router.get(f"{NAMESPACE}/permissions", **common)
+    async def get_permissions(name: Namespace) -> dict[str, list[str]]:
+        """Say which role may do what in a namespace."""
+        return await ask(permissions.get_namespace, name)
+
+    @router.post(f"{NAMESPACE}/permissions/{{role}}", **common, **NO_CONTENT)
+    async def grant(name: Namespace, role: str, actions: list[AuthAction]) -> None:
+        """Let a role do this in a namespace, in place of what it may."""
+        await ask(permissions.grant_namespace, name, role, list(actions))
+
+    @router.delete(f"{NAMESPACE}/permissions/{{role}}", **common, **NO_CONTENT)
+    async def revoke(name: Namespace, role: str) -> None:
+        """Take everything from a role that it may do in a namespace."""
+        await ask(permissions.revoke_namespace, name, role)
+
+    @router.get(f"{NAMESPACE}/permissions/subscription", **common)
+    async def get_subscription_permissions(name: Namespace) -> dict[str, list[str]]:
+        """Say which roles may use which subscription."""
+        return await ask(permissions.get_subscription, name)
+
+    @router.post(f"{NAMESPACE}/permissions/subscription/{{subscription:twice}}", **common, **NO_CONTENT)
+    async def grant_subscription(name: Namespace, subscription: str, roles: list[str]) -> None:
+        """Let only these roles use a subscription."""
+        await ask(permissions.grant_subscription, name, subscription, roles)
+
+    @router.delete(f"{NAMESPACE}/permissions/{{subscription:twice}}/{{role}}", **common, **NO_CONTENT)
+    async def revoke_subscription(name: Namespace, subscription: str, role: str) -> None:
+        """Take a role off a subscription's list."""
+        await ask(permissions.revoke_subscription, name, subscription, role)
+
+
+def _add_backlog(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"dependencies": [needs.namespace_admin], **NO_CONTENT}
+
+    @router.post(f"{NAMESPACE}/clearBacklog", **common)
+    async def clear_backlog(name: Namespace) -> None:
+        """Acknowledge everything, for every subscription of every topic."""
+        await ask(topic_admin.clear_namespace_backlog, name)
+
+    @router.post(f"{NAMESPACE}/clearBacklog/{{subscription:twice}}", **common)
+    async def clear_backlog_of_subscription(name: Namespace, subscription: str) -> None:
+        """Acknowledge everything for this subscription, on every topic."""
+        await ask(topic_admin.clear_namespace_backlog, name, subscription)
+
+    @router.post(f"{NAMESPACE}/{{bundle}}/clearBacklog", **common)
+    async def clear_backlog_of_bundle(name: Namespace, bundle: str) -> None:
+        """Acknowledge everything, for every subscription of the topics of one bundle."""
+        await ask(topic_admin.clear_namespace_backlog, name, None, bundle)
+
+    @router.post(f"{NAMESPACE}/unsubscribe/{{subscription:twice}}", **common)
+    async def unsubscribe(name: Namespace, subscription: str) -> None:
+        """Delete this subscription from every topic."""
+        await ask(topic_admin.unsubscribe_namespace, name, subscription)

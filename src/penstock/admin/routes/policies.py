@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of namespaces and topics: one table of paths, from which the routes are made.
+
+Why a table: forty policies are read, set and removed in the same way; what they may say, and what it means, is in the
+broker's own table (`broker.policy_table`), which the keys here lead to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from penstock.admin import models_policies as models
+from penstock.admin.gateway import Ask
+from penstock.admin.models import Int, Long, Model, Properties
+from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
+from penstock.broker import namespaces, places, policy_admin
+from penstock.broker.policy_checks import Json  # noqa: TC001 -- FastAPI reads annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi.params import Depends
+
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+QuotaKind = Annotated[Literal["destination_storage", "message_age"], Query(alias="backlogQuotaType")]
+Applied = Annotated[bool, Query(description="What is in force, rather than what is set here")]
+IsGlobal = Annotated[bool, Query(alias="isGlobal", description="One cluster: no difference")]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One policy on a path."""
+
+    path: str  # behind the namespace's or the topic's
+    key: str  # what `broker.policies` calls it
+    model: Any
+    verb: str = "POST"  # what sets it
+    removable: bool = True
+    unset: Any = None  # what GET answers while nothing is set; None: 204
+
+
+_NUMBERS: Final = (
+    "messageTTL",
+    "maxProducersPerTopic",
+    "maxConsumersPerTopic",
+    "maxConsumersPerSubscription",
+    "maxUnackedMessagesPerConsumer",
+    "maxUnackedMessagesPerSubscription",
+    "maxSubscriptionsPerTopic",
+    "subscriptionExpirationTime",
+)
+
+OF_NAMESPACES: Final = (
+    *(Resource(name, name, Int) for name in _NUMBERS),
+    Resource("maxTopicsPerNamespace", "maxTopicsPerNamespace", Int, unset=0),
+    Resource("retention", "retention", models.Retention),
+    Resource("publishRate", "publishRate", models.PublishRate),
+    Resource("dispatchRate", "dispatchRate", models.DispatchRate),
+    Resource("subscriptionDispatchRate", "subscriptionDispatchRate", models.DispatchRate),
+    Resource("replicatorDispatchRate", "replicatorDispatchRate", models.DispatchRate),
+    Resource("subscribeRate", "subscribeRate", models.SubscribeRate),
+    Resource("persistence", "persistence", models.Persistence),
+    Resource("deduplication", "deduplication", bool),
+    Resource("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", Int),
+    Resource("autoTopicCreation", "autoTopicCreation", models.AutoTopicCreation),
+    Resource("autoSubscriptionCreation", "autoSubscriptionCreation", models.AutoSubscriptionCreation),
+    Resource("delayedDelivery", "delayedDelivery", models.DelayedDelivery),
+    Resource("inactiveTopicPolicies", "inactiveTopicPolicies", models.InactiveTopics),
+    Resource("compactionThreshold", "compactionThreshold", Long, verb="PUT"),
+    Resource(
+        "schemaCompatibilityStrategy", "schemaCompatibilityStrategy", models.Compatibility, "PUT", unset="UNDEFINED"
+    ),
+    Resource(
+        "schemaAutoUpdateCompatibilityStrategy",
+        "schema_auto_update_compatibility_strategy",
+        models.AutoUpdateCompatibility,
+        "PUT",
+        removable=False,
+    ),
+    Resource("schemaValidationEnforced", "schemaValidationEnforced", bool, removable=False, unset=False),
+    Resource("isAllowAutoUpdateSchema", "isAllowAutoUpdateSchema", bool, removable=False, unset=True),
+    Resource("subscriptionTypesEnabled", "subscriptionTypesEnabled", list[models.SubscriptionType], unset=[]),
+    Resource("encryptionRequired", "encryptionRequired", bool, removable=False, unset=False),
+    Resource("subscriptionAuthMode", "subscription_auth_mode", models.SubscriptionAuthMode, removable=False),
+    Resource("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled", bool, unset=False),
+    Resource("entryFilters", "entryFilters", models.EntryFilters),
+    Resource("offloadPolicies", "offload_policies", models.Offload),
+    Resource("offloadThreshold", "offload_threshold", Long, "PUT", removable=False),
+    Resource("offloadThresholdInSeconds", "offload_threshold_in_seconds", Long, "PUT", removable=False),
+    Resource("offloadDeletionLagMs", "offload_deletion_lag_ms", Long, "PUT"),
+    Resource("allowedClusters", "allowed_clusters", list[str], removable=False),
+)
+
+OF_TOPICS: Final = (
+    Resource("publishRate", "publishRate", models.PublishRate),
+    Resource("dispatchRate", "dispatchRate", models.DispatchRate),
+    Resource("subscriptionDispatchRate", "subscriptionDispatchRate", models.DispatchRate),
+    Resource("replicatorDispatchRate", "replicatorDispatchRate", models.DispatchRate),
+    Resource("subscribeRate", "subscribeRate", models.SubscribeRate),
+    Resource("retention", "retention", models.Retention),
+    Resource("persistence", "persistence", models.Persistence),
+    Resource("maxProducers", "maxProducers", Int),
+    Resource("maxConsumers", "maxConsumers", Int),
+    Resource("maxConsumersPerSubscription", "maxConsumersPerSubscription", Int),
+    Resource("maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", Int),
+    Resource("maxMessageSize", "maxMessageSize", Int),
+    Resource("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer", Int),
+    Resource("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription", Int),
+    Resource("delayedDelivery", "delayedDelivery", models.DelayedDelivery),
+    Resource("deduplicationEnabled", "deduplicationEnabled", bool),
+    Resource("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", Int),
+    Resource("inactiveTopicPolicies", "inactiveTopicPolicies", models.InactiveTopics),
+    Resource("compactionThreshold", "compactionThreshold", Long),
+    Resource("subscriptionTypesEnabled", "subscriptionTypesEnabled", list[models.SubscriptionType]),
+    Resource("autoSubscriptionCreation", "autoSubscriptionCreation", models.AutoSubscriptionCreation),
+    Resource("entryFilters", "entryFilters", models.EntryFilters),
+    Resource("schemaCompatibilityStrategy", "schemaCompatibilityStrategy", models.Compatibility, verb="PUT"),
+    Resource("schemaValidationEnforced", "schemaValidationEnforced", bool, removable=False, unset=False),
+    Resource("offloadPolicies", "offloadPolicies", models.Offload),
+    Resource("replication", "replicationClusters", list[str]),
+    Resource("shadowTopics", "shadowTopics", list[str], verb="PUT"),
+    Resource("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled", bool),
+)
+
+
+def router(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes of every policy, of namespaces and of topics."""
+    router = APIRouter()
+    ask = Ask(gateway)
+    for resource in OF_NAMESPACES:
+        _add_of_namespace(router, ask, resource, needs.namespace_admin)
+    for resource in OF_TOPICS:
+        _add_of_topic(router, ask, resource, needs.namespace_admin)
+    _add_quotas_of_namespace(router, ask, needs)
+    _add_odd_ones_of_namespace(router, ask, needs)
+    _add_quotas_of_topic(router, ask, needs)
+    _add_odd_ones_of_topic(router, ask, needs)
+    return router
+
+
+def _answer(value: Json, unset: Json = None) -> Response:
+    value = unset if value is None else value
+    return Response(status_code=HTTPStatus.NO_CONTENT) if value is None else JSONResponse(value)
+
+
+# A text alone goes as it is, without quotes, as Pulsar sends it.
+TEXT: Final[dict[str, Any]] = {
+    "response_class": PlainTextResponse,
+    "responses": {HTTPStatus.NO_CONTENT: {"description": "Nothing is set", "content": None}},
+}
+
+
+def _text(value: str | None) -> Response:
+    return Response(status_code=HTTPStatus.NO_CONTENT) if value is None else PlainTextResponse(value)
+
+
+def _plain(value: Json) -> Json:
+    return value.given() if isinstance(value, Model) else value
+
+
+def _add(
+    router: APIRouter, method: str, path: str, endpoint: Callable[..., Any], *, summary: str, **options: Json
+) -> None:
+    router.add_api_route(path, endpoint, methods=[method], summary=summary, **options)
+
+
+def _reads(model: Json) -> dict[str, Any]:
+    return {
+        "response_class": JSONResponse,
+        "responses": {
+            HTTPStatus.OK: {"model": model},
+            HTTPStatus.NO_CONTENT: {"description": "Nothing is set", "content": None},
+        },
+    }
+
+
+def _add_of_namespace(router: APIRouter, ask: Ask, resource: Resource, need: Depends) -> None:
+    path, key = f"{NAMESPACE}/{resource.path}", resource.key
+    common = {"tags": ["namespace policies"], "dependencies": [need]}
+
+    async def get(name: Namespace) -> Response:
+        return _answer(await ask(policy_admin.of_namespace, name, key), resource.unset)
+
+    async def put(name: Namespace, value: Json = NoBody) -> None:
+        await ask(policy_admin.set_of_namespace, name, key, _plain(value))
+
+    async def delete(name: Namespace) -> None:
+        await ask(policy_admin.set_of_namespace, name, key, None)
+
+    put.__annotations__["value"] = resource.model | None
+    _add(router, "GET", path, get, summary=f"Read {resource.path} of a namespace", **_reads(resource.model), **common)
+    _add(router, resource.verb, path, put, summary=f"Set {resource.path} of a namespace", **NO_CONTENT, **common)
+    if resource.removable:
+        _add(router, "DELETE", path, delete, summary=f"Remove {resource.path} of a namespace", **NO_CONTENT, **common)
+
+
+def _add_of_topic(router: APIRouter, ask: Ask, resource: Resource, need: Depends) -> None:
+    path, key = f"{TOPIC}/{resource.path}", resource.key
+    common = {"tags": ["topic policies"], "dependencies": [need]}
+
+    async def get(name: Topic, *, applied: Applied = False, _global: IsGlobal = False) -> Response:
+        return _answer(await ask(policy_admin.of_topic, name, key, applied=applied), resource.unset)
+
+    async def put(name: Topic, value: Json = NoBody, *, _global: IsGlobal = False) -> None:
+        await ask(policy_admin.set_of_topic, name, key, _plain(value))
+
+    async def delete(name: Topic, *, _global: IsGlobal = False) -> None:
+        await ask(policy_admin.set_of_topic, name, key, None)
+
+    put.__annotations__["value"] = resource.model | None
+    _add(router, "GET", path, get, summary=f"Read {resource.path} of a topic", **_reads(resource.model), **common)
+    _add(router, resource.verb, path, put, summary=f"Set {resource.path} of a topic", **NO_CONTENT, **common)
+    if resource.removable:
+        _add(router, "DELETE", path, delete, summary=f"Remove {resource.path} of a topic", **NO_CONTENT, **common)
+
+
+def _add_quotas_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"tags": ["namespace policies"], "dependencies": [needs.namespace_admin]}
+
+    @router.get(
+        f"{NAMESPACE}/backlogQuotaMap", response_class=JSONResponse, response_model=models.BacklogQuotas, **common
+    )
+    async def backlog_quotas(name: Namespace) -> Response:
+        """Read the backlog quotas of a namespace."""
+        return JSONResponse(await ask(policy_admin.quotas_of_namespace, name))
+
+    @router.post(f"{NAMESPACE}/backlogQuota", **NO_CONTENT, **common)
+    async def set_backlog_quota(
+        name: Namespace, quota: models.BacklogQuota, kind: QuotaKind = "destination_storage"
+    ) -> None:
+        """Set one backlog quota of a namespace."""
+        await ask(policy_admin.set_quota_of_namespace, name, kind, quota.given())
+
+    @router.delete(f"{NAMESPACE}/backlogQuota", **NO_CONTENT, **common)
+    async def remove_backlog_quota(name: Namespace, kind: QuotaKind = "destination_storage") -> None:
+        """Remove one backlog quota of a namespace."""
+        await ask(policy_admin.set_quota_of_namespace, name, kind, None)
+
+
+def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"tags": ["namespace policies"], "dependencies": [needs.namespace_admin]}
+
+    @router.get(f"{NAMESPACE}/replication", **common)
+    async def replication(name: Namespace) -> list[str]:
+        """Name the clusters a namespace is in."""
+        clusters: list[str] = (await ask(namespaces.get_namespace, name))["replication_clusters"]
+        return clusters
+
+    @router.post(f"{NAMESPACE}/replication", **NO_CONTENT, **common)
+    async def set_replication(name: Namespace, clusters: list[str]) -> None:
+        """Say which clusters a namespace is in; nothing is copied between clusters."""
+        await ask(policy_admin.set_replication, name, clusters)
+
+    @router.get(f"{NAMESPACE}/properties", **common)
+    async def properties(name: Namespace) -> Properties:
+        """Read what users attached to a namespace."""
+        return await ask(policy_admin.properties_of_namespace, name)
+
+    @router.put(f"{NAMESPACE}/properties", **NO_CONTENT, **common)
+    async def put_properties(name: Namespace, properties: Properties) -> None:
+        """Attach properties to a namespace, beside those it has."""
+        await ask(policy_admin.change_properties_of_namespace, name, properties, remove=[])
+
+    @router.delete(f"{NAMESPACE}/properties", **NO_CONTENT, **common)
+    async def clear_properties(name: Namespace) -> None:
+        """Detach all properties of a namespace."""
+        await ask(policy_admin.change_properties_of_namespace, name, {})
+
+    @router.get(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
+    async def get_property(name: Namespace, key: str) -> Response:
+        """Read one property of a namespace."""
+        return _text((await ask(policy_admin.properties_of_namespace, name)).get(key))
+
+    @router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", **NO_CONTENT, **common)
+    async def put_property(name: Namespace, key: str, value: str) -> None:
+        """Attach one property to a namespace."""
+        await ask(policy_admin.change_properties_of_namespace, name, {key: value}, remove=[])
+
+    @router.delete(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
+    async def remove_property(name: Namespace, key: str) -> Response:
+        """Detach one property of a namespace, and answer with what it was."""
+        return _text((await ask(policy_admin.change_properties_of_namespace, name, {}, remove=[key])).get(key))
+
+    @router.get(f"{NAMESPACE}/resourcegroup", **TEXT, **common)
+    async def resource_group(name: Namespace) -> Response:
+        """Name the resource group of a namespace."""
+        return _text(await ask(policy_admin.of_namespace, name, "resource_group_name"))
+
+    @router.post(f"{NAMESPACE}/resourcegroup/{{group}}", **NO_CONTENT, **common)
+    async def set_resource_group(name: Namespace, group: str) -> None:
+        """Put a namespace into a resource group."""
+        await ask(policy_admin.set_of_namespace, name, "resource_group_name", group)
+
+    @router.delete(f"{NAMESPACE}/resourcegroup", **NO_CONTENT, **common)
+    async def leave_resource_group(name: Namespace) -> None:
+        """Take a namespace out of its resource group."""
+        await ask(policy_admin.set_of_namespace, name, "resource_group_name", None)
+
+    @router.get(f"{NAMESPACE}/antiAffinity", response_class=Response, status_code=204, **common)
+    async def anti_affinity(name: Namespace) -> None:
+        """Name the group of namespaces that keep apart: one broker has none."""
+        await ask(places.check_namespace, name)
+
+    @router.get(f"{NAMESPACE}/persistence/bookieAffinity", response_class=Response, status_code=204, **common)
+    async def bookie_affinity(name: Namespace) -> None:
+        """Name the disks a namespace prefers: there is one."""
+        await ask(places.check_namespace, name)
+
+
+def _add_quotas_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"tags": ["topic policies"], "dependencies": [needs.namespace_admin]}
+
+    @router.get(f"{TOPIC}/backlogQuotaMap", response_class=JSONResponse, response_model=models.BacklogQuotas, **common)
+    async def backlog_quotas_of_topic(name: Topic, *, applied: Applied = False, _global: IsGlobal = False) -> Response:
+        """Read the backlog quotas of a topic."""
+        return JSONResponse(await ask(policy_admin.quotas_of_topic, name, applied=applied))
+
+    @router.post(f"{TOPIC}/backlogQuota", **NO_CONTENT, **common)
+    async def set_backlog_quota_of_topic(
+        name: Topic, quota: models.BacklogQuota, kind: QuotaKind = "destination_storage", *, _global: IsGlobal = False
+    ) -> None:
+        """Set one backlog quota of a topic."""
+        await ask(policy_admin.set_quota_of_topic, name, kind, quota.given())
+
+    @router.delete(f"{TOPIC}/backlogQuota", **NO_CONTENT, **common)
+    async def remove_backlog_quota_of_topic(
+        name: Topic, kind: QuotaKind = "destination_storage", *, _global: IsGlobal = False
+    ) -> None:
+        """Remove one backlog quota of a topic."""
+        await ask(policy_admin.set_quota_of_topic, name, kind, None)
+
+
+def _add_odd_ones_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"tags": ["topic policies"], "dependencies": [needs.namespace_admin]}
+
+    @router.get(f"{TOPIC}/messageTTL", **_reads(Int), **common)
+    async def ttl_of_topic(name: Topic, *, applied: Applied = False, _global: IsGlobal = False) -> Response:
+        """Read messageTTL of a topic."""
+        return _answer(await ask(policy_admin.of_topic, name, "messageTTL", applied=applied))
+
+    @router.post(f"{TOPIC}/messageTTL", **NO_CONTENT, **common)
+    async def set_ttl_of_topic(
+        name: Topic, seconds: Annotated[Int, Query(alias="messageTTL")], *, _global: IsGlobal = False
+    ) -> None:
+        """Set messageTTL of a topic."""
+        await ask(policy_admin.set_of_topic, name, "messageTTL", seconds)
+
+    @router.delete(f"{TOPIC}/messageTTL", **NO_CONTENT, **common)
+    async def remove_ttl_of_topic(name: Topic, *, _global: IsGlobal = False) -> None:
+        """Remove messageTTL of a topic."""
+        await ask(policy_admin.set_of_topic, name, "messageTTL", None)
+
+    @router.get(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **_reads(models.DispatchRate), **common)
+    async def rate_of_subscription(
+        name: Topic, subscription: str, *, applied: Applied = False, _global: IsGlobal = False
+    ) -> Response:
+        """Read the dispatch rate of one subscription."""
+        return _answer(await ask(policy_admin.rate_of_subscription, name, subscription, applied=applied))
+
+    @router.post(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **NO_CONTENT, **common)
+    async def set_rate_of_subscription(
+        name: Topic, subscription: str, rate: models.DispatchRate, *, _global: IsGlobal = False
+    ) -> None:
+        """Set the dispatch rate of one subscription."""
+        await ask(policy_admin.set_rate_of_subscription, name, subscription, rate.given())
+
+    @router.delete(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **NO_CONTENT, **common)
+    async def remove_rate_of_subscription(name: Topic, subscription: str, *, _global: IsGlobal = False) -> None:
+        """Remove the dispatch rate of one subscription."""
+        await ask(policy_admin.set_rate_of_subscription, name, subscription, None)
+
+    @router.delete(f"{TOPIC}/policies", **NO_CONTENT, **common)
+    async def remove_policies_of_topic(name: Topic) -> None:
+        """Remove everything that is set for a topic alone."""
+        await ask(policy_admin.delete_topic_policies, name)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import JSONResponse
+
+from penstock.admin import models_stats as models
+from penstock.admin.gateway import Ask
+from penstock.admin.routing import TOPIC, Topic
+from penstock.broker import stats_internal, stats_partitioned
+from penstock.broker.backlog_analysis import analyze_backlog
+from penstock.broker.stats import StatsOptions, topic_stats
+
+if TYPE_CHECKING:
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+
+def _options(
+    *,
+    precise: Annotated[bool, Query(alias="getPreciseBacklog", description="It always is")] = False,
+    subscription_backlog_size: Annotated[bool, Query(alias="subscriptionBacklogSize")] = True,
+    earliest_time: Annotated[bool, Query(alias="getEarliestTimeInBacklog")] = False,
+    exclude_publishers: Annotated[bool, Query(alias="excludePublishers")] = False,
+    exclude_consumers: Annotated[bool, Query(alias="excludeConsumers")] = False,
+) -> StatsOptions:
+    del precise
+    return StatsOptions(
+        subscription_backlog_size=subscription_backlog_size,
+        earliest_time=earliest_time,
+        exclude_publishers=exclude_publishers,
+        exclude_consumers=exclude_consumers,
+    )
+
+
+Options = Annotated[StatsOptions, Depends(_options)]
+
+
+def router(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes that show what a topic does."""
+    router = APIRouter(tags=["statistics"], dependencies=[needs.topic_lookup], default_response_class=JSONResponse)
+    ask = Ask(gateway)
+
+    def shows(model: object) -> dict[str, Any]:
+        return {"responses": {200: {"model": model}}, "response_model": None}
+
+    @router.get(f"{TOPIC}/stats", **shows(models.TopicStats))
+    async def stats(name: Topic, options: Options) -> JSONResponse:
+        """Show what goes through a topic, and who is connected to it."""
+        return JSONResponse(await ask(topic_stats, name, options))
+
+    @router.get(f"{TOPIC}/partitioned-stats", **shows(models.PartitionedTopicStats))
+    async def partitioned_stats(
+        name: Topic, options: Options, *, per_partition: Annotated[bool, Query(alias="perPartition")] = True
+    ) -> JSONResponse:
+        """Show the same of a partitioned topic, and of each partition."""
+        found = await ask(stats_partitioned.partitioned_stats, name, options, per_partition=per_partition)
+        return JSONResponse(found)
+
+    @router.get(f"{TOPIC}/internalStats", **shows(models.InternalStats))
+    async def internal_stats(name: Topic, *, metadata: bool = False) -> JSONResponse:
+        """Show a topic's ledger, and the cursors of its subscriptions."""
+        return JSONResponse(await ask(stats_internal.internal_stats, name, metadata=metadata))
+
+    @router.get(f"{TOPIC}/partitioned-internalStats", **shows(models.PartitionedInternalStats))
+    async def partitioned_internal_stats(name: Topic) -> JSONResponse:
+        """Show the same of each partition."""
+        return JSONResponse(await ask(stats_partitioned.partitioned_internal_stats, name))
+
+    @router.get(f"{TOPIC}/internal-info", **shows(models.InternalInfo | models.PartitionedInternalInfo))
+    async def internal_info(name: Topic) -> JSONResponse:
+        """Show what is stored about a topic, or about each of its partitions."""
+        return JSONResponse(await ask(stats_partitioned.internal_info, name))
+
+    @router.post(f"{TOPIC}/subscription/{{subscription:twice}}/analyzeBacklog", **shows(models.BacklogAnalysis))
+    async def analyze(name: Topic, subscription: str) -> JSONResponse:
+        """Count the entries and messages that a subscription has not acknowledged."""
+        return JSONResponse(await ask(analyze_backlog, name, subscription))
+
+    return router

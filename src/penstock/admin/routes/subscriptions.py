@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions of topics: made, moved and deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Path
+
+from penstock.admin.gateway import Ask
+from penstock.admin.models import INT_MAX, LONG_MAX, Properties, ResetPosition
+from penstock.admin.routing import NO_CONTENT, TOPIC, Force, Topic, Wall
+from penstock.broker import topic_admin
+from penstock.core.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription:twice}}"
+Seconds = Annotated[int, Path(ge=0, le=INT_MAX)]
+Messages = Annotated[int, Path(ge=0, le=INT_MAX)]
+
+
+def router(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes under a topic's /subscription."""
+    router = APIRouter(tags=["subscriptions"])
+    ask = Ask(gateway)
+    _add_life(router, ask, needs)
+    _add_moves(router, ask, needs)
+    _add_expiry(router, ask, needs)
+    _add_properties(router, ask, needs)
+    return router
+
+
+def position_of(given: ResetPosition) -> Position:
+    """The position that was meant: Java's admin client says earliest and latest in numbers."""
+    if given.ledger_id == given.entry_id == -1:
+        return EARLIEST
+    if given.ledger_id == given.entry_id == LONG_MAX:
+        return LATEST
+    return Position(given.ledger_id, given.entry_id)
+
+
+def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    @router.get(f"{TOPIC}/subscriptions", dependencies=[needs.topic_lookup])
+    async def list_subscriptions(name: Topic) -> list[str]:
+        """Name the subscriptions of a topic."""
+        return await ask(topic_admin.list_subscriptions, name)
+
+    @router.put(SUBSCRIPTION, dependencies=[needs.consume], **NO_CONTENT)
+    async def create_subscription(
+        name: Topic,
+        subscription: str,
+        position: Annotated[ResetPosition | None, Body()] = None,
+        *,
+        replicated: bool = False,
+    ) -> None:
+        """Create a subscription at a position; without one, behind the last message."""
+        del replicated  # One cluster.
+        if position is None:
+            await ask(topic_admin.create_subscription, name, subscription)
+            return
+        await ask(
+            topic_admin.create_subscription,
+            name,
+            subscription,
+            position_of(position),
+            batch_index=position.batch_index,
+            properties=position.properties,
+        )
+
+    @router.delete(SUBSCRIPTION, dependencies=[needs.consume], **NO_CONTENT)
+    async def delete_subscription(name: Topic, subscription: str, *, force: Force = False) -> None:
+        """Delete a subscription without consumers; with `force`, disconnect them."""
+        await ask(topic_admin.delete_subscription, name, subscription, force=force)
+
+
+def _add_moves(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"dependencies": [needs.consume], **NO_CONTENT}
+
+    @router.post(f"{SUBSCRIPTION}/skip_all", **common)
+    async def skip_all(name: Topic, subscription: str) -> None:
+        """Acknowledge everything."""
+        await ask(topic_admin.skip_all, name, subscription)
+
+    @router.post(f"{SUBSCRIPTION}/skip/{{count}}", **common)
+    async def skip(name: Topic, subscription: str, count: Messages) -> None:
+        """Acknowledge the next entries."""
+        await ask(topic_admin.skip_messages, name, subscription, count)
+
+    @router.post(f"{SUBSCRIPTION}/resetcursor/{{wall_ms}}", **common)
+    async def reset_to_time(name: Topic, subscription: str, wall_ms: Wall) -> None:
+        """Go on from the first message published at this time (ms since 1970) or later."""
+        await ask(topic_admin.reset_to_time, name, subscription, wall_ms)
+
+    @router.post(f"{SUBSCRIPTION}/resetcursor", **common)
+    async def reset_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
+        """Go on from this message; with `isExcluded`, from the one after it."""
+        await ask(
+            topic_admin.reset_to_position,
+            name,
+            subscription,
+            position_of(position),
+            excluded=position.is_excluded,
+            batch_index=position.batch_index,
+        )
+
+
+def _add_expiry(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"dependencies": [needs.consume], **NO_CONTENT}
+
+    @router.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", **common)
+    async def expire(name: Topic, subscription: str, seconds: Seconds) -> None:
+        """Acknowledge what was published longer ago than this."""
+        await ask(topic_admin.expire_older_than, name, subscription, seconds)
+
+    @router.post(f"{SUBSCRIPTION}/expireMessages", **common)
+    async def expire_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
+        """Acknowledge everything up to this message; with `isExcluded`, without it."""
+        await ask(
+            topic_admin.expire_to_position, name, subscription, position_of(position), excluded=position.is_excluded
+        )
+
+    @router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", **common)
+    async def expire_everywhere(name: Topic, seconds: Seconds) -> None:
+        """Acknowledge what was published longer ago than this, for every subscription."""
+        await ask(topic_admin.expire_all_older_than, name, seconds)
+
+
+def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    @router.get(f"{SUBSCRIPTION}/properties", dependencies=[needs.consume])
+    async def get_properties(name: Topic, subscription: str) -> Properties:
+        """Read what users attached to a subscription."""
+        return await ask(topic_admin.get_subscription_properties, name, subscription)
+
+    @router.put(f"{SUBSCRIPTION}/properties", dependencies=[needs.consume], **NO_CONTENT)
+    async def put_properties(name: Topic, subscription: str, properties: Properties) -> None:
+        """Replace what users attached to a subscription."""
+        await ask(topic_admin.update_subscription_properties, name, subscription, properties)
+
+    @router.get(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", dependencies=[needs.consume])
+    async def replicated(name: Topic, subscription: str) -> dict[str, bool]:
+        """Say whether a subscription is the same in other clusters: never."""
+        await ask(topic_admin.get_subscription_properties, name, subscription)
+        return {str(name): False}

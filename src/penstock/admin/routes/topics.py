@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics: made, listed, divided into partitions, emptied and deleted.
+
+Statistics, subscriptions, messages and policies of topics are in modules of their own.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Query
+
+from penstock.admin.gateway import Ask
+from penstock.admin.models import (
+    AuthAction,
+    BatchMessageId,
+    CompactionStatus,
+    Int,
+    Long,
+    MessageId,
+    PartitionedMetadata,
+    PartitionedRequest,
+    Properties,
+    Reason,
+)
+from penstock.admin.routing import NO_CONTENT, TOPIC, Domain, Force, Namespace, Topic
+from penstock.broker import compaction, namespaces, permissions, topic_admin
+from penstock.core.errors import NotAllowed
+from penstock.core.position import Position
+
+if TYPE_CHECKING:
+    from penstock.admin.access import Needs
+    from penstock.admin.gateway import Gateway
+
+IN_NAMESPACE: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
+BUNDLE: Final = "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}"
+PERSISTENT: Final = "persistent"
+
+IncludeSystem = Annotated[
+    bool, Query(alias="includeSystemTopic", description="Also topics that Pulsar keeps for itself")
+]
+LocalOnly = Annotated[bool, Query(alias="createLocalTopicOnly", description="One cluster: no difference")]
+NOT_ACCEPTABLE: Final[dict[int | str, dict[str, Any]]] = {
+    HTTPStatus.NOT_ACCEPTABLE: {"model": Reason, "description": "There cannot be so many partitions"}
+}
+UNPROCESSABLE: Final[dict[int | str, dict[str, Any]]] = {
+    HTTPStatus.UNPROCESSABLE_ENTITY: {"model": Reason, "description": "A topic never loses partitions"}
+}
+
+
+def router(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes under /admin/v2/persistent and /admin/v2/non-persistent."""
+    router = APIRouter(tags=["topics"])
+    ask = Ask(gateway)
+    _add_listing(router, ask, needs)
+    _add_partitions(router, ask, needs)
+    _add_life(router, ask, needs)
+    _add_end(router, ask, needs)
+    _add_compaction(router, ask, needs)
+    _add_permissions(router, ask, needs)
+    _add_properties(router, ask, needs)
+    return router
+
+
+def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    @router.get(IN_NAMESPACE, dependencies=[needs.topic_lookup])
+    async def list_topics(
+        domain: Domain, name: Namespace, bundle: str | None = None, *, system: IncludeSystem = False
+    ) -> list[str]:
+        """Name the topics of a namespace, or of one bundle of it, in one domain, partitions one by one."""
+        if bundle is not None:
+            return [str(topic) for topic in await ask(namespaces.in_bundle, name, bundle) if topic.domain == domain]
+        return await ask(topic_admin.list_topics, name, persistent=domain == PERSISTENT, system=system)
+
+    @router.get(f"{IN_NAMESPACE}/partitioned", dependencies=[needs.topic_lookup])
+    async def list_partitioned(domain: Domain, name: Namespace, *, system: IncludeSystem = False) -> list[str]:
+        """Name the partitioned topics of a namespace in one domain."""
+        return await ask(topic_admin.list_partitioned, name, persistent=domain == PERSISTENT, system=system)
+
+    @router.get(BUNDLE, dependencies=[needs.topic_lookup])
+    async def list_bundle(name: Namespace, bundle: str) -> list[str]:
+        """Name the topics of one bundle that are not persistent."""
+        return [str(topic) for topic in await ask(namespaces.in_bundle, name, bundle) if not topic.is_persistent]
+
+
+def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    path = f"{TOPIC}/partitions"
+    admin: dict[str, Any] = {"dependencies": [needs.namespace_admin]}
+
+    @router.put(path, **admin, **NO_CONTENT, responses=NOT_ACCEPTABLE)
+    async def create_partitioned(
+        name: Topic, partitions: Annotated[Int | PartitionedRequest, Body()], *, _local: LocalOnly = False
+    ) -> None:
+        """Create a partitioned topic: a number of partitions, or an object with properties beside it."""
+        if isinstance(partitions, PartitionedRequest):
+            await ask(topic_admin.create_partitioned, name, partitions.partitions, partitions.properties)
+        else:
+            await ask(topic_admin.create_partitioned, name, partitions)
+
+    @router.post(path, **admin, **NO_CONTENT, responses={**NOT_ACCEPTABLE, **UNPROCESSABLE})
+    async def update_partitioned(name: Topic, partitions: Annotated[Int, Body()]) -> None:
+        """Give a partitioned topic more partitions."""
+        await ask(topic_admin.update_partitioned, name, partitions)
+
+    @router.get(path, dependencies=[needs.topic_lookup], response_model_exclude_none=True)
+    async def get_partitioned(
+        name: Topic,
+        *,
+        check: Annotated[
+            bool, Query(alias="checkAllowAutoCreation", description="Make it if it does not exist and may be made")
+        ] = False,
+    ) -> PartitionedMetadata:
+        """Say how many partitions a topic has; 0: it is none."""
+        return PartitionedMetadata.model_validate(
+            await ask(topic_admin.get_partitioned, name, check_auto_creation=check)
+        )
+
+    @router.delete(path, **admin, **NO_CONTENT)
+    async def delete_partitioned(name: Topic, *, force: Force = False) -> None:
+        """Delete a partitioned topic with its partitions."""
+        await ask(topic_admin.delete_partitioned, name, force=force)
+
+    @router.post(f"{TOPIC}/createMissedPartitions", **admin, **NO_CONTENT)
+    async def create_missed_partitions(name: Topic) -> None:
+        """Create the partitions that are missing."""
+        await ask(topic_admin.create_missed_partitions, name)
+
+
+def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    admin: dict[str, Any] = {"dependencies": [needs.namespace_admin], **NO_CONTENT}
+
+    @router.put(TOPIC, **admin)
+    async def create_topic(name: Topic, properties: Annotated[Properties | None, Body()] = None) -> None:
+        """Create a topic without partitions."""
+        await ask(topic_admin.create_topic, name, properties)
+
+    @router.delete(TOPIC, **admin)
+    async def delete_topic(name: Topic, *, force: Force = False) -> None:
+        """Delete a topic that nobody uses; with `force`, disconnect those who do."""
+        await ask(topic_admin.delete_topic, name, force=force)
+
+    @router.put(f"{TOPIC}/unload", **admin)
+    async def unload_topic(name: Topic) -> None:
+        """Disconnect all clients of a topic and close it; they connect anew."""
+        await ask(topic_admin.unload, name)
+
+    @router.post(f"{TOPIC}/trim", **admin)
+    async def trim_topic(name: Topic) -> None:
+        """Give back what every subscription has acknowledged and retention does not keep."""
+        await ask(topic_admin.trim, name)
+
+    @router.delete(f"{TOPIC}/truncate", **admin)
+    async def truncate_topic(name: Topic) -> None:
+        """Acknowledge everything for all subscriptions, and give it back whatever retention says."""
+        await ask(topic_admin.truncate, name)
+
+
+def _add_end(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    admin: dict[str, Any] = {"dependencies": [needs.namespace_admin]}
+
+    @router.post(f"{TOPIC}/terminate", **admin)
+    async def terminate(name: Topic) -> MessageId:
+        """End a topic: it takes no more messages. Answers with the last one."""
+        return _message_id(name.partition, await ask(topic_admin.terminate, name))
+
+    @router.post(f"{TOPIC}/terminate/partitions", **admin)
+    async def terminate_partitions(name: Topic) -> dict[str, MessageId]:
+        """End all partitions of a topic. Answers with the last message of each."""
+        last = await ask(topic_admin.terminate_partitions, name)
+        return {str(index): _message_id(index, position) for index, position in last.items()}
+
+    @router.put(f"{TOPIC}/backlogSize", dependencies=[needs.topic_lookup])
+    async def backlog_size(name: Topic, position: BatchMessageId) -> Long:
+        """Estimate how many bytes lie behind a position."""
+        return await ask(topic_admin.backlog_size, name, Position(position.ledger_id, position.entry_id))
+
+    @router.put(f"{TOPIC}/offload", **admin, **NO_CONTENT)
+    async def offload(name: Topic, _position: MessageId) -> None:
+        """Move old entries to long-term storage: there is none."""
+        raise NotAllowed(f"Offload is not configured: {name} stays on this disk")
+
+    @router.get(f"{TOPIC}/offload", **admin)
+    async def offload_status(name: Topic) -> CompactionStatus:
+        """Say what became of the last offload: there was none."""
+        await ask(topic_admin.list_subscriptions, name)
+        return CompactionStatus(status="NOT_RUN", lastError="")
+
+
+def _add_compaction(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    admin: dict[str, Any] = {"dependencies": [needs.namespace_admin]}
+
+    @router.put(f"{TOPIC}/compaction", **admin, **NO_CONTENT)
+    async def compact(name: Topic) -> None:
+        """Begin to compact a topic: of each key, the last message."""
+        await ask(compaction.trigger, name)
+
+    @router.get(f"{TOPIC}/compaction", **admin)
+    async def compaction_status(name: Topic) -> CompactionStatus:
+        """Say what became of the last compaction."""
+        return CompactionStatus.model_validate(await ask(compaction.status, name))
+
+
+def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    admin: dict[str, Any] = {"dependencies": [needs.tenant_admin]}
+
+    @router.get(f"{TOPIC}/permissions", **admin)
+    async def get_permissions(name: Topic) -> dict[str, list[str]]:
+        """Say which role may do what with a topic, its namespace's permissions included."""
+        return await ask(permissions.get_topic, name)
+
+    @router.post(f"{TOPIC}/permissions/{{role}}", **admin, **NO_CONTENT)
+    async def grant(name: Topic, role: str, actions: list[AuthAction]) -> None:
+        """Let a role do this with a topic, in place of what it may."""
+        await ask(permissions.grant_topic, name, role, list(actions))
+
+    @router.delete(f"{TOPIC}/permissions/{{role}}", **admin, **NO_CONTENT)
+    async def revoke(name: Topic, role: str) -> None:
+        """Take everything from a role that it may do with a topic."""
+        await ask(permissions.revoke_topic, name, role)
+
+
+def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    path = f"{TOPIC}/properties"
+    admin: dict[str, Any] = {"dependencies": [needs.namespace_admin]}
+
+    @router.get(path, **admin)
+    async def get_properties(name: Topic) -> Properties:
+        """Read what users attached to a topic."""
+        return await ask(topic_admin.get_properties, name)
+
+    @router.put(path, **admin, **NO_CONTENT)
+    async def update_properties(name: Topic, properties: Properties) -> None:
+        """Attach properties to a topic, beside those it has."""
+        await ask(topic_admin.update_properties, name, properties)
+
+    @router.delete(path, **admin, **NO_CONTENT)
+    async def remove_property(name: Topic, key: str) -> None:
+        """Detach one property of a topic."""
+        await ask(topic_admin.remove_property, name, key)
+
+
+def _message_id(partition: int, position: Position) -> MessageId:
+    return MessageId(ledgerId=position.ledger_id, entryId=position.entry_id, partitionIndex=partition)

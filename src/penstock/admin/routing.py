@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What groups of routes share: parameters of paths, answers without a body, and which errors a route documents.
+
+Where: modules of `routes` build on it; `api` finishes the OpenAPI document with `documented`.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+
+from fastapi import Body, Depends, Path, Query
+from fastapi.responses import Response
+
+from penstock.admin.models import LONG_MAX
+from penstock.core.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Domain: TypeAlias = Literal["persistent", "non-persistent"]
+# Every topic route serves both domains; what a non-persistent topic cannot do is refused by the broker.
+TOPIC: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic:local}"
+NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+Force: TypeAlias = Annotated[bool, Query(description="Also delete what depends on it")]
+# Sent along with redirects in a cluster; one broker answers with authority always.
+AUTHORITATIVE: Final = "authoritative"
+
+NO_CONTENT: Final[Mapping[str, Any]] = {"status_code": HTTPStatus.NO_CONTENT, "response_class": Response}
+Wall: TypeAlias = Annotated[int, Path(ge=0, le=LONG_MAX)]
+
+
+def namespace_of(tenant: str, namespace: str) -> NamespaceName:
+    """The namespace a path names. Raises InvalidTopicName."""
+    return NamespaceName(tenant, namespace)
+
+
+def topic_of(domain: Domain, tenant: str, namespace: str, topic: str) -> TopicName:
+    """The topic a path names. Raises InvalidTopicName."""
+    return TopicName(domain, tenant, namespace, topic)
+
+
+Namespace: TypeAlias = Annotated[NamespaceName, Depends(namespace_of)]
+Topic: TypeAlias = Annotated[TopicName, Depends(topic_of)]
+NoBody: Final = Body(None)
+
+
+# What any route may answer, and what those may that change something. A route adds its own.
+_READS: Final = {
+    HTTPStatus.BAD_REQUEST: "A parameter or the body does not read as what it should be",
+    HTTPStatus.UNAUTHORIZED: "The caller did not show who it is",
+    HTTPStatus.FORBIDDEN: "The caller may not do this",
+    HTTPStatus.NOT_FOUND: "What the path names does not exist",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This cannot be asked of what the path names, or is switched off",
+    HTTPStatus.PRECONDITION_FAILED: "A name or a value cannot be, or does not fit what is there",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "The broker's log says more",
+    HTTPStatus.SERVICE_UNAVAILABLE: "The broker is starting, stopping or busy: try again",
+}
+_WRITES: Final = {
+    HTTPStatus.CONFLICT: "It exists already, or is in use",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large",
+}
+_REASON: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Reason"}}}
+_VERBS: Final = frozenset({"get", "put", "post", "delete"})
+
+
+def documented(openapi: dict[str, Any]) -> dict[str, Any]:
+    """The document with the errors that routes really answer with, in place of FastAPI's own."""
+    schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas["Reason"] = {
+        "title": "Reason",
+        "type": "object",
+        "description": "Why a request was not carried out.",
+        "properties": {"reason": {"type": "string"}},
+        "required": ["reason"],
+    }
+    for path, operations in openapi["paths"].items():
+        if path.startswith(("/admin/", "/lookup/")):
+            for verb in _VERBS & operations.keys():
+                _add_errors(operations[verb], {**_READS, **({} if verb == "get" else _WRITES)})
+        for verb in _VERBS & operations.keys():
+            _drop_framework_errors(operations[verb]["responses"])
+    return openapi
+
+
+def _add_errors(operation: dict[str, Any], errors: Mapping[HTTPStatus, str]) -> None:
+    for status, text in errors.items():
+        operation["responses"].setdefault(str(status.value), {"description": text, "content": _REASON})
+
+
+def _drop_framework_errors(responses: dict[str, Any]) -> None:
+    schema = responses.get("422", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    if schema.get("$ref", "").endswith("/HTTPValidationError"):
+        del responses["422"]

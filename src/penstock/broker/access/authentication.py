@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The providers that are switched on, by the names that clients call them.
+
+Why imported late: keys, tokens and hashes take a tenth of a second and 15 MiB to import, which a broker that asks
+nobody who they are does not spend.
+Where: app makes one when authentication is on, and calls `reload` on SIGHUP; `Guard` asks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.access.credentials import Provider
+    from penstock.broker.access.rules import ProviderOptions
+
+log = logging.getLogger(__name__)
+
+
+class Authenticator:
+    """Providers by method. What it holds is replaced as a whole, so any thread may ask."""
+
+    def __init__(self, options: ProviderOptions) -> None:
+        """Read keys and users. Raises ConfigurationError."""
+        self._options = options
+        self._providers = _providers(options)
+
+    def provider(self, method: str) -> Provider | None:
+        """The provider of this method, if it is switched on."""
+        return self._providers.get(method)
+
+    def reload(self) -> None:
+        """Read keys and users again, for those who connect from now on; what cannot be read leaves all as it was."""
+        try:
+            self._providers = _providers(self._options)
+        except PenstockError as error:
+            log.error("keys and users stay as they were: %s", error)  # noqa: TRY400 -- the message is enough
+        else:
+            log.info("keys and users were read again")
+
+
+def _providers(options: ProviderOptions) -> Mapping[str, Provider]:
+    """Import and make what is switched on, and nothing else."""
+    providers: dict[str, Provider] = {}
+    if "token" in options.methods:
+        from penstock.broker.access.token import TokenProvider  # noqa: PLC0415 -- see above
+
+        providers["token"] = TokenProvider(options)
+    if "basic" in options.methods:
+        from penstock.broker.access.basic import BasicProvider  # noqa: PLC0415
+
+        providers["basic"] = BasicProvider(options)
+    if "tls" in options.methods:
+        from penstock.broker.access.certificates import CertificateProvider  # noqa: PLC0415
+
+        providers["tls"] = CertificateProvider()
+    return providers

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: pure, over the policies of tenants and namespaces as Pulsar's JSON has them.
+
+    superuser          everything
+    tenant admin       everything in the tenant: its `adminRoles`
+    grants             `auth_policies` of a namespace: roles to actions, on all of it (`namespace_auth`), on one topic
+                       (`destination_auth`), and which roles may use a subscription (`subscription_auth_roles`)
+
+Where: `Guard.require` asks `denial` for each role that must be allowed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.broker.access.actions import Action
+from penstock.core.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.broker.access.rules import AccessRules
+
+    Policies: TypeAlias = Mapping[str, Any]
+
+Resource: TypeAlias = "TopicName | NamespaceName | str | None"
+
+
+class Authority:
+    """The rules, and what tenants and namespaces say, read anew at each question."""
+
+    def __init__(self, rules: AccessRules, tenants: Mapping[str, Policies], namespaces: Mapping[str, Policies]) -> None:
+        self._rules = rules
+        self._tenants = tenants
+        self._namespaces = namespaces
+
+    def denial(self, role: str | None, action: Action, resource: Resource, subscription: str | None) -> str | None:
+        """Why this role may not do that; None if it may."""
+        if role is None or not role:
+            return "it has no role"
+        if role in self._rules.super_user_roles:
+            return None
+        if action is Action.SUPERUSER:
+            return "it is not among superUserRoles"
+        if self._is_tenant_admin(role, resource):
+            return None
+        if action in {Action.TENANT_ADMIN, Action.NAMESPACE_ADMIN}:
+            return f"it is no admin of tenant {_tenant(resource)}"
+        return self._grant_denial(role, action, resource, subscription)
+
+    def _is_tenant_admin(self, role: str, resource: Resource) -> bool:
+        tenant = self._tenants.get(_tenant(resource) or "")
+        return tenant is not None and role in (tenant.get("adminRoles") or ())
+
+    def _grant_denial(self, role: str, action: Action, resource: Resource, subscription: str | None) -> str | None:
+        if isinstance(resource, str) or resource is None:
+            return "grants are on namespaces and topics"
+        namespace = resource.namespace_name if isinstance(resource, TopicName) else resource
+        policies = self._namespaces.get(str(namespace))
+        if policies is None:
+            return f"nothing is granted on namespace {namespace}, which does not exist"
+        granted = policies.get("auth_policies") or {}
+        if subscription is not None and action is Action.CONSUME:
+            denial = _subscription_denial(role, subscription, policies, granted)
+            if denial is not None:
+                return denial
+        wanted = {"produce", "consume"} if action is Action.LOOKUP else {action.value}
+        if any(self._holds(role, wanted, grants) for grants in _grants(granted, resource)):
+            return None
+        return f"{' or '.join(sorted(wanted))} is not granted to it on {resource}"
+
+    def _holds(self, role: str, wanted: set[str], grants: Mapping[str, Iterable[str]]) -> bool:
+        """Whether one of the actions wanted is granted to this role, or to a pattern it matches."""
+        if not wanted.isdisjoint(grants.get(role) or ()):
+            return True
+        if not self._rules.allow_wildcards:
+            return False
+        return any(_matches(pattern, role) and not wanted.isdisjoint(actions) for pattern, actions in grants.items())
+
+
+def _grants(granted: Policies, resource: TopicName | NamespaceName) -> Iterable[Mapping[str, Iterable[str]]]:
+    """What is granted on the namespace; for a topic also what is on itself, or on the topic it is a partition of."""
+    yield granted.get("namespace_auth") or {}
+    if isinstance(resource, TopicName):
+        of_topics = granted.get("destination_auth") or {}
+        for name in {resource, resource.parent}:
+            yield of_topics.get(str(name)) or {}
+
+
+def _subscription_denial(role: str, subscription: str, policies: Policies, granted: Policies) -> str | None:
+    roles = (granted.get("subscription_auth_roles") or {}).get(subscription)
+    if roles and role not in roles:
+        return f"subscription {subscription!r} is granted to others"
+    if policies.get("subscription_auth_mode") == "Prefix" and not subscription.startswith(role):
+        return f"the subscription's name needs to be prefixed by the authentication role, like {role}-xxxx"
+    return None
+
+
+def _matches(pattern: str, role: str) -> bool:
+    """A star at one end stands for anything."""
+    if pattern.endswith("*") and role.startswith(pattern[:-1]):
+        return True
+    return pattern.startswith("*") and role.endswith(pattern[1:])
+
+
+def _tenant(resource: Resource) -> str | None:
+    return resource.tenant if isinstance(resource, TopicName | NamespaceName) else resource

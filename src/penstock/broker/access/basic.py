@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The provider `basic`: a user and a password, held against a file as Apache's `htpasswd` writes it.
+
+Where: `authentication` makes it when `basic` is among the providers.
+
+A hash takes from a millisecond (apr1) to half a second (bcrypt) to compute, so this runs on a thread of its own, and
+remembers what it found right: HTTP shows the password with every request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from passlib.context import CryptContext
+
+from penstock.broker.access import keys
+from penstock.broker.access.credentials import Credentials, Identity
+from penstock.core.errors import AuthenticationFailed, ConfigurationError
+
+if TYPE_CHECKING:
+    from penstock.broker.access.rules import ProviderOptions
+
+# What htpasswd writes, and crypt, which Pulsar takes too. Passwords in clear are not among them.
+_HASHES: Final = CryptContext(["bcrypt", "sha256_crypt", "sha512_crypt", "apr_md5_crypt", "des_crypt", "ldap_sha1"])
+_REMEMBERED: Final = 256
+_UNKNOWN: Final = "unknown user or wrong password"  # whoever guesses must not learn which
+_PASSWORD_BYTES_MAX: Final = 1024
+
+
+class BasicProvider:
+    """Checks `user:password`."""
+
+    slow = True
+
+    def __init__(self, options: ProviderOptions) -> None:
+        """Read the users. Raises ConfigurationError."""
+        if not options.basic_users:
+            raise ConfigurationError("AuthenticationProviderBasic wants basicAuthConf, a file that htpasswd wrote")
+        self._hashes = _users(keys.read_source("basicAuthConf", options.basic_users))
+        self._salt = secrets.token_bytes(32)
+        self._right: dict[bytes, None] = {}  # keyed hashes of what was right, oldest first
+
+    def identify(self, credentials: Credentials, now_ms: int) -> Identity:  # noqa: ARG002 - passwords do not expire
+        """See `Provider.identify`."""
+        try:
+            user, colon, password = credentials.data.decode("utf-8").partition(":")
+        except UnicodeDecodeError:
+            raise AuthenticationFailed("user and password are not UTF-8") from None
+        if not colon or len(credentials.data) > _PASSWORD_BYTES_MAX:
+            raise AuthenticationFailed("what was given is not user:password")
+        seen = hmac.digest(self._salt, credentials.data, hashlib.sha256)
+        if seen not in self._right:
+            self._check(user, password)
+            self._right[seen] = None
+            while len(self._right) > _REMEMBERED:
+                self._right.pop(next(iter(self._right), b""), None)
+        return Identity(user)
+
+    def _check(self, user: str, password: str) -> None:
+        # A user we do not have takes as long as one we have.
+        stored = self._hashes.get(user) or next(iter(self._hashes.values()))
+        try:
+            right = _HASHES.verify(password, stored)
+        except ValueError:  # A password that the hash cannot take, like one with a zero byte.
+            right = False
+        if not right or user not in self._hashes:
+            raise AuthenticationFailed(_UNKNOWN)
+
+
+def _users(content: bytes) -> dict[str, str]:
+    users: dict[str, str] = {}
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ConfigurationError("basicAuthConf is not a file that htpasswd wrote: it is not UTF-8") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, colon, stored = line.strip().partition(":")
+        if not colon or not user or _HASHES.identify(stored) is None:
+            raise ConfigurationError(
+                f"basicAuthConf line {number} is not user:hash as htpasswd -m, -B or -s writes it; "
+                f"passwords in clear are not taken"
+            )
+        users[user] = stored
+    if not users:
+        raise ConfigurationError("basicAuthConf names no user; add one with htpasswd")
+    return users

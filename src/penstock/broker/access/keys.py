@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys and files as the configuration of Pulsar names them: paths, file: and data: URLs, base64.
+
+Where: `authentication` reads with it at the start and on SIGHUP. Imports `cryptography`, which takes a moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+
+from penstock.core.errors import ConfigurationError
+
+PublicKey: TypeAlias = "rsa.RSAPublicKey | ec.EllipticCurvePublicKey"
+
+# RFC 7518: a key for HMAC is as long as the hash, at least.
+SECRET_BYTES_MIN: Final = 32
+SECRET_BITS: Final = {"HS256": 256, "HS384": 384, "HS512": 512}
+CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
+_RSA_BITS_MIN: Final = 2048
+_BEGIN: Final = b"-----BEGIN"
+
+
+def read_source(key: str, source: str) -> bytes:
+    """What a setting names: the content of a file (path, `file:` URL), of a `data:` URL, or base64 as it stands.
+
+    Raises:
+        ConfigurationError: naming the setting, and of the value no more than its path.
+    """
+    if source.startswith("data:"):
+        return _data_url(key, source)
+    path = _file_url(source) if source.startswith("file:") else Path(source)
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        if not source.startswith("file:"):
+            text = _base64(source)
+            if text is not None:
+                return text
+        # What is no path may be the key itself: it is not repeated.
+        where = f" {path}" if source.startswith("file:") or "/" in source[:2] else ""
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is neither a file nor base64"
+        raise ConfigurationError(f"{key}: the file{where} cannot be read: {why}") from None
+
+
+def _file_url(url: str) -> Path:
+    """`file:///absolute`, and `file:relative` or `file://relative` as people write them for Pulsar."""
+    parts = urlsplit(url)
+    host = "" if parts.netloc == "localhost" else parts.netloc
+    return Path(unquote(host + parts.path))
+
+
+def _data_url(key: str, url: str) -> bytes:
+    head, comma, data = url.partition(",")
+    if not comma:
+        raise ConfigurationError(f"{key}: a data: URL wants a comma before its data, like data:;base64,QUJD")
+    if not head.endswith(";base64"):
+        return unquote_to_bytes(data)
+    decoded = _base64(unquote(data))
+    if decoded is None:
+        raise ConfigurationError(f"{key}: what stands behind ;base64, is not base64")
+    return decoded
+
+
+def _base64(text: str) -> bytes | None:
+    """Either alphabet, with or without padding; None for what is something else."""
+    compact = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True) or None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def secret_key(key: str, source: str) -> bytes:
+    """The key that both signs and checks. Raises ConfigurationError for one that is short, or is a public key."""
+    secret = read_source(key, source)
+    if _BEGIN in secret or _public_key(secret) is not None:
+        # Everybody may know a public key: as a secret it would let everybody sign.
+        raise ConfigurationError(f"{key} is a public key or a certificate; set tokenPublicKey for these")
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigurationError(f"{key} has {len(secret)} bytes; a secret key has {SECRET_BYTES_MIN} or more")
+    return secret
+
+
+def secret_algorithms(secret: bytes) -> tuple[str, ...]:
+    """The algorithms that a secret is long enough for."""
+    return tuple(name for name, bits in SECRET_BITS.items() if 8 * len(secret) >= bits)
+
+
+def public_key(key: str, source: str, algorithm: str) -> PublicKey:
+    """The key that checks only: X.509 as DER or PEM. Raises ConfigurationError if it does not fit the algorithm."""
+    found = _public_key(read_source(key, source))
+    if found is None:
+        raise ConfigurationError(f"{key} is no public key for RSA or an elliptic curve, in DER or PEM")
+    if isinstance(found, rsa.RSAPublicKey):
+        if found.key_size < _RSA_BITS_MIN:
+            raise ConfigurationError(f"{key} has {found.key_size} bits; an RSA key has {_RSA_BITS_MIN} or more")
+        fits = algorithm[:2] in {"RS", "PS"}
+    else:
+        fits = CURVES.get(algorithm) == found.curve.name
+    if not fits:
+        raise ConfigurationError(f"{key} is not a key for {algorithm}; see tokenPublicAlg")
+    return found
+
+
+def public_algorithms(algorithm: str) -> tuple[str, ...]:
+    """The algorithms that a public key is good for, when it is good for this one: on a curve, that one alone."""
+    if algorithm.startswith("ES"):
+        return (algorithm,)
+    return tuple(algorithm[:2] + bits for bits in ("256", "384", "512"))
+
+
+def _public_key(data: bytes) -> PublicKey | None:
+    loads = load_pem_public_key if _BEGIN in data else load_der_public_key
+    try:
+        found = loads(data)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return found if isinstance(found, rsa.RSAPublicKey | ec.EllipticCurvePublicKey) else None

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was granted and is taken back: producers and consumers end that were let in under it.
+
+Where: called after grants in a namespace or admins of a tenant have changed. Clients connect anew, as after an unload,
+and are then told that they may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.access.actions import Action
+from penstock.core.errors import AuthorizationFailed
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.members import Consumer, Producer
+    from penstock.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+
+# The parts of a namespace's policies that say who may do what.
+GRANTS: Final = ("auth_policies", "subscription_auth_mode")
+# Looked at between two turns of the loop.
+_PORTION: Final = 200
+
+
+async def take_back(broker: Broker, tenant: str, namespace: str | None = None) -> None:
+    """Disconnect those in a tenant, or in one of its namespaces, who may not do any more what they do."""
+    if not broker.access.enabled:
+        return
+    checks = [
+        partial(_check_producer, producer)
+        for session in broker.sessions
+        for producer in session.producers.values()
+        if _concerns(producer.topic, tenant, namespace)
+    ]
+    checks += [
+        partial(_check_consumer, consumer)
+        for session in broker.sessions
+        for consumer in session.consumers.values()
+        if _concerns(consumer.subscription.topic, tenant, namespace)
+    ]
+    for done, check in enumerate(checks, start=1):
+        try:
+            check()
+        except AuthorizationFailed as error:
+            log.info("a client was disconnected from its topic: %s", error)
+        if done % _PORTION == 0:
+            await asyncio.sleep(0)
+
+
+def _concerns(topic: Topic, tenant: str, namespace: str | None) -> bool:
+    return topic.name.tenant == tenant and namespace in {None, topic.name.namespace}
+
+
+def _check_producer(producer: Producer) -> None:
+    try:
+        producer.session.require(Action.PRODUCE, producer.topic.name)
+    except AuthorizationFailed:
+        if producer.session.producers.get(producer.producer_id) is producer:
+            producer.session.disconnect_producer(producer)
+        raise
+
+
+def _check_consumer(consumer: Consumer) -> None:
+    subscription = consumer.subscription
+    try:
+        consumer.session.require(Action.CONSUME, subscription.topic.name, subscription=subscription.name)
+    except AuthorizationFailed:
+        if consumer.session.consumers.get(consumer.consumer_id) is consumer:
+            consumer.session.disconnect_consumer(consumer)
+        raise

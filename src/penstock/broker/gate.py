@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gate: so many at a time may be inside; whoever comes beyond that is refused, or waits for a turn.
+
+Why not asyncio.Semaphore: the limit may be changed while the broker runs, and some callers must not wait at all.
+Where: lookups and listings are refused, loads of topics wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import TooManyRequests
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+
+class Gate:
+    """Lets `limit()` in at a time. Whatever is inside leaves on every way out, cancelled or not."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self.inside = 0
+        self._limit = limit
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @contextmanager
+    def pass_or_refuse(self, what: str, key: str) -> Iterator[None]:
+        """Go in at once. Raises TooManyRequests, which names `what` is too many and the `key` that bounds it."""
+        if self.inside >= self._limit():
+            raise TooManyRequests(f"Too many concurrent {what} requests: all {self._limit()} places ({key}) are taken")
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Go in when those who came before are in, and there is room."""
+        await self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self) -> None:
+        if self.inside < self._limit() and not self._waiting:
+            self.inside += 1
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._leave()  # It was our turn already.
+            raise
+
+    def _leave(self) -> None:
+        self.inside -= 1
+        while self._waiting and self.inside < self._limit():
+            place = self._waiting.popleft()
+            if not place.done():
+                self.inside += 1
+                place.set_result(None)

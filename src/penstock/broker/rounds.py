@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds: what is looked after now and then, topic by topic: retention, expiry, idle subscriptions, backlog quotas.
+
+Why one place: each of these walks over all loaded topics, reads a little of the log for the few that it concerns, and
+must neither hold the loop nor run twice at a time, nor end because one topic failed.
+Where: the broker's tick calls `tick`; what is done to a topic is in `retention` and `quotas`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import PenstockError
+from penstock.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+
+# Saying that a topic is not concerned takes well under a microsecond.
+_TOPICS_PER_TURN: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One kind of work: how often, which topics it concerns, and what is done to one."""
+
+    name: str
+    interval_s: Callable[[], int]
+    concerns: Callable[[Topic], bool]
+    work: Callable[[Topic], Awaitable[object]]
+
+
+class Rounds:
+    """Starts rounds when they are due; one of each kind at a time."""
+
+    def __init__(self, broker: Broker, rounds: tuple[Round, ...]) -> None:
+        self._broker = broker
+        self._rounds = rounds
+        now_ns = broker.clock.monotonic_ns()
+        self._last_ns = dict.fromkeys((one.name for one in rounds), now_ns)
+        self._running: set[str] = set()
+
+    def tick(self, now_ns: int) -> None:
+        """Start what is due."""
+        for one in self._rounds:
+            due = now_ns - self._last_ns[one.name] >= one.interval_s() * NS_PER_S
+            if due and one.name not in self._running and not self._broker.stopping:
+                self._last_ns[one.name] = now_ns
+                self._broker.finish(self.run(one.name))
+
+    async def run(self, name: str) -> None:
+        """Do one round now."""
+        (one,) = [each for each in self._rounds if each.name == name]
+        self._running.add(name)
+        try:
+            topics = self._broker.topics.loaded()
+            for start in range(0, len(topics), _TOPICS_PER_TURN):
+                for topic in topics[start : start + _TOPICS_PER_TURN]:
+                    if self._broker.stopping:
+                        return
+                    if one.concerns(topic) and not topic.fenced:
+                        await self._work(one, topic)
+                await asyncio.sleep(0)
+        finally:
+            self._running.discard(name)
+
+    async def _work(self, one: Round, topic: Topic) -> None:
+        try:
+            await one.work(topic)
+        except PenstockError as error:
+            log.warning("%s of %s failed: %s", one.name, topic.text, error)
+        except Exception:
+            log.exception("%s of %s failed", one.name, topic.text)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of a topic besides its entries and cursors: terminated, epoch, compacted ledger.
+
+One document of the catalog per topic (kind `topic-state`), of which several parts of the broker own a key each. Each
+change replaces the document, so changes go through here: two at a time must not undo each other.
+
+    terminated         True once the topic takes no more messages          (topic_life)
+    compacted_ledger   the ledger that holds the compacted topic           (compaction)
+    compacted_horizon  the last entry of the topic that it speaks of       (compaction)
+    compacted_entries  how many entries it has                             (compaction)
+    epoch              of the last exclusive grant to a producer           (producers)
+
+Other keys belong to whoever sets them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.storage.compacted import CompactedLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.broker import Broker
+    from penstock.storage.catalog import Catalog
+
+KIND: Final = "topic-state"
+COMPACTED_LEDGER: Final = "compacted_ledger"
+_COMPACTED_HORIZON: Final = "compacted_horizon"
+_COMPACTED_ENTRIES: Final = "compacted_entries"
+# The durable subscription that stands where compaction has come to, as Pulsar calls it. Nobody consumes from it, and
+# only compaction moves it: what is before it may go when all others have acknowledged it.
+COMPACTION_SUBSCRIPTION: Final = "__compaction"
+
+
+class TopicStates:
+    """The documents, as they will be once every change that was asked for is stored."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._changing: dict[str, dict[str, Any]] = {}
+
+    def of(self, topic: str) -> Mapping[str, Any]:
+        """What is remembered of a topic; empty when nothing is."""
+        return self._broker.catalog.documents(KIND).get(topic) or {}
+
+    async def change(self, topic: str, **values: Any) -> None:  # noqa: ANN401 - JSON
+        """Set these keys, or with None forget them; returns when it is durable. Raises MetadataFailed."""
+        state = {**(self._changing.get(topic) or self.of(topic)), **values}
+        state = {key: value for key, value in state.items() if value is not None}
+        self._changing[topic] = state
+        catalog = self._broker.catalog
+        try:
+            await self._broker.stored(lambda done: catalog.put_document(KIND, topic, state or None, done))
+        finally:
+            if self._changing.get(topic) is state:
+                del self._changing[topic]
+
+
+def compacted_in(state: Mapping[str, Any]) -> CompactedLedger | None:
+    """The compacted ledger that a topic's state names."""
+    if state.get(COMPACTED_LEDGER) is None:
+        return None
+    return CompactedLedger(state[COMPACTED_LEDGER], state[_COMPACTED_ENTRIES], state[_COMPACTED_HORIZON])
+
+
+def compacted_state(compacted: CompactedLedger) -> dict[str, int]:
+    """What a topic's state says of its compacted ledger."""
+    return {
+        COMPACTED_LEDGER: compacted.ledger_id,
+        _COMPACTED_ENTRIES: compacted.entries,
+        _COMPACTED_HORIZON: compacted.horizon,
+    }
+
+
+def ledgers_in_use(catalog: Catalog) -> set[int]:
+    """Every ledger that the catalog knows: of topics, and of their compacted twins."""
+    states = catalog.documents(KIND).values()
+    compacted = {int(state[COMPACTED_LEDGER]) for state in states if state.get(COMPACTED_LEDGER) is not None}
+    return {record.ledger_id for record in catalog.topics()} | compacted

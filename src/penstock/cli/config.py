@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock config`: every setting with its value, and who set it.
+
+Why: a value that surprises must be traceable to a line, a variable, a flag or an administrator, without reading three
+files and guessing which of them wins.
+Where: `main` calls it. It reads what `penstock serve` would read; a broker may run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock import settings
+from penstock.cli import serve
+from penstock.settings.model import GROUPS, keys_of
+from penstock.settings.sources import DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.settings import Settings
+
+_DESCRIPTION: Final = """\
+Print every setting: its value, where that came from, and whether it can be changed while the broker
+runs. With --data-dir also what was changed through the admin port; a broker may be running there.
+Keys and passwords are shown as ***.
+"""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `config` to the command line."""
+    parser = commands.add_parser(
+        "config",
+        help="print every setting, its value, and who set it",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings as key=value lines, as `serve` takes them"
+    )
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="also what was changed while a broker ran here")
+    parser.add_argument("--changed", action="store_true", help="only what is not at its default")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    serve.add_settings(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print; returns the exit status.
+
+    Raises:
+        ConfigurationError: a setting cannot be used, or the directory is not a data directory.
+        MetadataFailed: the data directory cannot be read.
+    """
+    start = settings.load(file=arguments.config, environment=os.environ, flags=serve.settings_given(arguments))
+    effective, notes = _with_changes(start, arguments.data_dir) if arguments.data_dir is not None else (start, [])
+    rows = [row for row in _rows(effective) if not arguments.changed or row["source"] != DEFAULT]
+    print(json.dumps(rows, indent=2) if arguments.json else "\n".join(_lines(rows)))
+    for note in (*effective.warnings, *notes):
+        print(f"penstock: {note}", file=sys.stderr)
+    return 0
+
+
+def _with_changes(start: Settings, data_dir: Path) -> tuple[Settings, Sequence[str]]:
+    """The settings with what an administrator changed, and what of it cannot be used."""
+    from penstock.broker.configuration import usable
+    from penstock.settings.limits import Live
+    from penstock.storage.peek import read_configuration
+
+    live = Live(start)
+    changes, errors = usable(live, read_configuration(data_dir))
+    notes = [f"stored value of {key} is ignored: {error}" for key, error in errors.items()]
+    return live.changed(changes).settings, notes
+
+
+def _rows(effective: Settings) -> list[dict[str, object]]:
+    return [
+        {
+            "group": str(group.__doc__).rstrip("."),
+            "key": key.name,
+            "value": effective.spelled(key.name),
+            "source": effective.sources[key.name],
+            "dynamic": key.dynamic,
+        }
+        for group in GROUPS
+        for key in keys_of(group).values()
+    ]
+
+
+def _lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """As people read it: `key = value`, and behind it who set it and whether it can be changed."""
+    lines: list[str] = []
+    width = max((len(f"{row['key']}={row['value']}") for row in rows), default=0)
+    group = None
+    for row in rows:
+        if row["group"] != group:
+            group = row["group"]
+            lines += ["", f"# {group}"] if lines else [f"# {group}"]
+        changeable = ", dynamic" if row["dynamic"] else ""
+        lines.append(f"{row['key']}={row['value']}".ljust(min(width, 60)) + f"  # {row['source']}{changeable}")
+    return lines

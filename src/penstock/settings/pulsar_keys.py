@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pulsar's settings that penstock does not have: what they configure is done otherwise here, or not at all.
+
+Why: a `broker.conf` of Pulsar's sets hundreds of keys. Those we know not to be ours are told in one line; a name that
+nobody knows is most likely a slip of the pen, and is told apart.
+Where: `sources` asks of every key that has no row. Names of Pulsar 2.x to 5.0 are here, those of a bookie that
+`standalone.conf` holds as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Families of keys, by how they begin.
+_FAMILIES: Final = (
+    "additionalServlet",
+    "athenz",
+    "bookkeeper",
+    "brokerClient",
+    "brokerEntry",
+    "brokerInterceptor",
+    "dbStorage_",
+    "expose",
+    "fileSystem",
+    "functionsWorker",
+    "gcsManagedLedgerOffload",
+    "journal",
+    "keySharedLookAhead",
+    "loadBalancer",
+    "managedCursor",
+    "managedLedger",
+    "maxTopicListInFlight",
+    "metadataStore",
+    "metadataSync",
+    "metrics",
+    "openid",
+    "packages",
+    "replicat",
+    "s3ManagedLedgerOffload",
+    "sasl",
+    "scalable",
+    "schemaRegistry",
+    "subscriptionBacklogScan",
+    "topicPublisherThrottling",
+    "transaction",
+    "webSocket",
+    "webhook",
+    "zk",
+    "zooKeeper",
+    "zookeeper",
+)
+
+_NAMES: Final = frozenset(
+    """
+    aggregatePublisherStatsByProducerName allowedTopicPropertyKeysForMetrics allowLoopback
+    authenticateMetricsEndpoint authenticationRoleLoggingAnonymizer autoShrinkForConsumerPendingAcksMap
+    autoSkipNonRecoverableData bindAddresses bookieId bookiePort bootstrapNamespaces
+    brokerCloseInactiveTopicsEnabled brokerPublisherThrottlingTickTimeMillis
+    brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerServicePurgeInactiveFrequencyInSeconds
+    cacheEvictionByExpectedReadCount cacheEvictionByMarkDeletedPosition clientLibraryVersionCheckEnabled
+    clusterMigrationAutoResourceCreation clusterMigrationCheckDurationSeconds compactionServiceFactoryClassName
+    configurationMetadataStoreUrl configurationMetadataSyncEventTopic configurationStoreServers
+    defaultNamespaceBundleSplitAlgorithm defaultNumberOfSystemNamespaceBundles
+    delayedDeliveryFixedDelayDetectionLookahead delayedDeliveryMaxIndexesPerBucketSnapshotSegment
+    delayedDeliveryMaxNumBuckets delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds
+    delayedDeliveryMinIndexCountPerBucket delayedDeliveryTrackerFactoryClassName disableBrokerInterceptors
+    disableHttpDebugMethods diskUsageThreshold diskUsageWarnThreshold
+    dispatcherDispatchMessagesInSubscriptionThread dispatcherMaxReadBatchSize dispatcherMaxReadSizeBytes
+    dispatcherMinReadBatchSize dispatcherPauseOnAckStatePersistentEnabled
+    dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
+    dispatcherReadFailureBackoffMaxTimeInMs dispatcherRetryBackoffInitialTimeInMs dispatcherRetryBackoffMaxTimeInMs
+    dispatchThrottlingForFilteredEntriesEnabled dispatchThrottlingRatePerReplicatorInByte
+    dispatchThrottlingRatePerReplicatorInMsg enableBusyWait enableNamespaceIsolationUpdateOnTime
+    enablePackagesManagement enableReplicatedSubscriptions enableRunBookieAutoRecoveryTogether
+    enableRunBookieTogether enableShadowTopics entryFilterNames entryFiltersDirectory failureDomainsEnabled
+    flushInterval gcWaitTime globalZookeeperServers haProxyProtocolEnabled healthCheckMetricsUpdateTimeInSeconds
+    httpMaxRequestSize httpMaxResponseHeaderSize httpRequestsFailOnUnknownPropertiesEnabled
+    httpRequestsLimitEnabled httpRequestsMaxPerSecond httpServerAcceptQueueSize httpServerEnabled
+    httpServerGzipCompressionExcludedPaths httpServerIdleTimeout httpServerPort httpServerThreadPoolQueueSize
+    isRunningStandalone jcaProvider jsseProvider jvmGCMetricsLoggerClassName kinitCommand
+    lazyCursorRecovery ledgerDirectories ledgerStorageClass loadManagerClassName loadManagerMigrationEnabled
+    loadManagerServiceUnitStateTableViewClassName loadManagerServiceUnitStateTableViewSyncer
+    lowerBoundarySheddingEnabled maxActiveTransactionsPerCoordinator maxConcurrentNonPersistentMessagePerConnection
+    maxConsumerMetadataSize maxNamespacesPerTenant maxPendingPublishdRequestsPerConnection
+    maxPendingPublishRequestsPerConnection maxSecondsToClearTopicNameCache maxTenants maxUnackedMessagesPerBroker
+    maxUnackedMessagesPerSubscriptionOnBrokerBlocked maxUnloadBrokerNumPerCycle maxUnloadPercentage
+    messagePublishBufferCheckIntervalInMillis messagingProtocols minUnloadMessage minUnloadMessageThroughput
+    namespaceBundleUnloadingTimeoutMs narExtractionDirectory nettyMaxFrameSizeBytes numAcceptorThreads
+    numCacheExecutorThreadPoolSize numExecutorThreadPoolSize numHttpServerThreads numIOThreads
+    numOrderedExecutorThreads numTransactionReplayThreadPoolSize numWorkerThreadsForNonPersistentTopic
+    offloadersDirectory pauseReceivingCooldownMs persistentUnackedRangesWithMultipleEntriesEnabled
+    preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck preciseTopicPublishRateLimiterEnable
+    preferLaterVersions prometheusStatsHttpPort protocolHandlerDirectory pulsarResourcesExtendedClassName
+    readOnlyModeEnabled resourceUsageTransportClassName resourceUsageTransportPublishIntervalInSecs
+    schemaJsonAllowLegacyJacksonFormat skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
+    sslFactoryPlugin sslFactoryPluginParams statsProviderClass statsUpdateFrequencyInSecs
+    statsUpdateInitialDelayInSecs streamingDispatch strictBookieAffinityEnabled subscriptionKeySharedEnable
+    subscriptionKeySharedUseClassicPersistentImplementation subscriptionRedeliveryTrackerEnabled
+    subscriptionSharedUseClassicPersistentImplementation supportedNamespaceBundleSplitAlgorithms systemTopicEnabled
+    systemTopicSchemaCompatibilityStrategy tlsCertRefreshCheckDurationSec tlsEnabledWithKeyStore
+    tlsEnableHostnameVerification tlsFactoryClassName tlsFactoryConfig tlsHostnameVerificationEnabled tlsKeyStore
+    tlsKeyStorePassword tlsKeyStoreType tlsProvider tlsTrustStore tlsTrustStorePassword tlsTrustStoreType
+    tokenSettingPrefix topicCompactionRetainNullKey topicFactoryClassName topicFencingTimeoutSeconds
+    topicLoadTimeoutSeconds topicNameCacheMaxCapacity topicOrderedExecutorThreadNum
+    topicPoliciesCacheInitTimeoutSeconds unblockStuckSubscriptionEnabled upperBoundarySheddingEnabled
+    useSeparateThreadPoolForProtocolHandlers webServiceHaProxyProtocolEnabled webServiceLogDetailedAddresses
+    webServiceTlsProvider webServiceTrustXForwardedFor
+    """.split()  # noqa: SIM905 -- so many names are read without quotes
+)
+
+
+def is_pulsars(name: str) -> bool:
+    """Whether a key is one of Pulsar's. Asked of keys that are not ours."""
+    return name in _NAMES or name.startswith(_FAMILIES)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows on what is kept and on memory. `sources` works out their defaults; `model.Settings` joins the groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core.units import MIB, parse_bytes
+from penstock.settings.key import any_number, choice, row, size, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What is kept, and how safely."""
+
+    durability: str = row(
+        "durability",
+        choice("fsync", "relaxed"),
+        "fsync",
+        "`fsync`: a receipt is sent after the disk has the message. `relaxed`: receipts do not wait; a crash of the "
+        "machine may lose messages that were acknowledged.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Memory."""
+
+    memory_limit_mb: int = row(
+        "memoryLimitMB",
+        whole(1),
+        "<the smaller of the control group's limit and half of RAM>",
+        "Memory in MiB that penstock divides among its parts.",
+        flag="--memory-limit-mb",
+    )
+    request_bytes_max: int = row(
+        "queued.max.request.bytes",
+        parse_bytes,
+        "<maxMessagePublishBufferSizeInMB, else its row of the memory budget>",
+        "Bytes of requests read and not yet answered; at the bound, penstock stops reading. 0 or less: no bound.",
+    )
+    requests_max: int = row(
+        "queued.max.requests",
+        any_number,
+        "<queued.max.request.bytes / 32, at least 20000; off when that is off>",
+        "Requests read and not yet answered; at the bound, penstock stops reading. 0 or less: no bound; else 20000 or "
+        "more, the most that one producer may have in flight.",
+    )
+    frame_bytes_max: int = row(
+        "socket.request.max.bytes",
+        size(1),
+        "<maxMessageSize + 10 KiB>",
+        "The largest single request; a client that announces a larger one is disconnected.",
+    )
+    max_message_bytes: int = row(
+        "maxMessageSize", size(1), 5 * MIB, "The largest message, in bytes, as clients are told when they connect."
+    )
+    outbound_mb: int = row(
+        "outboundMB",
+        whole(1),
+        "<managedLedgerMaxReadsInFlightSizeInMB, else its row of the memory budget>",
+        "MiB of data on its way to clients, over all of them.",
+    )
+    tail_cache_mb: int = row(
+        "tailCacheMB",
+        whole(0),
+        "<managedLedgerCacheSizeMB, else its row of the memory budget>",
+        "MiB of newest entries kept for consumers that keep up.",
+        dynamic=True,
+    )
+    max_publish_buffer_mb: int | None = row(
+        "maxMessagePublishBufferSizeInMB",
+        any_number,
+        "<none>",
+        "Pulsar's word for queued.max.request.bytes, in MiB; counts when that is not set. 0 or less: no bound.",
+    )
+    max_reads_in_flight_mb: int | None = row(
+        "managedLedgerMaxReadsInFlightSizeInMB",
+        whole(0),
+        "<none>",
+        "Pulsar's word for outboundMB; counts when that is not set. 0: not set.",
+    )
+    ledger_cache_mb: int | None = row(
+        "managedLedgerCacheSizeMB",
+        whole(0),
+        "<none>",
+        "Pulsar's word for tailCacheMB; counts when that is not set.",
+        dynamic=True,
+    )

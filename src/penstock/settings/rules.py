@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that span settings: values that are each good and cannot go together, or that somebody should think about.
+
+Where: a `Settings` checks itself with `check` when it is made, at the start and at every change while the broker runs;
+`sources` adds what `warnings` finds to what it tells.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.units import KIB
+from penstock.settings.key import of_listener
+from penstock.settings.rows.security import PROVIDER_BASIC, PROVIDER_TLS, PROVIDER_TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.settings.model import Settings
+
+# The room Pulsar leaves for commands and metadata around the largest message.
+METADATA_BYTES_MAX: Final = 10 * KIB
+
+# A Python or Java client may have this many messages of one producer in flight; a bound below it would stop reading
+# in the middle of what an honest client may send before its first receipt.
+CLIENT_WINDOW_MAX: Final = 20_000
+
+
+def check(settings: Settings) -> None:
+    """Raise ConfigurationError for the first rule that is broken."""
+    _check_ports(settings)
+    _check_memory(settings)
+    _check_access(settings)
+
+
+def check_foreign(name: str, value: str) -> None:
+    """Raise ConfigurationError for what is not ours, and would be dangerous to ignore."""
+    if name == "tlsEnabledWithKeyStore" and value.lower() == "true":
+        raise ConfigurationError(
+            "tlsEnabledWithKeyStore=true: Java's key stores are not read; convert yours to PEM "
+            "(openssl pkcs12 -in FILE -nodes), and set tlsCertificateFilePath and tlsKeyFilePath"
+        )
+
+
+def warnings(settings: Settings) -> Iterator[str]:
+    """Yield what is allowed and worth a thought."""
+    if not settings.authentication_enabled and not _is_loopback(settings.bind_address):
+        yield (
+            f"bindAddress={settings.bind_address} lets everybody who reaches this machine publish, consume and "
+            f"administer: nobody is asked who they are; set authenticationEnabled=true, or listen on 127.0.0.1"
+        )
+    if settings.authorization_enabled and not settings.super_user_roles:
+        yield "authorizationEnabled=true without superUserRoles: nobody can create tenants or change this broker"
+    if settings.authentication_enabled and not settings.authorization_enabled:
+        yield "authenticationEnabled=true without authorizationEnabled=true: every known client may do everything"
+    if settings.authentication_enabled and settings.port is not None and not _is_loopback(settings.bind_address):
+        yield (
+            "clients may show who they are on a port without TLS, where others can read it along; "
+            "set brokerServicePort= (empty) and webServicePort= to open the TLS ports alone"
+        )
+
+
+def _check_ports(settings: Settings) -> None:
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise ConfigurationError("TLS wants both tlsCertificateFilePath and tlsKeyFilePath, and got one; give both")
+    listeners = [of_listener(item)[0] for item in settings.advertised_listeners]
+    if listeners and settings.internal_listener_name not in listeners:
+        raise ConfigurationError(
+            f"internalListenerName={settings.internal_listener_name} is none of advertisedListeners: "
+            f"{', '.join(dict.fromkeys(listeners))}"
+        )
+    if settings.tls_require_client_cert and settings.tls_trust_certs is None:
+        raise ConfigurationError("tlsRequireTrustedClientCertOnConnect=true wants tlsTrustCertsFilePath: whom to trust")
+    if settings.tls_certificate is not None:
+        return
+    for wants, key in (
+        (settings.tls_enabled, "tlsEnabled=true"),
+        (settings.admin_tls_port is not None, f"webServicePortTls={settings.admin_tls_port}"),
+        (settings.tls_require_client_cert, "tlsRequireTrustedClientCertOnConnect=true"),
+    ):
+        if wants:
+            raise ConfigurationError(f"{key} wants tlsCertificateFilePath and tlsKeyFilePath; give both")
+    if settings.port is None:
+        raise ConfigurationError(
+            "brokerServicePort is empty, and without tlsCertificateFilePath there is no TLS port either: "
+            "no client could connect; set one of them"
+        )
+
+
+def _check_memory(settings: Settings) -> None:
+    if settings.frame_bytes_max < settings.max_message_bytes:
+        raise ConfigurationError(
+            f"socket.request.max.bytes={settings.frame_bytes_max} is below "
+            f"maxMessageSize={settings.max_message_bytes}: clients would be disconnected for messages they may send; "
+            f"raise the former or lower the latter"
+        )
+    if 0 < settings.request_bytes_max < settings.frame_bytes_max:
+        raise ConfigurationError(
+            f"queued.max.request.bytes={settings.request_bytes_max} cannot hold one request of "
+            f"socket.request.max.bytes={settings.frame_bytes_max}; raise the former, or set it to -1 for no bound"
+        )
+    if 0 < settings.requests_max < CLIENT_WINDOW_MAX:
+        raise ConfigurationError(
+            f"queued.max.requests={settings.requests_max} is less than one producer may have in flight; "
+            f"set {CLIENT_WINDOW_MAX} or more, or -1 for no bound"
+        )
+
+
+def _check_access(settings: Settings) -> None:
+    if settings.authorization_enabled and not settings.authentication_enabled:
+        raise ConfigurationError(
+            "authorizationEnabled=true wants authenticationEnabled=true: what a client may do hangs on who it is"
+        )
+    if settings.token_audience_claim is not None and settings.token_audience is None:
+        raise ConfigurationError(
+            f"tokenAudienceClaim={settings.token_audience_claim} wants tokenAudience: what that claim must name"
+        )
+    if not settings.authentication_enabled:
+        return
+    if not settings.authentication_providers:
+        raise ConfigurationError(
+            "authenticationEnabled=true wants authenticationProviders; "
+            f"for tokens set authenticationProviders={PROVIDER_TOKEN} and tokenSecretKey"
+        )
+    trusts = settings.tls_certificate is not None and settings.tls_trust_certs is not None
+    for provider, has, wants in (
+        (
+            PROVIDER_TOKEN,
+            settings.token_secret_key is not None or settings.token_public_key is not None,
+            "tokenSecretKey or tokenPublicKey",
+        ),
+        (PROVIDER_BASIC, settings.basic_auth_conf is not None, "basicAuthConf"),
+        (PROVIDER_TLS, trusts, "tlsCertificateFilePath, tlsKeyFilePath and tlsTrustCertsFilePath"),
+    ):
+        if provider in settings.authentication_providers and not has:
+            raise ConfigurationError(f"{provider.rpartition('.')[2]} of authenticationProviders wants {wants}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compacted ledger: the entries of a topic that compaction kept, in a ledger of their own, under their old ids.
+
+    an entry of it:  seal | entry id in the topic, 8 bytes | number of words, 2 bytes | words, 8 bytes each
+                     | the entry, with its own seal                                     (big-endian)
+
+The words are of batches that lost some messages: a bit per message that is left, lowest bit and lowest word first, as
+in an acknowledgement. A subscription takes the others for acknowledged: clients then pass over them, also those that do
+not know what "compacted out" means inside of a batch.
+
+Its own entries are numbered without gaps, as in every ledger, while the ids they had have gaps; so where an old id is,
+is found by a binary search, and remembered for whoever reads on from there. The inner entry is sealed like any other,
+and goes to consumers as it lies.
+
+Where: compaction writes one; subscriptions that read a compacted topic read it up to its horizon, and the topic's own
+ledger from there on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct, unpack_from
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.checksum import SEAL_BYTES, seal
+from penstock.storage.results import Batch, ReadResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.core.checksum import Buffer
+    from penstock.storage.entry_log import EntryLog
+
+_HEAD: Final = Struct(">QH")
+_WORD_BITS: Final = 64
+_WORD_MASK: Final = (1 << _WORD_BITS) - 1
+# Places remembered for readers that read on; more readers than this at a time search for theirs.
+_PLACES_MAX: Final = 1_000
+
+
+def wrap(entry_id: int, entry: Buffer, members: Iterable[int] = ()) -> bytes:
+    """A compacted ledger's entry; `members` are the indexes that are left of a batch that lost some."""
+    bits = sum(1 << index for index in members)
+    words = []
+    while bits:
+        words.append(bits & _WORD_MASK)
+        bits >>= _WORD_BITS
+    return seal(_HEAD.pack(entry_id, len(words)) + b"".join(word.to_bytes(8, "big") for word in words) + entry)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedLedger:
+    """Which ledger, how many entries it has, and the last entry of the topic that it speaks of, kept or not."""
+
+    ledger_id: int
+    entries: int
+    horizon: int
+    _places: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
+
+    def read(
+        self, log: EntryLog, topic_ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int
+    ) -> ReadResult:
+        """Read as `EntryLog.read` does, from an id of the topic on. Blocks; call it from any thread but the loop.
+
+        Batches hold consecutive ids of the topic; what lies between them was compacted away.
+        """
+        row = self._places.get(entry_id)
+        if row is None:
+            row = self._first_row_from(log, entry_id)
+        found = log.read(self.ledger_id, row, bytes_max=bytes_max, entries_max=entries_max)
+        result = ReadResult(self.horizon + 1)
+        result.members = {}
+        for batch in found.batches:
+            result.batches += _unwrapped(batch, topic_ledger_id, result.members)
+            row = batch.entry_ids[-1] + 1
+        result.damaged = found.damaged
+        if result.batches and row < self.entries:
+            result.next_entry_id = result.batches[-1].entry_ids[-1] + 1
+            if len(self._places) >= _PLACES_MAX:
+                self._places.clear()
+            self._places[result.next_entry_id] = row
+        return result
+
+    def last(self, log: EntryLog) -> tuple[int, bytes] | None:
+        """The last entry and its id in the topic; None when nothing was kept. Blocks."""
+        if not self.entries:
+            return None
+        return _only(log, self.ledger_id, self.entries - 1)
+
+    def _first_row_from(self, log: EntryLog, entry_id: int) -> int:
+        low, high = 0, self.entries
+        while low < high:
+            middle = (low + high) // 2
+            found = _only(log, self.ledger_id, middle)
+            if found is None or found[0] >= entry_id:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+def _only(log: EntryLog, ledger_id: int, row: int) -> tuple[int, bytes] | None:
+    """The entry at this place or, that one being damaged, the next: its id in the topic, and itself."""
+    for batch in log.read(ledger_id, row, bytes_max=1, entries_max=1).batches:
+        for _, stored in batch.entries():
+            entry_id, words = _HEAD.unpack_from(stored, SEAL_BYTES)
+            return entry_id, bytes(stored[_head_bytes(words) :])
+    return None
+
+
+def _head_bytes(words: int) -> int:
+    return SEAL_BYTES + _HEAD.size + 8 * words
+
+
+def _unwrapped(batch: Batch, ledger_id: int, members: dict[int, list[int]]) -> list[Batch]:
+    """The entries of a batch as the topic had them, cut where their ids have gaps; adds to `members`."""
+    ids, offsets, lengths = [], [], []
+    for offset, length in zip(batch.offsets, batch.lengths, strict=True):
+        entry_id, words = _HEAD.unpack_from(batch.data, offset + SEAL_BYTES)
+        if words:
+            members[entry_id] = list(unpack_from(f">{words}Q", batch.data, offset + _head_bytes(0)))
+        ids.append(entry_id)
+        offsets.append(offset + _head_bytes(words))
+        lengths.append(length - _head_bytes(words))
+    counts = batch.message_counts
+    cut = [row for row in range(1, len(ids)) if ids[row] != ids[row - 1] + 1]
+    out = []
+    for start, stop in zip([0, *cut], [*cut, len(ids)], strict=True):
+        consecutive: Sequence[int] = range(ids[start], ids[start] + stop - start)
+        rows = slice(start, stop)
+        out.append(Batch(ledger_id, consecutive, batch.data, offsets[rows], lengths[rows], counts and counts[rows]))
+    return out

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which message is the latest of each key, for any number of keys in a bounded amount of memory.
+
+Why SQLite: a topic may have more keys than there is memory. A private database of SQLite lives in its page cache and
+spills what does not fit into a temporary file (below SQLITE_TMPDIR, TMPDIR or /var/tmp), which is unlinked as soon as
+it is made and so goes with the process, whatever ends it. Nothing here is ever synced: it is derived.
+Where: compaction fills it in its first pass over a topic and asks it in the second, on its own thread.
+
+Keys are stored as digests of 16 bytes; two of a billion keys share one with a probability of about 10^-21.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import apsw
+
+from penstock.core.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CACHE_BYTES: Final = 8 * MIB
+_DIGEST_BYTES: Final = 16
+
+
+class Place(NamedTuple):
+    """Where a message is."""
+
+    entry_id: int
+    member: int = -1  # its index in a batch; -1 when the entry is no batch
+    chunks: str = ""  # the common name of the chunks it was cut into; then the entry is that of the last
+
+
+class LatestKeys:
+    """The place of the last message of each key."""
+
+    def __init__(self, *, cache_bytes: int = CACHE_BYTES) -> None:
+        self._db = apsw.Connection("")
+        self._db.pragma("journal_mode", "off")
+        self._db.pragma("synchronous", "off")
+        self._db.pragma("locking_mode", "exclusive")
+        self._db.pragma("cache_size", -(cache_bytes // KIB))
+        self._db.execute(
+            "create table latest (key blob primary key, entry_id integer, member integer, chunks text) without rowid"
+        )
+
+    def apply(self, changes: Iterable[tuple[str, Place | None]]) -> None:
+        """For each key in order: this is its latest message, or with None it has none any more."""
+        put, remove = "insert or replace into latest values (?, ?, ?, ?)", "delete from latest where key = ?"
+        with self._db:
+            execute = self._db.execute
+            for key, place in changes:
+                if place is None:
+                    execute(remove, (_digest(key),))
+                else:
+                    execute(put, (_digest(key), *place))
+
+    def find(self, key: str) -> Place | None:
+        """The place of the key's latest message."""
+        for row in self._db.execute("select entry_id, member, chunks from latest where key = ?", (_digest(key),)):
+            return Place(*row)
+        return None
+
+    def __len__(self) -> int:
+        ((count,),) = self._db.execute("select count(*) from latest")
+        return int(count)
+
+    def close(self) -> None:
+        """Forget all, also on the disk."""
+        self._db.close()
+
+
+def _digest(key: str) -> bytes:
+    return blake2b(key.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches from the inside: several messages in one entry, each with a metadata of its own.
+
+    payload, decompressed:  size of metadata, 4 bytes | SingleMessageMetadata | the message, again and again
+
+Why: entries are passed on as they came; only compaction has to know which messages a batch holds, and to make one
+without some of them. Those keep their places, so that the others keep their indexes: an empty message stands there that
+says it was compacted out, and clients pass over it.
+Where: compaction, on its own thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from penstock.core.checksum import SEAL_BYTES, seal
+from penstock.wire import compression
+from penstock.wire.codec import SingleMessageMetadata
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.core.checksum import Buffer
+    from penstock.wire.codec import MessageMetadata
+
+_SIZE_BYTES: Final = 4
+
+
+class Member(NamedTuple):
+    """One message of a batch."""
+
+    key: str | None
+    message_bytes: int  # of the message alone: 0 deletes its key
+    compacted_out: bool
+    start: int  # in the payload, from the size of its metadata on
+    stop: int
+
+
+def is_readable(metadata: MessageMetadata) -> bool:
+    """Whether the entry is a batch whose messages can be told apart: only its readers can decrypt one."""
+    return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
+
+
+def payload_of(entry: Buffer) -> memoryview:
+    """What follows an entry's metadata."""
+    view = memoryview(entry)
+    start = SEAL_BYTES + _SIZE_BYTES
+    return view[start + int.from_bytes(view[SEAL_BYTES:start], "big") :]
+
+
+def decompressed(entry: Buffer, metadata: MessageMetadata) -> bytes:
+    """A batch's payload. Raises ProtocolError, UnsupportedVersion."""
+    payload = bytes(payload_of(entry))
+    return compression.decompress(metadata.compression, payload, metadata.uncompressed_size)
+
+
+def members(payload: bytes, count: int) -> Iterator[Member]:
+    """The messages of a payload, of which the batch says that it holds so many. Raises ProtocolError."""
+    view, at = memoryview(payload), 0
+    for _ in range(count):
+        metadata_at = at + _SIZE_BYTES
+        metadata_stop = metadata_at + int.from_bytes(view[at:metadata_at], "big")
+        try:
+            said = SingleMessageMetadata.FromString(bytes(view[metadata_at:metadata_stop]))
+        except DecodeError as cause:
+            raise ProtocolError(f"unreadable metadata of a message in a batch: {cause}") from None
+        stop = metadata_stop + said.payload_size
+        if not said.IsInitialized() or said.payload_size < 0 or stop > len(view):
+            raise ProtocolError("a message in a batch is longer than the batch")
+        key = said.partition_key if said.HasField("partition_key") else None
+        yield Member(key, said.payload_size, said.compacted_out, at, stop)
+        at = stop
+
+
+def without(metadata: MessageMetadata, payload: bytes, found: Sequence[Member], keep: Sequence[bool]) -> bytes:
+    """The same batch, sealed, in which only some messages are kept, at their places; `metadata` is changed."""
+    view = memoryview(payload)
+    pieces = [view[one.start : one.stop] if kept else _GONE for one, kept in zip(found, keep, strict=True)]
+    rest = b"".join(pieces)
+    metadata.compression, compressed = compression.compress(metadata.compression, rest)  # type: ignore[assignment]
+    metadata.uncompressed_size = len(rest)
+    del metadata.compacted_batch_indexes[:]
+    metadata.compacted_batch_indexes.extend(index for index, kept in enumerate(keep) if kept)
+    encoded = metadata.SerializeToString()
+    return seal(len(encoded).to_bytes(_SIZE_BYTES, "big") + encoded + compressed)
+
+
+def last_index(metadata: MessageMetadata) -> int:
+    """The index of the batch's last message that is wanted; -1 when the entry is no batch."""
+    if metadata.compacted_batch_indexes:
+        return max(metadata.compacted_batch_indexes)
+    return metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1
+
+
+def _gone() -> bytes:
+    encoded = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+    return len(encoded).to_bytes(_SIZE_BYTES, "big") + encoded
+
+
+_GONE: Final = _gone()

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants, namespaces, clusters and permissions, as an administrator changes them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.broker import namespaces, partitions, permissions, topic_admin
+from penstock.core.errors import (
+    AlreadyExists,
+    NamespaceNotFound,
+    NotAllowed,
+    NotFound,
+    PenstockError,
+    PreconditionFailed,
+    TenantNotFound,
+)
+from penstock.core.names import NamespaceName, TopicName
+from penstock.testing.client import Type
+from tests.net.harness import Client, running
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from penstock.broker.broker import Broker
+
+INFO = {"adminRoles": ["root"], "allowedClusters": ["test"]}
+SALES = NamespaceName.parse("acme/sales")
+ORDERS = TopicName.parse("persistent://acme/sales/orders")
+
+
+async def make_sales(broker: Broker) -> None:
+    await namespaces.create_tenant(broker, "acme", INFO)
+    await namespaces.create_namespace(broker, SALES)
+
+
+async def refused(doing: Coroutine[Any, Any, object], kind: type[PenstockError], status: int, words: str) -> None:
+    with pytest.raises(kind) as error:
+        await doing
+    assert error.value.http_status == status
+    assert words in str(error.value)
+
+
+# -- tenants ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_is_made_read_changed_and_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        assert namespaces.list_tenants(broker) == ["public", "pulsar"]
+        await namespaces.create_tenant(broker, "acme", INFO)
+        assert namespaces.get_tenant(broker, "acme") == INFO
+        await namespaces.update_tenant(broker, "acme", {"adminRoles": ["b", "a", "a"], "allowedClusters": ["test"]})
+        assert namespaces.get_tenant(broker, "acme")["adminRoles"] == ["a", "b"]
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        assert namespaces.list_tenants(broker) == ["acme", "public", "pulsar"]
+        await namespaces.delete_tenant(broker, "acme")
+        with pytest.raises(TenantNotFound):
+            namespaces.get_tenant(broker, "acme")
+
+
+async def test_the_tenants_that_are_there_from_the_start_are_in_this_cluster(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        assert namespaces.get_tenant(harness.broker, "public") == {"adminRoles": [], "allowedClusters": ["test"]}
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        ({}, "Clusters can not be empty"),
+        ({"allowedClusters": []}, "Clusters can not be empty"),
+        ({"allowedClusters": [" "]}, "Clusters can not be empty"),
+        ({"allowedClusters": ["elsewhere"]}, "Clusters do not exist"),
+        ({"allowedClusters": ["test"], "adminRoles": [" root"]}, "AdminRoles contains whitespace"),
+    ],
+)
+async def test_a_tenant_must_be_in_clusters_that_exist(tmp_path: Path, info: dict[str, Any], words: str) -> None:
+    async with running(tmp_path) as harness:
+        await refused(namespaces.create_tenant(harness.broker, "acme", info), PreconditionFailed, 412, words)
+        await refused(namespaces.update_tenant(harness.broker, "public", info), PreconditionFailed, 412, words)
+
+
+async def test_tenants_that_are_there_are_not_made_and_others_not_changed(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await refused(namespaces.create_tenant(broker, "public", INFO), AlreadyExists, 409, "already")
+        await refused(namespaces.create_tenant(broker, "a/b", INFO), PreconditionFailed, 412, "not valid")
+        await refused(namespaces.update_tenant(broker, "acme", INFO), TenantNotFound, 404, "Tenant acme does not exist")
+        await refused(namespaces.delete_tenant(broker, "acme"), TenantNotFound, 404, "does not exist")
+
+
+async def test_a_tenant_with_namespaces_goes_by_force_and_only_where_that_is_allowed(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        words = "The tenant still has active namespaces"
+        await refused(namespaces.delete_tenant(broker, "acme"), AlreadyExists, 409, words)
+        words = "Broker doesn't allow forced deletion of tenants"
+        await refused(namespaces.delete_tenant(broker, "acme", force=True), NotAllowed, 405, words)
+    async with running(tmp_path, force_delete_tenant=True) as harness:
+        broker = harness.broker
+        await partitions.create(broker, ORDERS, 2)
+        await namespaces.delete_tenant(broker, "acme", force=True)
+        assert namespaces.list_tenants(broker) == ["public", "pulsar"]
+        assert not broker.catalog.topics()
+
+
+# -- namespaces -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_namespace_keeps_the_policies_it_was_made_with(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await namespaces.create_tenant(broker, "acme", INFO)
+        await namespaces.create_namespace(
+            broker, SALES, {"message_ttl_in_seconds": 60, "bundles": {"numBundles": 2}, "deleted": None}
+        )
+        policies = namespaces.get_namespace(broker, SALES)
+        assert policies["message_ttl_in_seconds"] == 60
+        assert policies["bundles"] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
+        assert policies["replication_clusters"] == ["test"]
+        assert broker.policies.of_namespace("acme/sales").ttl_s == 60
+    async with running(tmp_path) as harness:
+        assert namespaces.list_namespaces(harness.broker, "acme") == ["acme/sales"]
+        assert harness.broker.policies.of_namespace("acme/sales").ttl_s == 60
+
+
+async def test_a_namespace_is_made_once_and_in_a_tenant(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await refused(namespaces.create_namespace(broker, SALES), TenantNotFound, 404, "acme")
+        await namespaces.create_tenant(broker, "acme", INFO)
+        outcomes = await asyncio.gather(
+            *(namespaces.create_namespace(broker, SALES) for _ in range(5)), return_exceptions=True
+        )
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == 4 * [AlreadyExists]
+        for policies in ({"replication_clusters": ["elsewhere"]}, {"bundles": {"numBundles": -1}}):
+            with pytest.raises(PreconditionFailed):
+                await namespaces.create_namespace(broker, NamespaceName.parse("acme/other"), policies)
+
+
+@pytest.mark.parametrize("topic", ["persistent://acme/sales/t", "non-persistent://acme/sales/t"])
+async def test_a_namespace_with_topics_goes_by_force_and_only_where_that_is_allowed(tmp_path: Path, topic: str) -> None:
+    async with running(tmp_path, force_delete_namespace=True) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        client = await Client.producing(harness.port, topic=topic)
+        words = "Cannot delete non empty namespace"
+        await refused(namespaces.delete_namespace(broker, SALES), AlreadyExists, 409, words)
+        await namespaces.delete_namespace(broker, SALES, force=True)
+        await client.expect(Type.CLOSE_PRODUCER)
+        with pytest.raises(NamespaceNotFound):
+            namespaces.get_namespace(broker, SALES)
+        assert not broker.topics.loaded()
+        await namespaces.create_namespace(broker, SALES)
+        assert await topic_admin.list_topics(broker, SALES) == []
+    async with running(tmp_path) as harness:
+        words = "Broker doesn't allow forced deletion of namespaces"
+        await refused(namespaces.delete_namespace(harness.broker, SALES, force=True), NotAllowed, 405, words)
+        await namespaces.delete_namespace(harness.broker, SALES)
+
+
+async def test_nothing_is_made_in_a_namespace_while_it_is_being_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path, force_delete_namespace=True) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        await partitions.create(broker, ORDERS, 20)
+        deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES, force=True))
+        number = 0
+        while not deleting.done():
+            try:
+                await broker.topics.get_or_create(TopicName.parse(f"acme/sales/t{number}"), create=True)
+                number += 1
+            except NamespaceNotFound:
+                pass
+            await asyncio.sleep(0)
+        await deleting
+        assert not [record for record in broker.catalog.topics() if "/acme/" in record.name]
+
+
+async def test_pulsars_own_topics_do_not_keep_a_namespace(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        await topic_admin.create_topic(broker, TopicName.parse("acme/sales/__change_events"))
+        await namespaces.delete_namespace(broker, SALES)
+        assert not broker.catalog.topics()
+
+
+async def test_an_unloaded_namespace_loads_its_topics_anew(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        for name in ("acme/sales/a", "acme/sales/b", "public/default/c"):
+            await topic_admin.create_topic(broker, TopicName.parse(name))
+        await namespaces.unload_namespace(broker, SALES)
+        assert [topic.name.local for topic in broker.topics.loaded()] == ["c"]
+
+
+async def test_a_bundle_is_cut_in_two_and_the_halves_hold_its_topics(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await namespaces.create_tenant(broker, "acme", INFO)
+        await namespaces.create_namespace(broker, SALES, {"bundles": {"numBundles": 1}})
+        for number in range(20):
+            await topic_admin.create_topic(broker, TopicName.parse(f"acme/sales/{number}"))
+        await refused(namespaces.split_bundle(broker, SALES, "0x1_0x2"), NotFound, 404, "has no bundle")
+        await namespaces.split_bundle(broker, SALES, "0x00000000_0xffffffff")
+        bundles = namespaces.get_namespace(broker, SALES)["bundles"]
+        assert bundles == {"boundaries": ["0x00000000", "0x7fffffff", "0xffffffff"], "numBundles": 2}
+        low = namespaces.in_bundle(broker, SALES, "0x00000000_0x7fffffff")
+        high = namespaces.in_bundle(broker, SALES, "0x7fffffff_0xffffffff")
+        assert (len(low) + len(high), bool(low), bool(high)) == (20, True, True)
+        await namespaces.unload_namespace(broker, SALES, "0x00000000_0x7fffffff")
+        assert {topic.name for topic in broker.topics.loaded()} == set(high)
+
+
+# -- clusters ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_brokers_own_cluster_is_there_and_stays(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        assert namespaces.list_clusters(broker) == ["test"]
+        await refused(namespaces.create_cluster(broker, "test", {}), AlreadyExists, 409, "Cluster already exists")
+        await refused(namespaces.delete_cluster(broker, "test"), PreconditionFailed, 412, "Cluster not empty")
+        await namespaces.update_cluster(broker, "test", {"serviceUrl": "http://here:8080"})
+        assert namespaces.get_cluster(broker, "test")["serviceUrl"] == "http://here:8080"
+
+
+async def test_other_clusters_are_made_read_changed_and_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await namespaces.create_cluster(broker, "west", {"serviceUrl": "http://west:8080", "listenerName": None})
+        assert namespaces.get_cluster(broker, "west") == {"serviceUrl": "http://west:8080"}
+        await namespaces.update_cluster(broker, "west", {"serviceUrl": "http://west:80"})
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        assert namespaces.list_clusters(broker) == ["test", "west"]
+        await namespaces.create_tenant(broker, "acme", {"allowedClusters": ["west", "test"]})
+        await namespaces.create_namespace(broker, SALES, {"replication_clusters": ["west"]})
+        await refused(namespaces.delete_cluster(broker, "west"), PreconditionFailed, 412, "Cluster not empty")
+        await namespaces.delete_namespace(broker, SALES)
+        await namespaces.delete_cluster(broker, "west")
+        for doing in (namespaces.delete_cluster(broker, "west"), namespaces.update_cluster(broker, "west", {})):
+            await refused(doing, NotFound, 404, "Cluster does not exist")
+        await refused(namespaces.create_cluster(broker, "a b", {}), PreconditionFailed, 412, "not valid")
+
+
+# -- permissions ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_granted_is_read_back_and_taken_away(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        await permissions.grant_namespace(broker, SALES, "alice", ["produce", "consume", "produce"])
+        await permissions.grant_namespace(broker, SALES, "bob", ["functions"])
+        await permissions.grant_topic(broker, ORDERS, "bob", ["consume"])
+        await permissions.grant_subscription(broker, SALES, "audit", ["carol", "dave"])
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        assert permissions.get_namespace(broker, SALES) == {"alice": ["consume", "produce"], "bob": ["functions"]}
+        of_topic = {"alice": ["consume", "produce"], "bob": ["consume", "functions"]}
+        assert permissions.get_topic(broker, ORDERS) == of_topic
+        assert permissions.get_topic(broker, ORDERS.of_partition(3)) == of_topic
+        assert permissions.get_subscription(broker, SALES) == {"audit": ["carol", "dave"]}
+        await permissions.revoke_subscription(broker, SALES, "audit", "carol")
+        assert permissions.get_subscription(broker, SALES) == {"audit": ["dave"]}
+        await permissions.revoke_namespace(broker, SALES, "alice")
+        await permissions.revoke_topic(broker, ORDERS, "bob")
+        assert permissions.get_topic(broker, ORDERS) == {"bob": ["functions"]}
+
+
+async def test_only_what_is_there_is_granted_and_taken_away(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        nowhere = NamespaceName.parse("acme/nowhere")
+        for doing, kind, status, words in (
+            (permissions.grant_namespace(broker, SALES, "a", ["fly"]), PreconditionFailed, 412, "fly"),
+            (permissions.grant_namespace(broker, nowhere, "a", ["produce"]), NamespaceNotFound, 404, "nowhere"),
+            (permissions.revoke_topic(broker, ORDERS, "a"), PreconditionFailed, 412, "not set at the topic level"),
+            (permissions.revoke_subscription(broker, SALES, "s", "a"), PreconditionFailed, 412, "not granted"),
+        ):
+            await refused(doing, kind, status, words)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SUBSCRIBE: who is refused, with which code and which words; and what is kept of a subscription."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from penstock.core.errors import WireCode
+from penstock.testing.client import Refused
+from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, subscription_of
+from tests.net.harness import TOPIC, Harness, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest_asyncio.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with running(tmp_path) as harness:
+        yield harness
+
+
+async def refused(peer: Peer, **how: Any) -> tuple[int, str]:  # noqa: ANN401
+    with pytest.raises(Refused) as refusal:
+        await peer.subscribe(**how)
+    return refusal.value.code, str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "pulsar.dedup", "pulsar.repl.cluster-b", "__compaction"])
+async def test_names_that_users_cannot_have_are_refused_with_pulsars_code(harness: Harness, name: str) -> None:
+    peer = await Peer.connected(harness)
+    code, _ = await refused(peer, name=name)
+    assert code == WireCode.PRODUCER_BUSY
+
+
+async def test_names_are_looked_at_strictly_where_that_is_asked_for(tmp_path: Path) -> None:
+    async with running(tmp_path, strict_subscription_names=True) as harness:
+        peer = await Peer.connected(harness)
+        await peer.subscribe(name="a-b=c:d.e_f")
+        assert (await refused(peer, name="a/b", consumer_id=1))[0] == WireCode.PRODUCER_BUSY
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_only_single_consumers_read_compacted(harness: Harness, kind: int) -> None:
+    peer = await Peer.connected(harness)
+    code, text = await refused(peer, kind=kind, read_compacted=True)
+    assert code == WireCode.NOT_ALLOWED_ERROR
+    assert "readCompacted only allowed on failover or exclusive subscriptions" in text
+
+
+async def test_types_that_a_topic_does_not_serve_are_refused(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await harness.broker.policies.set_topic(TOPIC, "subscriptionTypesEnabled", ["Shared"])
+    code, text = await refused(peer, kind=KEY_SHARED)
+    assert code == WireCode.NOT_ALLOWED_ERROR
+    assert "doesn't support Key_Shared sub type!" in text
+    await peer.subscribe(SHARED)
+
+
+async def test_a_subscription_that_may_not_be_made_on_the_way_is_not_found(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await harness.broker.policies.set_namespace(
+        "public/default", "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}
+    )
+    assert (await refused(peer))[0] == WireCode.SUBSCRIPTION_NOT_FOUND
+    await peer.subscribe(name="reader", durable=False)  # nothing is made for a reader
+
+
+async def test_a_durable_subscription_and_a_reader_do_not_share_a_name(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.subscribe()
+    assert (await refused(peer, durable=False, consumer_id=1))[0] == WireCode.NOT_ALLOWED_ERROR
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits_to", "words"),
+    [
+        ("maxConsumersPerTopic", 2, "Topic reached max consumers limit"),
+        ("maxConsumersPerSubscription", 2, "Subscription reached max consumers limit"),
+    ],
+)
+async def test_more_consumers_than_there_may_be_are_refused(
+    harness: Harness, policy: str, limits_to: int, words: str
+) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    key = {"maxConsumersPerTopic": "maxConsumersPerTopic", "maxConsumersPerSubscription": "maxConsumersPerSubscription"}
+    await harness.broker.policies.set_topic(TOPIC, key[policy], limits_to)
+    for consumer_id in range(limits_to):
+        await peer.subscribe(SHARED, consumer_id=consumer_id)
+    code, text = await refused(peer, kind=SHARED, consumer_id=9)
+    assert code == WireCode.CONSUMER_BUSY
+    assert words in text
+
+
+async def test_more_subscriptions_than_there_may_be_are_refused(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await harness.broker.policies.set_topic(TOPIC, "maxSubscriptionsPerTopic", 1)
+    await peer.subscribe(name="one")
+    code, text = await refused(peer, name="two", consumer_id=1)
+    assert code == WireCode.NOT_ALLOWED_ERROR
+    assert "Exceed the maximum number of subscriptions of the topic" in text
+    await peer.subscribe(name="reader", consumer_id=2, durable=False)
+
+
+async def test_an_old_consumer_may_come_back_though_no_other_may_come(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await harness.broker.policies.set_topic(TOPIC, "maxSubscriptionsPerTopic", 1)
+    await peer.subscribe(name="one")
+    await peer.close_consumer()
+    await peer.subscribe(name="one")
+
+
+async def test_properties_are_kept_with_the_subscription_over_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await Peer.connected(harness)
+        await peer.subscribe(SHARED, properties={"owner": "ops", "empty": ""})
+        assert subscription_of(harness).properties == {"owner": "ops", "empty": ""}
+        await peer.subscribe(SHARED, consumer_id=1, properties={"owner": "somebody else"})
+    async with running(tmp_path) as harness:
+        peer = await Peer.connected(harness)
+        await peer.subscribe(SHARED)
+        assert subscription_of(harness).properties == {"owner": "ops", "empty": ""}
+
+
+async def test_a_state_to_be_replicated_is_remembered_and_does_nothing(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.subscribe(EXCLUSIVE, replicate_subscription_state=True)
+    assert subscription_of(harness).replicated
+
+
+async def test_a_refused_consumer_leaves_nothing_behind(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await peer.publish(b"x")
+    await peer.subscribe(KEY_SHARED, ranges=[(0, 65_535)])
+    await refused(peer, kind=KEY_SHARED, ranges=[(1, 2)], consumer_id=1)
+    assert (await peer.message()).payload == b"x"
+    await peer.close_consumer()
+    await peer.subscribe(EXCLUSIVE)
+    assert (await peer.message()).payload == b"x"

@@ -1,0 +1,524 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a topic after it came: unloaded, terminated, truncated, deleted, and gone by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from penstock.broker import inactive, partitions, permissions, topic_admin, topic_life
+from penstock.broker.policies import PolicyDefaults
+from penstock.broker.topic_states import COMPACTED_LEDGER, ledgers_in_use
+from penstock.core.errors import MetadataFailed, NotAllowed, PreconditionFailed, TopicNotFound, WireCode
+from penstock.core.names import TopicName
+from penstock.core.position import Position
+from penstock.core.units import NS_PER_S
+from penstock.storage.catalog import Catalog
+from penstock.storage.entry_log import AppendRun
+from penstock.testing.client import RawClient, Refused, Type, entry, frame
+from penstock.wire.pulsar_pb2 import BaseCommand, CommandMessage
+from tests.net.harness import TOPIC, Client, Harness, running, turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from penstock.testing.process import BrokerProcess
+
+T = TopicName.parse(TOPIC)
+SHARED = 1
+
+
+@asynccontextmanager
+async def producing(directory: Path, **limits: Any) -> AsyncIterator[tuple[Harness, Client]]:  # noqa: ANN401
+    async with running(directory, **limits) as harness:
+        client = await Client.producing(harness.port)
+        yield harness, client
+        await client.close()
+
+
+async def subscribe(client: Client, *, consumer_id: int = 0, permits: int = 1000, **fields: Any) -> None:  # noqa: ANN401
+    fields.setdefault("subscription", "s")
+    await client.request(
+        Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, consumer_id=consumer_id, subType=SHARED, initialPosition=1, **fields
+    )
+    if permits:
+        client.write(frame(Type.FLOW, consumer_id=consumer_id, messagePermits=permits))
+
+
+def acknowledge(client: Client, message: CommandMessage) -> None:
+    ack = BaseCommand(type=Type.ACK)
+    ack.ack.consumer_id = message.consumer_id
+    ack.ack.ack_type = 0  # type: ignore[assignment]
+    ack.ack.message_id.add().CopyFrom(message.message_id)
+    data = ack.SerializeToString()
+    client.write((4 + len(data)).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data)
+
+
+async def refused_producer(client: Client) -> int:
+    error = (await client.request(Type.PRODUCER, Type.ERROR, topic=TOPIC, producer_id=1)).error
+    return int(error.error)
+
+
+async def entries_of(harness: Harness, name: TopicName = T) -> list[int]:
+    topic = await harness.broker.topics.get_or_create(name, create=False)
+    result = await harness.broker.read_log(topic.ledger_id, 0, bytes_max=2**30, entries_max=1000)
+    return [entry_id for batch in result.batches for entry_id in batch.entry_ids]
+
+
+# -- unload -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_sent_before_an_unload_is_answered_before_the_producer_is_told_to_go(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        harness.disk.hold()
+        client.publish(b"a", b"b")
+        topic = harness.broker.topics.get(T)
+        assert topic is not None
+        await until(lambda: topic.next_entry_id == 2)
+        unloading = asyncio.ensure_future(topic_admin.unload(harness.broker, T))
+        await turns()
+        # What comes now is swallowed: its producer is not one of the topic's any more.
+        client.publish(b"late", first=2)
+        await turns()
+        harness.disk.let_go()
+        await unloading
+        # A producer told to go before its receipts came would send what is stored already once more.
+        assert await client.receipts(2) == [0, 1]
+        await client.expect(Type.CLOSE_PRODUCER)
+        assert harness.broker.topics.get(T) is None
+        assert await entries_of(harness) == [0, 1]
+
+
+async def test_an_unloaded_topic_comes_back_with_everything(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await subscribe(client)
+        client.publish(b"a", b"b", b"c")
+        await client.receipts(3)
+        (message, *_) = [(await client.expect(Type.MESSAGE)).message for _ in range(3)]
+        acknowledge(client, message)
+        subscription = harness.broker.topics.get(T).subscriptions["s"]  # type: ignore[union-attr]
+        await until(lambda: subscription.cursor.mark_delete == 0)
+        await topic_admin.unload(harness.broker, T)
+        assert {(await client.read()).type for _ in range(2)} == {Type.CLOSE_CONSUMER, Type.CLOSE_PRODUCER}
+        await subscribe(client)
+        again = [(await client.expect(Type.MESSAGE)).message.message_id.entryId for _ in range(2)]
+        assert again == [1, 2]
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        client.publish(b"d", first=3)
+        assert (await client.read()).type in {Type.SEND_RECEIPT, Type.MESSAGE}
+        assert await entries_of(harness) == [0, 1, 2, 3]
+
+
+async def test_whoever_asks_for_a_topic_that_is_being_unloaded_waits_and_gets_another_object(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        before = harness.broker.topics.get(T)
+        harness.disk.hold()
+        client.publish(b"a")
+        assert before is not None
+        await until(lambda: before.next_entry_id == 1)
+        unloading = asyncio.ensure_future(topic_admin.unload(harness.broker, T))
+        await turns()
+        asking = asyncio.ensure_future(harness.broker.topics.get_or_create(T, create=False))
+        await turns()
+        assert not asking.done()
+        harness.disk.let_go()
+        await unloading
+        assert (await asking) is not before
+
+
+async def test_a_cursor_of_an_unloaded_topic_is_not_stored_over_a_newer_one(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await subscribe(client, permits=0)
+        client.publish(b"a", b"b")
+        await client.receipts(2)
+        old = harness.broker.topics.get(T).subscriptions["s"]  # type: ignore[union-attr]
+        await topic_admin.delete_topic(harness.broker, T, force=True)
+        await topic_admin.create_topic(harness.broker, T)
+        await topic_admin.create_subscription(harness.broker, T, "s")
+        # Something that still holds the old object says that it moved.
+        old.cursor.acknowledge_through(1)
+        harness.broker.cursor_moved(old)
+        await harness.broker.save_cursor(old)
+        stored = harness.broker.catalog.cursor(TOPIC, "s")
+        assert stored is not None
+        assert stored.mark_delete == -1
+
+
+# -- terminate --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_terminated_topic_takes_nothing_more_and_says_so(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        client.publish(b"a", b"b")
+        await client.receipts(2)
+        assert (await topic_admin.terminate(harness.broker, T)).entry_id == 1
+        await client.expect(Type.CLOSE_PRODUCER)
+        assert await refused_producer(client) == WireCode.TOPIC_TERMINATED_ERROR
+        # Again changes nothing.
+        assert (await topic_admin.terminate(harness.broker, T)).entry_id == 1
+    async with running(tmp_path) as harness:
+        client = await Client.connected(harness.port)
+        assert await refused_producer(client) == WireCode.TOPIC_TERMINATED_ERROR
+
+
+async def test_a_send_that_comes_while_a_topic_is_being_terminated_is_refused_or_before_the_end(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        harness.disk.hold()
+        client.publish(b"before")
+        topic = harness.broker.topics.get(T)
+        assert topic is not None
+        await until(lambda: topic.next_entry_id == 1)
+        ending = asyncio.ensure_future(topic_admin.terminate(harness.broker, T))
+        await turns()
+        client.publish(b"after", first=1)
+        await turns()
+        harness.disk.let_go()
+        last = await ending
+        assert (last.entry_id, await client.receipts(1)) == (0, [0])
+        error = (await client.expect(Type.SEND_ERROR)).send_error
+        assert (error.sequence_id, int(error.error)) == (1, WireCode.TOPIC_TERMINATED_ERROR)
+
+
+async def test_a_consumer_hears_of_the_end_once_it_has_had_everything(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await subscribe(client)
+        client.publish(b"a")
+        await client.receipts(1)
+        message = (await client.expect(Type.MESSAGE)).message
+        await topic_admin.terminate(harness.broker, T)
+        await client.expect(Type.CLOSE_PRODUCER)
+        acknowledge(client, message)
+        assert (await client.expect(Type.REACHED_END_OF_TOPIC)).reachedEndOfTopic.consumer_id == 0
+        # Whoever subscribes to what is drained hears of it right away.
+        await subscribe(client, consumer_id=1)
+        assert (await client.expect(Type.REACHED_END_OF_TOPIC)).reachedEndOfTopic.consumer_id == 1
+
+
+async def test_all_partitions_are_terminated_together(tmp_path: Path) -> None:
+    parent = TopicName.parse("persistent://public/default/p")
+    async with running(tmp_path) as harness:
+        await partitions.create(harness.broker, parent, 3)
+        ends = await topic_admin.terminate_partitions(harness.broker, parent)
+        assert {index: position.entry_id for index, position in ends.items()} == {0: -1, 1: -1, 2: -1}
+
+
+# -- delete -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_in_use_is_deleted_by_force_only(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        with pytest.raises(PreconditionFailed, match="Including 0 consumers, 1 producers"):
+            await topic_admin.delete_topic(harness.broker, T)
+        await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
+        await subscribe(client)
+        with pytest.raises(PreconditionFailed):
+            await topic_admin.delete_topic(harness.broker, T)
+        await topic_admin.delete_topic(harness.broker, T, force=True)
+        await client.expect(Type.CLOSE_CONSUMER)
+        assert harness.broker.catalog.topic(TOPIC) is None
+        with pytest.raises(TopicNotFound):
+            await topic_admin.delete_topic(harness.broker, T, force=True)
+
+
+async def test_a_subscription_without_consumers_goes_with_its_topic_loaded_or_not(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        await topic_admin.create_subscription(harness.broker, T, "s")
+    async with running(tmp_path) as harness:
+        assert harness.broker.topics.get(T) is None
+        await topic_admin.delete_topic(harness.broker, T)
+        await topic_admin.create_topic(harness.broker, T)
+        assert await topic_admin.list_subscriptions(harness.broker, T) == []
+
+
+async def test_what_was_granted_on_a_topic_alone_goes_with_it(tmp_path: Path) -> None:
+    parent = TopicName.parse("persistent://public/default/p")
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await partitions.create(broker, parent, 2)
+        for name in (parent, parent.of_partition(1)):
+            await permissions.grant_topic(broker, name, "alice", ["produce"])
+        await topic_admin.delete_partitioned(broker, parent)
+        await partitions.create(broker, parent, 2)
+        assert permissions.get_topic(broker, parent.of_partition(1)) == {}
+
+
+async def test_a_topic_that_is_made_again_has_another_ledger_and_nothing_of_the_old_one(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        broker = harness.broker
+        await subscribe(client, permits=0)
+        client.publish(b"a", b"b")
+        await client.receipts(2)
+        old = broker.topics.get(T)
+        assert old is not None
+        await topic_admin.terminate(broker, T)
+        await topic_admin.delete_topic(broker, T, force=True)
+        assert not broker.catalog.documents("topic-state")
+        other = await Client.producing(harness.port)
+        await other.close()
+        new = broker.topics.get(T)
+        assert new is not None
+        assert new.ledger_id > old.ledger_id
+        assert (new.last_entry_id, new.terminated, list(new.subscriptions)) == (-1, False, [])
+        await topic_life.settled(broker)
+        assert old.ledger_id not in broker.log.ledgers()
+
+
+async def test_a_delete_that_the_disk_refuses_leaves_the_topic_as_it_was(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await topic_admin.create_topic(broker, T)
+        broker.catalog.close()  # From now on it refuses every change.
+        with pytest.raises((MetadataFailed, RuntimeError)):
+            await topic_admin.delete_topic(broker, T)
+        topic = broker.topics.get(T)
+        assert topic is not None
+        assert not topic.fenced
+
+
+async def test_a_delete_goes_on_when_whoever_asked_for_it_goes_away(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        harness.disk.hold()
+        client.publish(b"a")
+        topic = harness.broker.topics.get(T)
+        assert topic is not None
+        await until(lambda: topic.next_entry_id == 1)
+        deleting = asyncio.ensure_future(topic_admin.delete_topic(harness.broker, T, force=True))
+        await turns()
+        deleting.cancel()
+        harness.disk.let_go()
+        await until(lambda: harness.broker.topics.get(T) is None)
+        assert harness.broker.catalog.topic(TOPIC) is None
+
+
+async def test_partitions_go_with_their_partitioned_topic_and_are_not_made_again_meanwhile(tmp_path: Path) -> None:
+    parent = TopicName.parse("persistent://public/default/p")
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await partitions.create(broker, parent, 30)
+        client = await Client.connected(harness.port)
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(parent.of_partition(7)), producer_id=0)
+        with pytest.raises(PreconditionFailed):
+            await topic_admin.delete_partitioned(broker, parent)
+        assert partitions.count(broker, parent) == 30
+        deleting = asyncio.ensure_future(topic_admin.delete_partitioned(broker, parent, force=True))
+        asked = []
+        while not deleting.done():
+            # A client that comes back at once, and asks first how many partitions there are.
+            try:
+                asked.append(await partitions.for_client(broker, parent, create=True))
+                await broker.topics.get_or_create(parent.of_partition(7), create=True)
+            except (TopicNotFound, NotAllowed):
+                pass
+            await asyncio.sleep(0)
+        await deleting
+        assert await topic_admin.list_topics(broker, parent.namespace_name) == []
+        assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
+
+
+# -- a crash between the catalog and the log --------------------------------------------------------------------------
+
+
+async def test_a_ledger_that_a_crash_left_behind_is_given_up_at_the_next_start(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        client.publish(b"a", b"b")
+        await client.receipts(2)
+        ledger_id = harness.broker.topics.get(T).ledger_id  # type: ignore[union-attr]
+    # The catalog has forgotten the topic, durably; the process died before the log heard of it.
+    done: list[object] = []
+    calls: list[Callable[[], None]] = []
+    catalog = Catalog.open(tmp_path / "data" / "meta.sqlite", calls.append)
+    catalog.delete_topic(TOPIC, done.append)
+    catalog.close()
+    for call in calls:
+        call()
+    assert done == [None]
+    async with running(tmp_path) as harness:
+        await topic_life.settled(harness.broker)
+        assert ledger_id not in harness.broker.log.ledgers()
+        # And only that: a new topic of the same name lives.
+        await harness.broker.topics.get_or_create(T, create=True)
+
+
+async def test_a_compacted_ledger_belongs_to_its_topic(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        client.publish(b"a")
+        await client.receipts(1)
+        broker = harness.broker
+        taken: list[int] = []
+        await broker.stored(lambda done: broker.catalog.take_ledger_id(taken.append, done))
+        stored = asyncio.Event()
+        data = entry(b"compacted")
+        run = AppendRun(
+            groups=[(taken[0], 0, 1)],
+            offsets=[0],
+            lengths=[len(data)],
+            message_counts=None,
+            data=data,
+            done=lambda _run, _error: stored.set(),
+        )
+        broker.log.append(run)
+        await stored.wait()
+        await broker.states.change(TOPIC, **{COMPACTED_LEDGER: taken[0]})
+        assert taken[0] in ledgers_in_use(broker.catalog)
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await topic_life.settled(broker)
+        assert taken[0] in broker.log.ledgers()
+        await topic_admin.delete_topic(broker, T)
+        await topic_life.settled(broker)
+        assert broker.log.ledgers() == set()
+
+
+def test_a_kill_among_deletes_leaves_each_topic_whole_or_gone(own_broker: BrokerProcess) -> None:
+    names = [f"persistent://public/default/t-{index}" for index in range(12)]
+    with RawClient(own_broker.port) as client:
+        for index, name in enumerate(names):
+            client.produce(name, producer_id=index)
+            assert client.publish([b"a", b"b", b"c"], producer_id=index) == [0, 1, 2]
+    base = f"{own_broker.admin_url}/admin/v2/persistent/public/default"
+
+    async def delete_some_and_kill() -> None:
+        async with httpx.AsyncClient(timeout=30) as http:
+            first = await http.delete(f"{base}/t-0")  # The admin port is up by now.
+            assert first.status_code == 204, first.text
+            deletes = [asyncio.ensure_future(http.delete(f"{base}/t-{index}")) for index in range(1, 12)]
+            await asyncio.wait(deletes, return_when=asyncio.FIRST_COMPLETED)
+            own_broker.kill()
+            done = await asyncio.gather(*deletes, return_exceptions=True)
+            answered = [i for i, one in enumerate(done, 1) if not isinstance(one, BaseException)]
+            gone.update(f"persistent://public/default/t-{i}" for i in (0, *answered))
+
+    gone: set[str] = set()
+    asyncio.run(delete_some_and_kill())
+    own_broker.start()
+    with RawClient(own_broker.port) as client:
+        for index, name in enumerate(names):
+            try:
+                client.subscribe(name, "s", consumer_id=index, force_topic_creation=False)
+            except Refused as refused:
+                assert refused.code == WireCode.TOPIC_NOT_FOUND  # noqa: PT017
+                continue
+            assert name not in gone
+            assert [client.message().command.message.message_id.entryId for _ in range(3)] == [0, 1, 2]
+
+
+# -- states of topics -------------------------------------------------------------------------------------------------
+
+
+async def test_two_changes_of_one_topics_state_at_a_time_are_both_kept(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        states = harness.broker.states
+        await asyncio.gather(states.change(TOPIC, a=1), states.change(TOPIC, b=2), states.change(TOPIC, c=3))
+        assert states.of(TOPIC) == {"a": 1, "b": 2, "c": 3}
+        await asyncio.gather(states.change(TOPIC, a=None), states.change(TOPIC, b=None, c=4))
+        assert states.of(TOPIC) == {"c": 4}
+        await states.change(TOPIC, c=None)
+        assert TOPIC not in harness.broker.catalog.documents("topic-state")
+
+
+# -- truncate ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_truncated_topic_has_no_messages_and_goes_on_counting(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await subscribe(client, permits=0)
+        client.publish(b"a", b"b", b"c")
+        await client.receipts(3)
+        await topic_admin.truncate(harness.broker, T)
+        assert await topic_admin.last_message_id(harness.broker, T) == (Position(-1, -1), -1)
+        assert await entries_of(harness) == []
+    async with running(tmp_path) as harness:
+        topic = await harness.broker.topics.get_or_create(T, create=False)
+        assert (topic.next_entry_id, topic.subscriptions["s"].backlog) == (3, 0)
+
+
+# -- topics that nobody uses ------------------------------------------------------------------------------------------
+
+
+async def unused_for(harness: Harness, seconds: int, *, start_s: int = 10**6) -> None:
+    """Let time pass for the broker's housekeeping, and let it look before and after."""
+    look = inactive.InactiveTopics(harness.broker)
+    for now_s in (0, 60, 60 + seconds):
+        look.tick((start_s + now_s) * NS_PER_S)
+        await until(lambda: not look._looking)  # noqa: SLF001
+
+
+async def test_a_topic_that_nobody_uses_goes(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await unused_for(harness, 3600)
+        assert harness.broker.topics.get(T) is not None, "it has a producer"
+        await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
+        await unused_for(harness, 60, start_s=2 * 10**6)
+        assert not harness.broker.topics.exists(T)
+
+
+@pytest.mark.parametrize(
+    ("mode", "backlog", "goes"),
+    [
+        ("delete_when_no_subscriptions", 0, False),
+        ("delete_when_no_subscriptions", 1, False),
+        ("delete_when_subscriptions_caught_up", 0, True),
+        ("delete_when_subscriptions_caught_up", 1, False),
+    ],
+)
+async def test_a_subscription_or_its_backlog_keeps_a_topic(
+    tmp_path: Path, mode: str, backlog: int, *, goes: bool
+) -> None:
+    defaults = PolicyDefaults(broker_delete_inactive_topics_mode=mode)
+    async with producing(tmp_path, policies=defaults) as (harness, client):
+        await topic_admin.create_subscription(harness.broker, T, "s")
+        client.publish(*backlog * [b"a"])
+        await client.receipts(backlog)
+        await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
+        await unused_for(harness, 60)
+        assert harness.broker.topics.exists(T) is not goes
+
+
+async def test_a_topic_stays_while_retention_says_so_or_nothing_is_to_be_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        for name in ("kept", "off", "__change_events", "non-persistent://public/default/n"):
+            await broker.topics.get_or_create(TopicName.parse(name), create=True)
+        await broker.policies.set_topic(
+            "persistent://public/default/kept", "retention", {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}
+        )
+        await broker.policies.set_topic(
+            "persistent://public/default/off",
+            "inactiveTopicPolicies",
+            {
+                "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+                "maxInactiveDurationSeconds": 1,
+                "deleteWhileInactive": False,
+            },
+        )
+        await unused_for(harness, 60)
+        left = {topic.name.local for topic in broker.topics.loaded()}
+        assert left == {"kept", "off", "__change_events"}
+        await unused_for(harness, 600, start_s=2 * 10**6)
+        assert {topic.name.local for topic in broker.topics.loaded()} == {"off", "__change_events"}
+
+
+async def test_somebody_who_asked_for_a_topic_since_the_last_look_has_used_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        topic = await harness.broker.topics.get_or_create(T, create=True)
+        assert not inactive.is_due(topic, 10**6 * NS_PER_S)
+        await harness.broker.topics.get_or_create(T, create=True)
+        assert not inactive.is_due(topic, (10**6 + 3600) * NS_PER_S)
+        assert inactive.is_due(topic, (10**6 + 7200) * NS_PER_S)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_an_empty_partitioned_topic_goes_with_its_last_partition_only_if_told_so(
+    tmp_path: Path, *, forget: bool
+) -> None:
+    parent = TopicName.parse("persistent://public/default/p")
+    async with running(tmp_path, delete_inactive_partitioned=forget) as harness:
+        await partitions.create(harness.broker, parent, 2)
+        await unused_for(harness, 60)
+        assert not harness.broker.topics.loaded()
+        assert (partitions.count(harness.broker, parent) == 0) is forget

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas with the official Python client: what it registers, what it is refused, what it gets back."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import _pulsar
+import httpx
+import pulsar
+import pytest
+from google.protobuf.wrappers_pb2 import Int64Value, StringValue
+from pulsar.schema import (
+    Array,
+    AvroSchema,
+    BytesSchema,
+    CustomEnum,
+    Integer,
+    JsonSchema,
+    Map,
+    ProtobufNativeSchema,
+    Record,
+    Schema,
+    String,
+    StringSchema,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.testing.process import BrokerProcess
+
+TIMEOUT_MS = 10_000
+
+
+class Color(Enum):
+    RED = 1
+    GREEN = 2
+
+
+class Size(Record):  # type: ignore[misc]  # the client has no types
+    width = Integer()
+    height = Integer()
+
+
+class Item(Record):  # type: ignore[misc]  # the client has no types
+    name = String()
+    count = Integer(required=True)
+    size = Size()
+    color = CustomEnum(Color)
+    tags = Array(String())
+    prices = Map(Integer())
+
+
+class Small(Record):  # type: ignore[misc]  # the client has no types
+    a = Integer(required=True)
+
+
+class Larger(Record):  # type: ignore[misc]  # the client has no types
+    """`Small` and a field that need not be there."""
+
+    a = Integer(required=True)
+    b = String(required_default=True)
+
+
+class Demanding(Record):  # type: ignore[misc]  # the client has no types
+    """`Small` and a field that must be there."""
+
+    a = Integer(required=True)
+    b = String(required=True)
+
+
+def item() -> Item:
+    return Item(
+        name="cup", count=3, size=Size(width=1, height=2), color=Color.GREEN, tags=["x", "y"], prices={"eur": 7}
+    )
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/schema-{uuid.uuid4().hex[:12]}"
+
+
+def exchange(client: pulsar.Client, topic: str, schema: Schema, value: object) -> Record:
+    consumer = client.subscribe(topic, "s", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
+    client.create_producer(topic, schema=schema).send(value)
+    message = consumer.receive(TIMEOUT_MS)
+    consumer.acknowledge(message)
+    return message.value()
+
+
+def schemas_of(broker: BrokerProcess, topic: str) -> list[dict[str, Any]]:
+    path = topic.removeprefix("persistent://")
+    answer = httpx.get(f"{broker.admin_url}/admin/v2/schemas/{path}/schemas", trust_env=False, timeout=10)
+    found: list[dict[str, Any]] = answer.json()["getSchemaResponses"]
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+
+
+@pytest.mark.feature("schema-primitive")
+@pytest.mark.parametrize(
+    ("schema", "value"), [(StringSchema(), "grüße"), (BytesSchema(), b"\0\xff")], ids=["string", "bytes"]
+)
+def test_a_primitive_value_arrives(client: pulsar.Client, topic: str, schema: Schema, value: object) -> None:
+    assert exchange(client, topic, schema, value) == value
+
+
+@pytest.mark.feature("schema-json")
+def test_a_json_record_arrives(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    schema = JsonSchema(Larger)
+    value = exchange(client, topic, schema, Larger(a=1, b="two"))
+    assert (value.a, value.b) == (1, "two")
+    (stored,) = schemas_of(broker, topic)
+    assert (stored["type"], stored["version"]) == ("JSON", 0)
+    assert json.loads(stored["data"]) == Larger.schema()
+
+
+@pytest.mark.feature("schema-avro")
+def test_an_avro_record_arrives(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    value = exchange(client, topic, AvroSchema(Item), item())
+    assert (value.name, value.count, value.color) == ("cup", 3, Color.GREEN)
+    assert (value.size.width, value.tags, value.prices) == (1, ["x", "y"], {"eur": 7})
+    (stored,) = schemas_of(broker, topic)
+    assert (stored["type"], json.loads(stored["data"])) == ("AVRO", Item.schema())
+
+
+@pytest.mark.feature("schema-protobuf")
+def test_a_protobuf_message_arrives(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    schema = ProtobufNativeSchema(StringValue)
+    assert exchange(client, topic, schema, StringValue(value="here")) == StringValue(value="here")
+    (stored,) = schemas_of(broker, topic)
+    assert stored["type"] == "PROTOBUF_NATIVE"
+    assert stored["data"] == schema.schema_info().schema()
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=ProtobufNativeSchema(Int64Value))
+
+
+# ------------------------------------------------------------------------------------------------------------ evolution
+
+
+@pytest.mark.feature("schema-evolution")
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_an_optional_field_may_come_and_a_required_one_may_not(
+    client: pulsar.Client, topic: str, kind: type[AvroSchema]
+) -> None:
+    client.create_producer(topic, schema=kind(Small))
+    client.create_producer(topic, schema=kind(Larger))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=kind(Demanding))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.subscribe(topic, "s", schema=kind(Demanding))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=StringSchema())
+    client.subscribe(topic, "s", schema=kind(Small))
+
+
+@pytest.mark.feature("schema-evolution")
+def test_messages_carry_the_version_they_were_written_with_and_are_read_with_that_schema(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(Larger))
+    # The consumer's schema came first; the smaller one is version 1.
+    client.create_producer(topic, schema=AvroSchema(Small)).send(Small(a=1))
+    client.create_producer(topic, schema=AvroSchema(Larger)).send(Larger(a=2, b="two"))
+    came = [consumer.receive(TIMEOUT_MS) for _ in range(2)]
+    assert [message._message.int_schema_version() for message in came] == [1, 0]  # noqa: SLF001 - the public one is bytes
+    assert [(message.value().a, message.value().b) for message in came] == [(1, None), (2, "two")]
+    assert [stored["version"] for stored in schemas_of(broker, topic)] == [0, 1]
+
+
+@pytest.mark.feature("schema-evolution")
+def test_the_same_schema_is_the_same_version_after_a_reconnect(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    client.create_producer(topic, schema=AvroSchema(Small)).close()
+    again = pulsar.Client(broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
+    again.create_producer(topic, schema=AvroSchema(Small))
+    again.close()
+    assert [stored["version"] for stored in schemas_of(broker, topic)] == [0]
+
+
+@pytest.mark.feature("schema-evolution")
+def test_partitions_share_one_schema(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    path = topic.replace("://", "/")
+    answer = httpx.put(f"{broker.admin_url}/admin/v2/{path}/partitions", json=3, trust_env=False, timeout=10)
+    assert answer.is_success, answer.text
+    producer = client.create_producer(topic, schema=AvroSchema(Small))
+    for number in range(6):
+        producer.send(Small(a=number))
+    assert [stored["version"] for stored in schemas_of(broker, topic)] == [0]
+    reader = client.subscribe(topic, "s", schema=AvroSchema(Small), initial_position=pulsar.InitialPosition.Earliest)
+    assert sorted(reader.receive(TIMEOUT_MS).value().a for _ in range(6)) == list(range(6))
+
+
+# ------------------------------------------------------------------------------------------------------- without schema
+
+
+@pytest.mark.feature("schema-auto")
+def test_a_client_that_knows_no_schema_asks_the_broker_for_it(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")  # Takes bytes, whatever they mean.
+    client.create_producer(topic, schema=AvroSchema(Small)).send(Small(a=41))
+    message = consumer.receive(TIMEOUT_MS)
+    info = client._client.get_schema_info(topic, message._message.int_schema_version())  # noqa: SLF001 - as its schemas do
+    assert info.schema_type() == _pulsar.SchemaType.AVRO
+    learnt = AvroSchema(None, json.loads(info.schema()))
+    assert learnt.decode(message.data()) == {"a": 41}
+
+
+@pytest.mark.feature("schema-auto")
+def test_asking_for_the_schema_of_a_topic_without_one_says_so(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic)
+    with pytest.raises(pulsar.TopicNotFound):
+        client._client.get_schema_info(topic, 0)  # noqa: SLF001 - as its schemas do
+
+
+@pytest.mark.feature("schema-primitive")
+def test_clients_without_a_schema_may_join_those_with_one(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic, schema=StringSchema())
+    plain = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    plain.send(b"\xff")
+    assert consumer.receive(TIMEOUT_MS).data() == b"\xff"
+
+
+# -------------------------------------------------------------------------------------------------------------- restart
+
+
+@pytest.mark.feature("schema-avro")
+def test_schemas_are_there_after_the_broker_was_killed(own_broker: BrokerProcess, topic: str) -> None:
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null")
+    client = pulsar.Client(own_broker.url, logger=logger)
+    client.create_producer(topic, schema=AvroSchema(Small)).send(Small(a=1))
+    client.create_producer(topic, schema=AvroSchema(Larger)).send(Larger(a=2, b="two"))
+    before = schemas_of(own_broker, topic)
+    own_broker.kill()
+    client.close()
+    own_broker.start()
+    client = pulsar.Client(own_broker.url, logger=logger)
+    assert schemas_of(own_broker, topic) == before
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(Larger), initial_position=pulsar.InitialPosition.Earliest)
+    came = [consumer.receive(TIMEOUT_MS).value() for _ in range(2)]
+    assert [(value.a, value.b) for value in came] == [(1, None), (2, "two")]
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Demanding))
+    client.close()
+
+
+# ------------------------------------------------------------------------------------------------------- administration
+
+
+@pytest.mark.feature("admin-schemas")
+def test_an_administrator_sets_compares_and_deletes_the_schema_that_clients_meet(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    base = f"{broker.admin_url}/admin/v2/schemas/{topic.removeprefix('persistent://')}"
+
+    def described(record: type[Record]) -> dict[str, object]:
+        return {"type": "AVRO", "schema": json.dumps(record.schema()), "properties": {}}
+
+    with httpx.Client(trust_env=False, timeout=10) as admin:
+        answer = admin.post(f"{base}/schema", json=described(Small))
+        assert (answer.status_code, answer.json()) == (200, {"version": {"version": 0}})
+        assert admin.post(f"{base}/schema", json=described(Demanding)).status_code == 409
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.create_producer(topic, schema=AvroSchema(Demanding))
+        assert admin.post(f"{base}/compatibility", json=described(Larger)).json() == {
+            "compatibility": True,
+            "schemaCompatibilityStrategy": "FULL",
+        }
+        client.create_producer(topic, schema=AvroSchema(Larger)).close()
+        assert admin.post(f"{base}/version", json=described(Larger)).json() == {"version": 1}
+        assert admin.get(f"{base}/schema").json()["version"] == 1
+        assert admin.delete(f"{base}/schema").json() == {"version": 2}
+        assert admin.get(f"{base}/schema").status_code == 404
+        client.create_producer(topic, schema=AvroSchema(Demanding)).close()
+        assert [stored["version"] for stored in schemas_of(broker, topic)] == [3]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that cannot go together, and those that somebody should think about."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.units import GIB
+from penstock.settings import MachineFacts, Settings, load
+from penstock.settings.rows.security import PROVIDER_BASIC, PROVIDER_TLS, PROVIDER_TOKEN
+
+FACTS = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=None, hostname="host-1")
+CERTIFICATE = {"tlsCertificateFilePath": "cert.pem", "tlsKeyFilePath": "key.pem"}
+TOKENS = {"authenticationEnabled": "true", "authenticationProviders": PROVIDER_TOKEN, "tokenSecretKey": "file:///key"}
+
+
+def made_of(values: dict[str, str]) -> Settings:
+    return load(environment={f"PULSAR_PREFIX_{key}": value for key, value in values.items()}, facts=FACTS)
+
+
+def refusal(values: dict[str, str]) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        made_of(values)
+    return str(refused.value)
+
+
+def test_authentication_wants_a_provider_and_the_refusal_says_which_keys_to_set() -> None:
+    said = refusal({"authenticationEnabled": "true"})
+    assert "authenticationProviders" in said
+    assert "tokenSecretKey" in said
+
+
+@pytest.mark.parametrize(
+    ("provider", "wants"),
+    [
+        (PROVIDER_TOKEN, "tokenSecretKey or tokenPublicKey"),
+        (PROVIDER_BASIC, "basicAuthConf"),
+        (PROVIDER_TLS, "tlsTrustCertsFilePath"),
+    ],
+)
+def test_a_provider_wants_what_it_checks_with(provider: str, wants: str) -> None:
+    said = refusal({"authenticationEnabled": "true", "authenticationProviders": provider})
+    assert provider.rpartition(".")[2] in said
+    assert wants in said
+
+
+def test_providers_of_a_broker_that_asks_nobody_are_not_looked_at() -> None:
+    assert made_of({"authenticationProviders": PROVIDER_TOKEN}).authentication_providers == (PROVIDER_TOKEN,)
+
+
+def test_a_provider_that_nobody_knows_is_refused_by_its_name() -> None:
+    assert "AuthenticationProviderAthenz is none of" in refusal(
+        {"authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderAthenz"}
+    )
+
+
+def test_authorization_wants_authentication() -> None:
+    assert "authenticationEnabled=true" in refusal({"authorizationEnabled": "true"})
+
+
+def test_an_audience_claim_wants_an_audience() -> None:
+    assert "tokenAudience" in refusal({**TOKENS, "tokenAudienceClaim": "aud"})
+    assert made_of({**TOKENS, "tokenAudienceClaim": "aud", "tokenAudience": "broker"}).token_audience == "broker"
+
+
+@pytest.mark.parametrize(("key", "value"), [("tlsEnabled", "true"), ("webServicePortTls", "8443")])
+def test_whatever_speaks_tls_wants_a_certificate(key: str, value: str) -> None:
+    assert f"{key}={value} wants tlsCertificateFilePath" in refusal({key: value})
+    made_of({**CERTIFICATE, key: value})
+
+
+def test_java_key_stores_are_refused_rather_than_left_out() -> None:
+    assert "convert yours to PEM" in refusal({"tlsEnabledWithKeyStore": "true"})
+    made_of({"tlsEnabledWithKeyStore": "false"})
+
+
+def test_asking_clients_for_certificates_wants_somebody_to_trust() -> None:
+    asks = {**CERTIFICATE, "tlsRequireTrustedClientCertOnConnect": "true"}
+    assert "tlsTrustCertsFilePath" in refusal(asks)
+    assert made_of({**asks, "tlsTrustCertsFilePath": "ca.pem"}).tls_require_client_cert
+
+
+def test_listening_wider_than_this_machine_without_authentication_is_told() -> None:
+    (warning,) = made_of({"bindAddress": "0.0.0.0"}).warnings
+    assert "bindAddress=0.0.0.0" in warning
+    assert "authenticationEnabled=true" in warning
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_listening_on_this_machine_alone_is_not_worth_a_word(host: str) -> None:
+    assert made_of({"bindAddress": host}).warnings == ()
+
+
+def test_credentials_that_others_can_read_along_are_told() -> None:
+    wide = {**TOKENS, "authorizationEnabled": "true", "superUserRoles": "admin", "bindAddress": "0.0.0.0"}
+    (warning,) = made_of(wide).warnings
+    assert "without TLS" in warning
+
+
+def test_authorization_without_a_superuser_and_authentication_without_authorization_are_told() -> None:
+    (nobody,) = made_of({**TOKENS, "authorizationEnabled": "true"}).warnings
+    assert "superUserRoles" in nobody
+    (everything,) = made_of(TOKENS).warnings
+    assert "authorizationEnabled" in everything
+
+
+def test_a_secret_is_in_no_message() -> None:
+    settings = made_of({**TOKENS, "tokenSecretKey": "data:;base64,c2VjcmV0"})
+    assert settings.spelled("tokenSecretKey") == "***"
+    assert settings.spelled("basicAuthConf") == ""
+    assert "c2VjcmV0" not in "".join(settings.warnings)
