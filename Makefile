@@ -64,6 +64,7 @@ flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under
 .PHONY: bench
 bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
 	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.footprint $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.pool
 
 .PHONY: retained

@@ -24,6 +24,7 @@ import contextlib
 import tempfile
 import threading
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +35,6 @@ from penstock.testing.process import BrokerProcess
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.app import Serving
     from penstock.settings import Settings
 
 OPTION: Final = "pulsar_broker"
@@ -44,6 +44,14 @@ MEMORY_LIMIT_MB: Final = "512"
 START_TIMEOUT_S: Final = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """Where a broker that is ready may be reached."""
+
+    url: str
+    admin_url: str
+
+
 class BrokerThread:
     """One broker on a thread and a loop of its own. Made by `serving`."""
 
@@ -51,13 +59,13 @@ class BrokerThread:
         self._settings = settings
         self._data_dir = data_dir
         self._ready = threading.Event()
-        self._serving: Serving | None = None
+        self._serving: RunningBroker | None = None
         self._failed: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="penstock", daemon=True)
 
-    def start(self) -> Serving:
+    def start(self) -> RunningBroker:
         """Serve; returns when clients may connect. Raises what kept the broker from starting."""
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
@@ -87,7 +95,8 @@ class BrokerThread:
 
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
-            self._serving = await app.start(self._settings, self._data_dir, stack)
+            serving = await app.start(self._settings, self._data_dir, stack)
+            self._serving = RunningBroker(serving.url, serving.admin_url)
             self._ready.set()
             await self._stopping.wait()
 
@@ -95,7 +104,7 @@ class BrokerThread:
 @contextlib.contextmanager
 def serving(
     given: Mapping[str, str] | None = None, *, data_dir: Path | None = None, own_process: bool = False
-) -> Iterator[Serving]:
+) -> Iterator[RunningBroker]:
     """Run a broker for the length of a `with` block; yields its `url` and `admin_url`.
 
     Args:
@@ -106,7 +115,7 @@ def serving(
     Raises:
         ConfigurationError, BrokerDidNotStart: it could not start, and why.
     """
-    from penstock import app, settings  # noqa: PLC0415 -- see above
+    from penstock import settings  # noqa: PLC0415 -- see above
 
     given = {"memoryLimitMB": MEMORY_LIMIT_MB, **(given or {})}
     with contextlib.ExitStack() as stack:
@@ -119,7 +128,7 @@ def serving(
             if data_dir is None:
                 stack.callback(log.unlink, missing_ok=True)
             process = stack.enter_context(BrokerProcess(where, ["--config", str(config)], log_path=log))
-            yield app.Serving(process.url, process.admin_url)
+            yield RunningBroker(process.url, process.admin_url)
         else:
             thread = BrokerThread(
                 settings.load(flags={"brokerServicePort": "0", "webServicePort": "0", **given}), where
@@ -147,7 +156,7 @@ def pulsar_settings() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def pulsar_broker(request: pytest.FixtureRequest, pulsar_settings: Mapping[str, str]) -> Iterator[Serving]:
+def pulsar_broker(request: pytest.FixtureRequest, pulsar_settings: Mapping[str, str]) -> Iterator[RunningBroker]:
     """A running broker that all tests of the session share: `url` for clients, `admin_url` for administration."""
     where = request.config.getoption(OPTION) or request.config.getini(OPTION)
     if where not in {IN_PROCESS, OWN_PROCESS}:
@@ -157,13 +166,13 @@ def pulsar_broker(request: pytest.FixtureRequest, pulsar_settings: Mapping[str, 
 
 
 @pytest.fixture(scope="session")
-def pulsar_url(pulsar_broker: Serving) -> str:
+def pulsar_url(pulsar_broker: RunningBroker) -> str:
     """Where Pulsar clients connect: `pulsar.Client(pulsar_url)`."""
     return pulsar_broker.url
 
 
 @pytest.fixture(scope="session")
-def pulsar_admin_url(pulsar_broker: Serving) -> str:
+def pulsar_admin_url(pulsar_broker: RunningBroker) -> str:
     """Where the admin port answers."""
     return pulsar_broker.admin_url
 
