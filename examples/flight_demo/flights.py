@@ -20,6 +20,7 @@ from typing import NamedTuple, Self
 
 NOT_RECORDED = "NA"
 MS_PER_MINUTE = 60_000
+NAMESPACE = "flights"  # of every tenant
 
 
 class FlightsMissing(RuntimeError):
@@ -52,9 +53,13 @@ class Year:
         airlines = sorted(by_airline, key=lambda airline: len(by_airline[airline]), reverse=True)
         return cls(flights, airlines, dict(by_airline))
 
+    def tenant(self, airline: str) -> str:
+        """Every airline is a tenant of its own."""
+        return airline.lower()
+
     def topic(self, airline: str) -> str:
-        """Where an airline's flights go: every airline is a tenant of its own."""
-        return f"persistent://{airline.lower()}/flights/departures"
+        """Where an airline's flights go."""
+        return f"persistent://{self.tenant(airline)}/{NAMESPACE}/departures"
 
 
 def read_flights(limit: int | None = None) -> Year:

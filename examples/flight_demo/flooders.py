@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FLOOD: Final = "flood"
 READER: Final = "flood-reader"
-TOPIC: Final = "persistent://flood/demo/five-mebibytes"
+TOPIC: Final = "persistent://public/default/five-mebibytes"
 CONNECTIONS: Final = 64
 MESSAGE_BYTES: Final = 5 * 1024 * 1024
 # Longer than the whole flood: being made to wait is what this is about.

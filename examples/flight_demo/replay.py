@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 from examples.flight_demo import consumers, publisher
 from examples.flight_demo.board import Act, Board, Histogram
 from examples.flight_demo.consumers import AUDIT, DESKS, WORKERS
+from examples.flight_demo.flights import NAMESPACE
 from examples.flight_demo.observe import Observer
 from examples.flight_demo.people import Crew, wait_until
+from examples.flight_demo.places import make_namespace
 from examples.flight_demo.report import Report, mib, quantiles
 from examples.flight_demo.screen import Row
 
@@ -61,8 +63,10 @@ class Replay:
         return self.report
 
     def start(self, crew: Crew) -> None:
-        """Start everybody; they connect and wait for the word."""
+        """Make a place for every airline, and start everybody; they connect and wait for the word."""
         url, year, board = self.broker.url, self.year, self.board
+        for airline in year.airlines:
+            make_namespace(self.broker.admin_url, year.tenant(airline), NAMESPACE)
         crew.hire(AUDIT, partial(consumers.audit, url, year, board))
         crew.hire("workers", partial(consumers.work, url, year, board))
         for name in DESKS:

@@ -93,7 +93,7 @@ async def _serve(settings: Settings, data_dir: Path) -> int:
         gc.enable()
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
-        deadline = _end_within(settings.broker_shutdown_timeout_ms / 1000)
+        deadline = _end_within(serving.stop_s_max())
     deadline.cancel()
     log.info("stopped")
     return 0
@@ -119,6 +119,7 @@ class Serving:
     url: str
     admin_url: str
     reload: Callable[[], None]  # read certificates, keys and users again
+    stop_s_max: Callable[[], float]  # how long closing may take
 
 
 async def start(
@@ -243,6 +244,7 @@ def _listen(settings: Settings, broker: Broker, connections: Connections, stack:
         bound.plain or bound.tls or "",
         broker.web_urls.plain or broker.web_urls.tls or "-",
         reload,
+        lambda: broker.limits.stop_s_max,
     )
 
 

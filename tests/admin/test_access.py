@@ -127,9 +127,11 @@ async def serving(
     async with running(directory, authenticator=authenticator or Authenticator(OPTIONS), access=rules) as harness:
         broker = harness.broker
         await broker.stored(lambda done: broker.catalog.put_tenant("shop", {"adminRoles": ["owner"]}, done))
-        grants = {"namespace_auth": {"writer": ["produce"]}, "destination_auth": {}}
-        grants["destination_auth"]["persistent://shop/orders/t"] = {"reader": ["consume"]}  # type: ignore[assignment]
-        grants["subscription_auth_roles"] = {"mine": ["other"]}  # type: ignore[assignment, dict-item]
+        grants = {
+            "namespace_auth": {"writer": ["produce"]},
+            "destination_auth": {"persistent://shop/orders/t": {"reader": ["consume"]}},
+            "subscription_auth_roles": {"mine": ["other"]},
+        }
         await broker.stored(lambda done: broker.catalog.put_namespace("shop/orders", {"auth_policies": grants}, done))
         server = AdminServer(
             host="127.0.0.1",
@@ -316,8 +318,7 @@ async def test_a_proxy_and_its_client_must_both_be_allowed(admin: Admin) -> None
     admin.broker.limits = replace(admin.broker.limits, access=rules)
 
     async def for_client(role: str | None, proxy: str = "proxy") -> int:
-        headers = {} if role is None else {"X_Original_Principal": role}
-        return (await admin.get("/superuser", bearer(proxy), **headers)).status_code
+        return (await admin.get("/superuser", bearer(proxy), X_Original_Principal=role or "")).status_code
 
     assert await for_client("admin") == 200
     assert await for_client("owner") == 403

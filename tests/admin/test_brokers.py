@@ -200,8 +200,11 @@ async def test_a_load_report_tells_where_the_broker_is_and_what_went_through_sin
 
 
 async def test_statistics_have_the_shapes_that_pulsars_tools_read(harness: Harness, admin: httpx.AsyncClient) -> None:
+    (broker,) = (await admin.get(f"{STATS}/metrics")).json()
+    assert broker["dimensions"] == {"cluster": "test"}
     await Client.producing(harness.port)
-    (namespace,) = (await admin.get(f"{STATS}/metrics")).json()
+    broker, namespace = (await admin.get(f"{STATS}/metrics")).json()
+    assert broker["metrics"]["brk_no_of_producers"] == 1
     assert namespace["dimensions"]["namespace"] == "public/default"
     assert namespace["metrics"]["brk_no_of_producers"] == 1
     (process,) = (await admin.get(f"{STATS}/mbeans")).json()

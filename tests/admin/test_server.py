@@ -10,19 +10,24 @@ import sys
 import threading
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import httpx
 import pytest
 
 from penstock.admin import web
 from penstock.admin.server import AdminServer, HttpLimits
+from penstock.broker.access import OPEN
 from penstock.broker.broker import Health
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
+    from penstock.broker.broker import Broker
+
+T = TypeVar("T")
 
 FINE = Health(ok=True, reason="ok")
 
@@ -33,6 +38,10 @@ class CannedGateway:
     def __init__(self, *, health: Health | Exception = FINE, metrics: str | Exception = "one 1\n") -> None:
         self.health_answer = health
         self.metrics_answer = metrics
+
+    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+        """Asked for is only whether somebody has to show who they are: nobody has."""
+        return await question(cast("Broker", SimpleNamespace(access=OPEN)))
 
     async def health(self) -> Health:
         if isinstance(self.health_answer, Exception):

@@ -47,7 +47,7 @@ def test_a_data_url_holds_the_key_itself() -> None:
 
 
 def test_base64_stands_for_the_key_itself() -> None:
-    for text in (base64.b64encode(KEY), base64.urlsafe_b64encode(KEY), base64.b64encode(KEY).rstrip(b"=")):
+    for text in (base64.b64encode(KEY), base64.urlsafe_b64encode(KEY), base64.urlsafe_b64encode(KEY).rstrip(b"=")):
         assert read_source("tokenSecretKey", text.decode()) == KEY
 
 
@@ -56,6 +56,16 @@ def test_base64_in_a_file_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("QUJD")
     assert read_source("tokenSecretKey", str(file)) == b"QUJD"
+
+
+def test_a_path_that_is_misspelled_does_not_become_the_key_itself() -> None:
+    """Every letter of it is one of base64, too."""
+    for path in (
+        "/etc/penstock/tokens/secret-key-of-this-broker-one",
+        "tokens/secret+key/of/this/broker/and/of/others",
+    ):
+        with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+            read_source("tokenSecretKey", path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

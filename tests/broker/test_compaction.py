@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: what is kept, against a model; and a broker that compacts, trims, restarts and loses its topic meanwhile."""
+"""Compaction: what is kept, against a model; and a broker that compacts, trims and restarts, or loses its topic."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker import compaction
+from penstock.broker import compaction, topic_life
 from penstock.broker.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topic_states import COMPACTED_LEDGER, COMPACTION_SUBSCRIPTION
 from penstock.core.checksum import is_sealed, seal
 from penstock.core.errors import AlreadyExists, NotAllowed
-from penstock.storage.latest_keys import LatestKeys
+from penstock.storage.latest_keys import LatestKeys, Place
 from penstock.testing.client import Type, frame
 from penstock.wire import batches, metadata
 from penstock.wire import compression as codecs
@@ -206,15 +206,291 @@ def test_compressed_and_empty_is_empty() -> None:
 def test_keys_that_do_not_fit_into_memory_are_found_all_the_same() -> None:
     keys = LatestKeys(cache_bytes=64 * 1024)
     count = 20_000
-    keys.apply((f"key {i}", compaction_place(i)) for i in range(count))
+    keys.apply((f"key {i}", Place(i, i % 3)) for i in range(count))
     keys.apply((f"key {i}", None) for i in range(0, count, 2))
     assert len(keys) == count // 2
-    assert keys.find("key 7") == compaction_place(7)
+    assert keys.find("key 7") == Place(7, 1)
     assert keys.find("key 8") is None
     keys.close()
 
 
-def compaction_place(number: int) -> Any:  # noqa: ANN401
-    from penstock.storage.latest_keys import Place  # noqa: PLC0415
+# ------------------------------------------------------------------------------------------------------------ a broker
 
-    return Place(number, number % 3)
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with running(tmp_path) as harness:
+        yield harness
+        await close_clients()
+
+
+async def close_clients() -> None:
+    for client in Client.opened:
+        await client.close()
+    Client.opened.clear()
+
+
+async def publish(client: Client, messages: Iterable[Message], *, first: int = 0) -> None:
+    """Send single messages of producer 0 and wait for the receipts."""
+    count = 0
+    for sequence_id, (key, payload) in enumerate(messages, first):
+        command = BaseCommand(type=Type.SEND)
+        command.send.producer_id, command.send.sequence_id = 0, sequence_id
+        data = command.SerializeToString()
+        entry = single(key, payload)
+        client.write((4 + len(data) + len(entry)).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data + entry)
+        count += 1
+    assert len(await client.receipts(count)) == count
+
+
+async def finished(harness: Harness, name: str = TOPIC) -> str:
+    """Wait for the end of a compaction."""
+    await until(lambda: harness.broker.compaction.progress(name).status != "RUNNING")
+    return harness.broker.compaction.progress(name).status
+
+
+async def compacted(harness: Harness) -> None:
+    harness.broker.compaction.start(topic_of(harness))
+    assert await finished(harness) == "SUCCESS", harness.broker.compaction.progress(TOPIC)
+
+
+def topic_of(harness: Harness) -> Topic:
+    topic = harness.broker.topics.get(TOPIC)
+    assert topic is not None
+    return topic
+
+
+async def reading(harness: Harness, *, read_compacted: bool = True, **fields: Any) -> Client:  # noqa: ANN401
+    """A reader from the earliest message on."""
+    client = await Client.connected(harness.port)
+    start = {"ledgerId": 2**64 - 1, "entryId": 2**64 - 1}
+    said = {"subscription": "reader-1", "durable": False, "start_message_id": start, **fields}
+    await client.request(
+        Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, consumer_id=0, subType=0, read_compacted=read_compacted, **said
+    )
+    client.write(frame(Type.FLOW, consumer_id=0, messagePermits=1000))
+    return client
+
+
+async def received(client: Client, count: int) -> list[tuple[int, str, bytes]]:
+    """Entry id, key and payload of the next single messages."""
+    out: list[tuple[int, str, bytes]] = []
+    while len(out) < count:
+        command, entry = await client._frame()  # noqa: SLF001 - the id and the entry
+        if command.type == Type.MESSAGE:
+            ((_, key, payload),) = messages_in(entry)
+            out.append((command.message.message_id.entryId, key, payload))
+    return out
+
+
+async def last_message_id(client: Client) -> tuple[int, int]:
+    client.write(frame(Type.GET_LAST_MESSAGE_ID, request_id=99, consumer_id=0))
+    while True:
+        command = await client.read()
+        if command.type == Type.GET_LAST_MESSAGE_ID_RESPONSE:
+            found = command.getLastMessageIdResponse.last_message_id
+            return found.entryId, found.batch_index
+
+
+async def test_a_reader_gets_what_is_left_and_then_what_is_new(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [(f"k{i % 3}", b"%d" % i) for i in range(9)])
+    await compacted(harness)
+    await publish(producer, [("k0", b"live")], first=9)
+    reader = await reading(harness)
+    assert await received(reader, 4) == [(6, "k0", b"6"), (7, "k1", b"7"), (8, "k2", b"8"), (9, "k0", b"live")]
+    plain = await reading(harness, read_compacted=False, subscription="reader-2")
+    assert [one[0] for one in await received(plain, 10)] == list(range(10))
+
+
+async def test_nothing_is_trimmed_that_is_not_compacted_and_the_rest_may_go(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [(f"k{i % 1_500}", b"%d" % i) for i in range(3_000)])
+    topic = topic_of(harness)
+    await topic.open_subscription("s", durable=True, start=0)
+    topic.subscriptions["s"].skip_all()
+    await compacted(harness)
+    await publish(producer, [("new", b"x")] * 2_000, first=3_000)
+    topic.subscriptions["s"].skip_all()
+    assert topic.subscriptions[COMPACTION_SUBSCRIPTION].cursor.mark_delete == 2_999
+    assert topic.retained_from() == 3_000
+    topic.first_entry_id = topic.retained_from()
+    harness.broker.log.trim(topic.ledger_id, topic.first_entry_id)
+    reader = await reading(harness)
+    assert [one[0] for one in await received(reader, 1_000)] == list(range(1_500, 2_500))
+    await compacted(harness)
+    again = await reading(harness, subscription="reader-2")
+    reader.write(frame(Type.FLOW, consumer_id=0, messagePermits=1000))
+    assert [one[0] for one in await received(again, 1_000)] == list(range(1_500, 2_500))
+    again.write(frame(Type.FLOW, consumer_id=0, messagePermits=1000))
+    assert [one[0] for one in await received(again, 501)] == [*range(2_500, 3_000), 4_999]
+
+
+async def test_a_durable_subscription_moves_over_what_was_compacted_away(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [(f"k{i % 2}", b"%d" % i) for i in range(10)])
+    await compacted(harness)
+    consumer = await reading(harness, durable=True, subscription="s", initialPosition=1)
+    ids = [one[0] for one in await received(consumer, 2)]
+    assert ids == [8, 9]
+    subscription = topic_of(harness).subscriptions["s"]
+    assert subscription.cursor.mark_delete == 7
+    consumer.write(ack(topic_of(harness), *ids))
+    await until(lambda: subscription.backlog == 0)
+
+
+def ack(topic: Topic, *entry_ids: int) -> bytes:
+    command = BaseCommand(type=Type.ACK)
+    command.ack.consumer_id, command.ack.ack_type = 0, 0  # type: ignore[assignment]
+    for entry_id in entry_ids:
+        command.ack.message_id.add(ledgerId=topic.ledger_id, entryId=entry_id)
+    data = command.SerializeToString()
+    return (4 + len(data)).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data
+
+
+async def test_the_last_message_of_a_compacted_topic_is_one_that_is_there(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1"), ("b", b"2"), ("c", b"3"), ("c", b"")])
+    await compacted(harness)
+    reader = await reading(harness)
+    plain = await reading(harness, read_compacted=False, subscription="reader-2")
+    assert await last_message_id(reader) == (1, -1)
+    assert await last_message_id(plain) == (3, -1)
+
+
+async def test_a_topic_of_which_nothing_is_left_has_no_last_message(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1"), ("a", b"")])
+    await compacted(harness)
+    reader = await reading(harness)
+    assert await last_message_id(reader) == (2**64 - 1, -1)
+    await publish(producer, [("a", b"2")], first=2)
+    assert await received(reader, 1) == [(2, "a", b"2")]
+
+
+async def test_a_reader_under_way_goes_on_in_the_new_ledger(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [(f"k{i}", b"%d" % i) for i in range(1_500)])
+    await compacted(harness)
+    reader = await reading(harness)
+    assert [one[0] for one in await received(reader, 1_000)] == list(range(1_000))
+    await publish(producer, [(f"k{i}", b"") for i in range(0, 1_500, 2)], first=1_500)
+    await compacted(harness)
+    reader.write(frame(Type.FLOW, consumer_id=0, messagePermits=1000))
+    assert [one[0] for one in await received(reader, 250)] == list(range(1_001, 1_500, 2))
+
+
+async def test_two_compactions_at_a_time_are_one_too_many(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1")])
+    harness.disk.hold()
+    harness.broker.compaction.start(topic_of(harness))
+    with pytest.raises(AlreadyExists, match="in progress"):
+        harness.broker.compaction.start(topic_of(harness))
+    harness.disk.let_go()
+    assert await finished(harness) == "SUCCESS"
+    await compacted(harness)
+
+
+async def test_the_admin_port_starts_compactions_and_tells_of_them(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1"), ("a", b"2")])
+    name = topic_of(harness).name
+    assert await compaction.status(harness.broker, name) == {"status": "NOT_RUN", "lastError": ""}
+    await compaction.trigger(harness.broker, name)
+    assert (await compaction.status(harness.broker, name))["status"] == "RUNNING"
+    await finished(harness)
+    assert await compaction.status(harness.broker, name) == {"status": "SUCCESS", "lastError": ""}
+    assert harness.broker.compaction.stats(TOPIC)["lastCompactionRemovedEventCount"] == 1
+
+
+async def test_a_non_persistent_topic_is_not_compacted(harness: Harness) -> None:
+    name = TOPIC.replace("persistent", "non-persistent")
+    await Client.producing(harness.port, topic=name)
+    topic = harness.broker.topics.get(name)
+    assert topic is not None
+    with pytest.raises(NotAllowed):
+        harness.broker.compaction.start(topic)
+
+
+async def test_a_topic_is_compacted_by_itself_when_its_threshold_is_reached(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1"), ("a", b"2")])
+    await harness.broker.policies.set_topic(TOPIC, "compactionThreshold", 100_000)
+    await harness.broker.rounds.run("compaction")
+    assert harness.broker.compaction.progress(TOPIC).status == "NOT_RUN"
+    assert topic_of(harness).subscriptions[COMPACTION_SUBSCRIPTION].cursor.mark_delete == -1
+    await publish(producer, [("a", bytes(1_000))] * 150, first=2)
+    await harness.broker.rounds.run("compaction")
+    assert await finished(harness) == "SUCCESS"
+    assert topic_of(harness).subscriptions[COMPACTION_SUBSCRIPTION].backlog == 0
+    await harness.broker.rounds.run("compaction")
+    assert harness.broker.compaction.progress(TOPIC).status == "SUCCESS"
+
+
+async def test_what_was_compacted_before_is_dropped_and_only_the_new_ledger_is_left(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1")])
+    await compacted(harness)
+    first = harness.broker.states.of(TOPIC)[COMPACTED_LEDGER]
+    await publish(producer, [("a", b"2")], first=1)
+    await compacted(harness)
+    second = harness.broker.states.of(TOPIC)[COMPACTED_LEDGER]
+    await until(lambda: harness.broker.log.ledgers() == {topic_of(harness).ledger_id, second})
+    assert first != second
+
+
+async def test_a_topic_that_is_deleted_while_it_is_compacted_stays_deleted(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1")])
+    topic = topic_of(harness)
+    harness.broker.compaction.start(topic)
+    harness.disk.hold()
+    deleting = asyncio.ensure_future(topic_life.delete(harness.broker, topic.name, force=True))
+    await until(lambda: topic.fenced)
+    harness.disk.let_go()
+    await deleting
+    assert await finished(harness) in ("ERROR", "NOT_RUN")  # forgotten with its topic
+    assert harness.broker.states.of(TOPIC) == {}
+    await until(lambda: harness.broker.log.ledgers() == set())
+
+
+async def test_a_restart_knows_what_was_compacted(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await publish(producer, [("a", b"1"), ("b", b"2"), ("a", b"3")])
+        await compacted(harness)
+        await close_clients()
+    async with running(tmp_path) as harness:
+        await publish(await Client.producing(harness.port), [("c", b"4")], first=3)
+        reader = await reading(harness)
+        assert await received(reader, 3) == [(1, "b", b"2"), (2, "a", b"3"), (3, "c", b"4")]
+        await compacted(harness)
+        again = await reading(harness, subscription="reader-2")
+        assert await received(again, 3) == [(1, "b", b"2"), (2, "a", b"3"), (3, "c", b"4")]
+        await close_clients()
+
+
+async def test_a_stop_ends_a_compaction_and_leaves_the_topic_as_it_was(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await publish(producer, [(f"k{i}", b"x") for i in range(3_000)])
+        harness.broker.compaction.start(topic_of(harness))
+        await close_clients()
+    async with running(tmp_path) as harness:
+        assert COMPACTED_LEDGER not in harness.broker.states.of(TOPIC)
+        ledgers = harness.broker.log.ledgers()
+        assert len(ledgers) == 1
+        reader = await reading(harness)
+        assert [one[0] for one in await received(reader, 1_000)] == list(range(1_000))
+        await close_clients()
+
+
+async def test_only_one_receiver_can_read_what_is_compacted(harness: Harness) -> None:
+    client = await Client.connected(harness.port)
+    client.write(
+        frame(
+            Type.SUBSCRIBE, request_id=1, topic=TOPIC, subscription="s", consumer_id=0, subType=1, read_compacted=True
+        )
+    )
+    assert "readCompacted only allowed" in (await client.expect(Type.ERROR)).error.message

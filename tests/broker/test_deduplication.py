@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import uuid
@@ -325,6 +326,17 @@ async def test_switched_off_it_forgets(harness: Harness) -> None:
     await until(lambda: document(harness) is None)
     client.write(sending(0))
     assert await receipt(client) == (0, 1)
+
+
+async def test_switched_off_and_on_again_it_stores_what_it_knows_anew(harness: Harness) -> None:
+    client, _ = await producing(harness)
+    client.write(sending(0))
+    await receipt(client)
+    await asyncio.gather(set_policy(harness, value=False), set_policy(harness, value=True))
+    await until(lambda: (d := topic_of(harness).deduplication) is not None and d.known)
+    assert document(harness) == {"entry_id": 0, "sequence_ids": {"p": 0}}
+    client.write(sending(0))
+    assert await receipt(client) == (0, -1)
 
 
 async def test_every_so_many_entries_what_is_known_is_stored(harness: Harness) -> None:

@@ -443,8 +443,8 @@ async def test_a_watcher_that_does_not_read_hears_the_truth_when_it_reads_again(
         watcher = session.watchers[7]
         client.stop_reading()
         # More than the socket takes: from then on nothing is sent, and what was not told is kept once per topic.
-        filler = [await topic_admin.create_topic(broker, TopicName.parse(f"a{number}")) for number in range(3)]
-        assert filler == [None, None, None]
+        for number in range(3):
+            await topic_admin.create_topic(broker, TopicName.parse(f"a{number}"))
         while session.connection.writable:
             session.reply(bytes(64 * KIB))
             await asyncio.sleep(0)

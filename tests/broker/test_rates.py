@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.rates import throttled_events
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.net.connection import ARENA_BYTES
@@ -231,8 +232,8 @@ async def test_a_subscription_delivers_its_rate_in_each_period_and_no_more(tmp_p
             assert subscription.messages_out == 20 * (seconds + 1)
             harness.clock.advance(ms=1_000)
             consumer.write(flow(1))  # Whatever asks for a dispatch finds the gate open again.
-        assert subscription.gate is not None
-        assert subscription.gate.throttled == {("msg", "Subscription"): 4}
+        events = throttled_events(subscription)
+        assert events["dispatchThrottledMsgEventsBySubscriptionLimit"] == sum(events.values()) == 4
 
 
 async def test_the_timer_wakes_a_subscription_when_its_debt_is_repaid(tmp_path: Path) -> None:
@@ -298,8 +299,7 @@ async def test_the_rate_of_the_broker_is_shared_by_all_topics(tmp_path: Path) ->
         await turns()
         (subscription,) = topic_of(harness).subscriptions.values()
         assert subscription.messages_out == 10
-        assert subscription.gate is not None
-        assert subscription.gate.throttled == {("msg", "Broker"): 1}
+        assert throttled_events(subscription)["dispatchThrottledMsgEventsByBrokerLimit"] == 1
         configure(harness, dispatch_throttling_rate_in_msg=0)
         await delivered(consumer, 20)
 

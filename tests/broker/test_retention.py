@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.units import KIB, MIB
 from penstock.testing.client import Type, frame
 from tests.broker.governed import (
@@ -60,6 +61,7 @@ async def test_without_retention_what_everybody_acknowledged_goes(tmp_path: Path
         acknowledge_through(harness, 2_100)
         await harness.broker.save_cursors_of(topic_of(harness))
         assert (await stored(harness))[0] == 2_000
+        assert topic_of(harness).first_entry_id == 2_000
 
 
 async def test_without_retention_and_without_subscriptions_everything_stays(tmp_path: Path) -> None:
@@ -69,6 +71,29 @@ async def test_without_retention_and_without_subscriptions_everything_stays(tmp_
         harness.clock.advance(ms=10_000 * MINUTE_MS)
         assert await trimmed_to(harness) == 0
         assert await stored(harness) == list(range(10))
+
+
+async def test_an_administrator_trims_to_the_entry_what_nobody_needs(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await publish_now(harness, producer, [b""] * 30)
+        await harness.broker.retention.trim(topic_of(harness))
+        assert topic_of(harness).first_entry_id == 0, "nobody has said that it may go"
+        await subscribe(harness)
+        acknowledge_through(harness, 19)
+        await harness.broker.retention.trim(topic_of(harness))
+        assert await stored(harness) == list(range(20, 30))
+
+
+async def test_what_compaction_has_not_seen_yet_does_not_expire_and_is_no_backlog(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await harness.broker.policies.set_topic(TOPIC, "messageTTL", 60)
+        await topic_of(harness).open_subscription(COMPACTION_SUBSCRIPTION, durable=True, start=0)
+        await publish_now(harness, producer, [b"old"] * 3, ago_ms=61_000)
+        await harness.broker.rounds.run("message expiry")
+        assert subscription_of(harness, COMPACTION_SUBSCRIPTION).backlog == 3
+        assert await harness.broker.quotas.backlog_bytes(topic_of(harness)) == 0
 
 
 async def test_retention_by_time_keeps_what_is_younger(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ async def test_an_idle_broker_has_nothing_and_is_well(broker: Broker, clock: Man
 
 
 async def test_a_topic_shows_its_subscriptions_and_what_they_have_not_acknowledged(broker: Broker) -> None:
-    topic = await broker.topics.get_or_create(TopicName.parse("air/nyc/flights"), create=True)
+    topic = await broker.topics.get_or_create(TopicName.parse("public/default/flights"), create=True)
     topic.last_entry_id = 9
     topic.messages_in, topic.entries_in, topic.bytes_in = 100, 10, 5_000
     cursor = Cursor(mark_delete=3)
@@ -90,14 +90,14 @@ async def test_a_topic_shows_its_subscriptions_and_what_they_have_not_acknowledg
     topic.add_subscription("audit", cursor=cursor, durable=True)
     (seen,) = (await take_snapshot(broker)).topics
     (subscription,) = seen.subscriptions
-    assert (seen.name, seen.namespace) == ("persistent://air/nyc/flights", "air/nyc")
+    assert (seen.name, seen.namespace) == ("persistent://public/default/flights", "public/default")
     assert (seen.messages_in, seen.entries_in, seen.bytes_in, seen.producers) == (100, 10, 5_000, 0)
     assert (subscription.name, subscription.type, subscription.durable) == ("audit", "Exclusive", True)
     assert (subscription.backlog, subscription.consumers) == (5, 0)
 
 
 async def test_a_subscription_of_a_topic_that_stores_nothing_has_no_backlog(broker: Broker) -> None:
-    topic = await broker.topics.get_or_create(TopicName.parse("non-persistent://air/nyc/radar"), create=True)
+    topic = await broker.topics.get_or_create(TopicName.parse("non-persistent://public/default/radar"), create=True)
     topic.last_entry_id = 9
     topic.add_subscription("screen", cursor=Cursor(), durable=False)
     (seen,) = (await take_snapshot(broker)).topics
@@ -140,7 +140,7 @@ async def test_many_topics_are_read_in_portions_with_turns_for_others_between(
 ) -> None:
     monkeypatch.setattr(snapshot, "ROWS_PER_TURN", 10)
     for number in range(95):
-        await broker.topics.get_or_create(TopicName.parse(f"non-persistent://a/b/t-{number}"), create=True)
+        await broker.topics.get_or_create(TopicName.parse(f"non-persistent://public/default/t-{number}"), create=True)
     taking = asyncio.ensure_future(take_snapshot(broker))
     turns = 0
     while not taking.done():

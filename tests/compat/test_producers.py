@@ -115,6 +115,25 @@ def test_a_producer_fences_the_others_out(client: pulsar.Client, topic: str) -> 
     assert received(reader, 3) == [b"first", b"second", b"third"]
 
 
+@pytest.mark.feature("initial-subscription")
+def test_a_dead_letter_topic_begins_with_a_subscription(client: pulsar.Client, topic: str) -> None:
+    policy = pulsar.ConsumerDeadLetterPolicy(1, f"{topic}-dead", "undertaker")
+    consumer = client.subscribe(
+        topic,
+        "s",
+        consumer_type=pulsar.ConsumerType.Shared,
+        dead_letter_policy=policy,
+        negative_ack_redelivery_delay_ms=100,
+    )
+    client.create_producer(topic).send(b"unwanted")
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(TIMEOUT_MS))
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(1_000)
+    # Subscribed to only now, from the latest message on, if it were not there already.
+    assert received(client.subscribe(f"{topic}-dead", "undertaker"), 1) == [b"unwanted"]
+
+
 # ------------------------------------------------------------------------------------------------------- deduplication
 
 

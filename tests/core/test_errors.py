@@ -36,7 +36,7 @@ def test_every_error_has_a_code_and_an_http_status_of_failure(kind: type[Penstoc
 
 def test_an_error_names_what_it_is_about() -> None:
     assert "allowAutoTopicCreation" in str(TopicNotFound("persistent://public/default/t"))
-    assert "'audit'" in str(SubscriptionNotFound("persistent://public/default/t", "audit"))
+    assert "audit" in str(SubscriptionNotFound("persistent://public/default/t", "audit"))
 
 
 def test_clients_learn_of_a_read_only_log_as_of_any_failure_to_persist() -> None:

@@ -556,7 +556,8 @@ def test_an_entry_that_becomes_durable_while_the_end_is_read_is_not_taken_for_lo
 ) -> None:
     with MemoryLog() as memory:
         sent = memory.append(1, 0, 3)
-        look, looks = LogIndex.plan, []
+        look = LogIndex.plan
+        looks: list[int] = []
 
         def look_and_be_overtaken(index: LogIndex, ledger_id: int, entry_id: int, **bounds: int) -> Plan | None:
             plan = look(index, ledger_id, entry_id, **bounds)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,44 +25,70 @@ def _ledgers(draw: st.DrawFn) -> list[Extent]:
     return out
 
 
-def test_the_log_knows_how_large_a_ledger_is_whether_its_segments_are_sealed_or_not() -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_log_knows_how_large_parts_of_a_ledger_are(sealed: bool) -> None:
     with MemoryLog() as log:
-        sent = [
-            entry for first in range(0, 2_000, 50) for entry in log.append(LEDGER, first, 50, size=40 + first // 10)
-        ]
-        extents = log.log.extents(LEDGER, 0)
-        assert bytes_from(extents, 0) == sum(map(len, sent))
-        assert bytes_from(extents, 1_000) == sum(map(len, sent[1_000:]))
-        log.reopen()
-        assert bytes_from(log.log.extents(LEDGER, 0), 0) == sum(map(len, sent))
+        sizes = fill(log, 40)
+        if sealed:
+            log.reopen()
+        for first in (0, 50, 1_000, 1_950, 2_000, 9_000):
+            assert log.log.bytes_from(LEDGER, [first]) == [sum(sizes[first:])]
+        assert log.log.bytes_from(LEDGER, [1_000, 0]) == [sum(sizes[1_000:]), sum(sizes)]
+
+
+def fill(log: MemoryLog, runs: int) -> list[int]:
+    """Append runs of fifty entries, each with larger ones than before; the sizes of all."""
+    return [
+        len(entry) for first in range(0, 50 * runs, 50) for entry in log.append(LEDGER, first, 50, size=first // 10)
+    ]
 
 
 def test_what_was_trimmed_does_not_count() -> None:
     with MemoryLog() as log:
         sent = log.append(LEDGER, 0, 100)
         log.log.trim(LEDGER, 40)
-        assert bytes_from(log.log.extents(LEDGER, 0), 0) == sum(map(len, sent[40:]))
+        assert log.log.bytes_from(LEDGER, [0, 40, 41]) == [sum(map(len, sent[first:])) for first in (40, 40, 41)]
 
 
 def test_other_ledgers_do_not_count() -> None:
     with MemoryLog() as log:
         log.append(LEDGER, 0, 10)
         log.append(LEDGER + 1, 0, 100)
-        assert bytes_from(log.log.extents(LEDGER, 0), 0) == bytes_from(log.log.extents(LEDGER + 1, 90), 0)
+        assert log.log.bytes_from(LEDGER, [0]) == log.log.bytes_from(LEDGER + 1, [90])
 
 
 def test_a_ledger_that_is_not_there_takes_nothing() -> None:
     with MemoryLog() as log:
-        assert log.log.extents(LEDGER, 0) == []
-    assert bytes_from([], 0) == 0
-    assert entry_with_behind([], 10) == 0
+        assert log.log.bytes_from(LEDGER, [0, 5]) == [0, 0]
+        assert log.log.bytes_from(LEDGER, []) == []
+        assert log.log.entry_within(LEDGER, 100) == 0
 
 
-def test_the_last_megabyte_begins_where_less_than_a_block_too_much_would_be_behind() -> None:
+def test_a_ledger_that_was_dropped_takes_nothing() -> None:
     with MemoryLog() as log:
-        sizes = [len(entry) for first in range(0, 1_000, 50) for entry in log.append(LEDGER, first, 50, size=100)]
-        first = entry_with_behind(log.log.extents(LEDGER, 0), 20_000)
-        assert sum(sizes[first:]) <= 20_000 < sum(sizes[first - 1 :])
+        log.append(LEDGER, 0, 10)
+        log.log.drop(LEDGER)
+        log.log.commit()
+        assert log.log.bytes_from(LEDGER, [0]) == [0]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("nbytes", [0, 1, 5_000, 20_000, 100_000, 10_000_000])
+def test_the_last_of_a_size_begins_where_one_entry_more_would_be_too_much(sealed: bool, nbytes: int) -> None:
+    with MemoryLog() as log:
+        sizes = fill(log, 40)
+        if sealed:
+            log.reopen()
+        first = log.log.entry_within(LEDGER, nbytes)
+        assert sum(sizes[first:]) <= nbytes
+        assert first == 0 or sum(sizes[first - 1 :]) > nbytes
+
+
+def test_sizes_are_told_again_after_the_index_was_damaged() -> None:
+    with MemoryLog() as log:
+        sizes = fill(log, 40)
+        log.change_index("UPDATE stretches SET spans = zeroblob(length(spans))")
+        assert log.log.bytes_from(LEDGER, [123]) == [sum(sizes[123:])]
 
 
 def test_entries_on_the_move_count_once() -> None:

@@ -14,7 +14,6 @@ passed over. A proxy names its client's role in X-Original-Principal.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import logging
@@ -74,11 +73,7 @@ class Check:
 
     async def _role(self, guard: Guard, request: Request) -> str:
         try:
-            credentials = _credentials(request)
-            if guard.is_slow(credentials.method):
-                identity = await asyncio.to_thread(guard.identify, credentials)
-            else:
-                identity = guard.identify(credentials)
+            identity = await guard.identify(_credentials(request))
         except AuthenticationFailed as error:
             client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
             log.warning("request of %s is refused: %s", client, error)

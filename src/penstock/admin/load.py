@@ -13,7 +13,7 @@ from penstock.core.errors import NotFound
 from penstock.core.units import MIB, NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from penstock.broker.broker_admin import Place
     from penstock.broker.snapshot import BrokerSnapshot, MemoryUse, TopicSnapshot
@@ -108,18 +108,23 @@ def _usage(used_bytes: int, limit_bytes: int | None = None) -> Json:
 
 
 def metrics(snapshot: BrokerSnapshot) -> list[Json]:
-    """Totals of each namespace, in the shape of Pulsar's monitoring metrics."""
+    """Totals of the broker and of each namespace, in the shape of Pulsar's monitoring metrics.
+
+    The broker comes first, so that there is always one: `pulsar-admin broker-stats monitoring-metrics` fails on none.
+    """
     of_namespaces: dict[str, list[TopicSnapshot]] = {}
     for topic in snapshot.topics:
         of_namespaces.setdefault(topic.namespace, []).append(topic)
-    return [_of_namespace(name, topics, snapshot.cluster) for name, topics in sorted(of_namespaces.items())]
+    rows = [_totals(snapshot.topics, {"cluster": snapshot.cluster})]
+    for name, of_namespace in sorted(of_namespaces.items()):
+        rows.append(_totals(of_namespace, {"cluster": snapshot.cluster, "namespace": name}))
+    return rows
 
 
-def _of_namespace(name: str, topics: Iterable[TopicSnapshot], cluster: str) -> Json:
-    topics = list(topics)
+def _totals(topics: Sequence[TopicSnapshot], dimensions: Json) -> Json:
     subscriptions = [each for topic in topics for each in topic.subscriptions]
     return {
-        "dimensions": {"cluster": cluster, "namespace": name},
+        "dimensions": dimensions,
         "metrics": {
             "brk_no_of_topics": len(topics),
             "brk_no_of_subscriptions": len(subscriptions),

@@ -6,10 +6,11 @@ Where: modules of `routes` build on it; `api` finishes the OpenAPI document with
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
-from fastapi import Body, Depends, Path, Query
+from fastapi import Body, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from penstock.admin.models import LONG_MAX
@@ -31,14 +32,18 @@ NO_CONTENT: Final[Mapping[str, Any]] = {"status_code": HTTPStatus.NO_CONTENT, "r
 Wall: TypeAlias = Annotated[int, Path(ge=0, le=LONG_MAX)]
 
 
-def namespace_of(tenant: str, namespace: str) -> NamespaceName:
+# These two read the request: parameters of their own would be made anew for each of three hundred routes, which takes
+# half a second. `documented` adds them to the document.
+async def namespace_of(request: Request) -> NamespaceName:
     """The namespace a path names. Raises InvalidTopicName."""
-    return NamespaceName(tenant, namespace)
+    path = request.path_params
+    return NamespaceName(path["tenant"], path["namespace"])
 
 
-def topic_of(domain: Domain, tenant: str, namespace: str, topic: str) -> TopicName:
+async def topic_of(request: Request) -> TopicName:
     """The topic a path names. Raises InvalidTopicName."""
-    return TopicName(domain, tenant, namespace, topic)
+    path = request.path_params
+    return TopicName(path["domain"], path["tenant"], path["namespace"], path["topic"])
 
 
 Namespace: TypeAlias = Annotated[NamespaceName, Depends(namespace_of)]
@@ -62,6 +67,8 @@ _WRITES: Final = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large",
 }
 _REASON: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Reason"}}}
+_DOMAINS: Final = {"type": "string", "enum": ["persistent", "non-persistent"]}
+_NAMED: Final = re.compile(r"{(\w+)}")
 _VERBS: Final = frozenset({"get", "put", "post", "delete"})
 
 
@@ -83,12 +90,23 @@ def documented(openapi: dict[str, Any]) -> dict[str, Any]:
                 _add_errors(operations[verb], {**_READS, **({} if verb == "get" else _WRITES)})
         for verb in _VERBS & operations.keys():
             _drop_framework_errors(operations[verb]["responses"])
+            _add_path_parameters(path, operations[verb])
     return openapi
 
 
 def _add_errors(operation: dict[str, Any], errors: Mapping[HTTPStatus, str]) -> None:
     for status, text in errors.items():
         operation["responses"].setdefault(str(status.value), {"description": text, "content": _REASON})
+
+
+def _add_path_parameters(path: str, operation: dict[str, Any]) -> None:
+    said = operation.setdefault("parameters", [])
+    names = {parameter["name"] for parameter in said if parameter["in"] == "path"}
+    said[:0] = [
+        {"name": name, "in": "path", "required": True, "schema": _DOMAINS if name == "domain" else {"type": "string"}}
+        for name in _NAMED.findall(path)
+        if name not in names
+    ]
 
 
 def _drop_framework_errors(responses: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from penstock.broker.access import Access
     from penstock.broker.access.authentication import Authenticator
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from penstock.storage.catalog import Catalog, TopicRecord
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import EntryLog, ReadResult
-    from penstock.storage.extents import Extent
 
 __all__ = ["Broker", "BrokerLimits", "Health", "ServiceUrls"]
 
@@ -296,7 +295,8 @@ class Broker:
             return
         for topic in topics:
             if not topic.closed:
-                self.log.trim(topic.ledger_id, topic.retained_from())
+                topic.first_entry_id = topic.retained_from()
+                self.log.trim(topic.ledger_id, topic.first_entry_id)
 
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: a subscription that is not durable ends with it."""
@@ -325,13 +325,17 @@ class Broker:
         """Carry out a read of the log that takes more than one call, in a reader thread."""
         return self.loop.run_in_executor(self._readers, read)
 
-    def extents(self, topic: Topic, from_entry: int) -> asyncio.Future[list[Extent]]:
-        """How large which entries of a topic are, from one on; asked in a reader thread."""
-        return self.ledger_extents(topic.ledger_id, from_entry)
+    def bytes_from(self, topic: Topic, entry_ids: Sequence[int]) -> asyncio.Future[list[int]]:
+        """For each of these entries, how many bytes it and all behind it take; asked in a reader thread."""
+        return self.ledger_bytes_from(topic.ledger_id, entry_ids)
 
-    def ledger_extents(self, ledger_id: int, from_entry: int) -> asyncio.Future[list[Extent]]:
-        """The same of a ledger, whoever it belongs to."""
-        return self.loop.run_in_executor(self._readers, lambda: self.log.extents(ledger_id, from_entry))
+    def ledger_bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> asyncio.Future[list[int]]:
+        """The same of any ledger."""
+        return self.loop.run_in_executor(self._readers, lambda: self.log.bytes_from(ledger_id, entry_ids))
+
+    def entry_within(self, topic: Topic, nbytes: int) -> asyncio.Future[int]:
+        """The first entry that, with all behind it, takes no more than that; asked in a reader thread."""
+        return self.loop.run_in_executor(self._readers, lambda: self.log.entry_within(topic.ledger_id, nbytes))
 
     async def read_entry(self, topic: Topic, entry_id: int) -> bytes | None:
         """One entry, sealed as it was stored; None when the log does not have it."""
@@ -442,6 +446,7 @@ class Broker:
             await self._save_cursors()
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
+        self.access.close()
         self._readers.shutdown(wait=True)
         self.compaction.close()
 

@@ -75,6 +75,7 @@ class Deduplication:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._forgetting: set[str] = set()  # topics whose document is on its way out
 
     # -- on and off ---------------------------------------------------------------------------------------------------
 
@@ -98,17 +99,22 @@ class Deduplication:
         recovered: asyncio.Future[None] = broker.loop.create_future()
         topic.deduplication = TopicDeduplication(recovered, broker.clock.monotonic_ns())
         publish_checks.refresh(topic)
-        self._broker.finish(self._recover(topic, topic.deduplication))
+        broker.finish(self._recover(topic, topic.deduplication))
 
     def _end(self, topic: Topic) -> None:
         broker = self._broker
-        topic.deduplication = None
-        publish_checks.refresh(topic)
+        if topic.deduplication is not None:
+            topic.deduplication = None
+            publish_checks.refresh(topic)
         if topic.text in broker.catalog.documents(KIND):
             broker.finish(self._forget(topic.text))
 
     async def _forget(self, topic: str) -> None:
-        await self._broker.stored(lambda done: self._broker.catalog.put_document(KIND, topic, None, done))
+        self._forgetting.add(topic)
+        try:
+            await self._broker.stored(lambda done: self._broker.catalog.put_document(KIND, topic, None, done))
+        finally:
+            self._forgetting.discard(topic)
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +135,7 @@ class Deduplication:
 
     async def _replay(self, topic: Topic, state: TopicDeduplication) -> None:
         broker = self._broker
-        stored = broker.catalog.documents(KIND).get(topic.text)
+        stored = None if topic.text in self._forgetting else broker.catalog.documents(KIND).get(topic.text)
         # What is on its way now may not have been recorded when it was published: it is read like the rest.
         end = topic.next_entry_id
         await settled(broker)
@@ -178,6 +184,8 @@ class Deduplication:
 
     async def _store(self, topic: Topic, state: TopicDeduplication) -> None:
         broker = self._broker
+        if topic.deduplication is not state:  # Switched off meanwhile.
+            return
         state.storing = True
         entry_id = topic.last_entry_id
         document = {"entry_id": entry_id, "sequence_ids": state.ids.snapshot()}

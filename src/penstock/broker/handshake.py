@@ -126,10 +126,7 @@ def _check_roles(guard: Guard, role: str, original_role: str | None, body: codec
 
 
 async def _identify(session: Session, guard: Guard, method: str, data: bytes) -> Identity:
-    credentials = Credentials(method, data, session.connection.certificate)
-    if not guard.is_slow(method):
-        return guard.identify(credentials)
-    return await session.broker.loop.run_in_executor(None, guard.identify, credentials)
+    return await guard.identify(Credentials(method, data, session.connection.certificate))
 
 
 def _welcome(session: Session) -> None:

@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker import partitions, topic_life
+from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import PenstockError
 from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_S
@@ -74,11 +75,12 @@ class InactiveTopics:
 
 def seems_active(topic: Topic) -> bool:
     """Whether somebody uses the topic, by the rule of its policies."""
-    if topic.producers or any(subscription.consumers for subscription in topic.subscriptions.values()):
+    subscriptions = [one for name, one in topic.subscriptions.items() if name != COMPACTION_SUBSCRIPTION]
+    if topic.producers or any(subscription.consumers for subscription in subscriptions):
         return True
     if topic.policies.inactive.mode == "delete_when_subscriptions_caught_up":
-        return any(subscription.backlog for subscription in topic.subscriptions.values())
-    return bool(topic.subscriptions)
+        return any(subscription.backlog for subscription in subscriptions)
+    return bool(subscriptions)
 
 
 def is_due(topic: Topic, now_ns: int) -> bool:

@@ -40,6 +40,7 @@ class BrokerLimits:
     connections_max: int = 0  # brokerMaxConnections
     connections_per_address_max: int = 0  # brokerMaxConnectionsPerIp
 
+    stop_s_max: float = 60.0  # brokerShutdownTimeoutMs
     status_file: Path | None = None  # statusFilePath
 
     # --- tenants, namespaces, topics

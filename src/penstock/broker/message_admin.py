@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.broker.subscription_admin import entry_at, one, topic_of
 from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.position import Position
-from penstock.storage.extents import bytes_from
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
@@ -108,7 +107,7 @@ async def backlog_size(broker: Broker, name: TopicName, position: Position) -> i
     _check_stored(name, "Get backlog size")
     topic = await topic_of(broker, name, "Get backlog size for a topic")
     start = entry_at(topic, position)
-    return bytes_from(await broker.extents(topic, start), start)
+    return await broker.quotas.bytes_from(topic, start)
 
 
 def _check_stored(name: TopicName, doing: str) -> None:

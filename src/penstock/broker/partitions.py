@@ -15,6 +15,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import places, topic_life
+from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import AlreadyExists, NotAcceptable, NotAllowed, NotFound, TopicNotFound, Unprocessable
 
 if TYPE_CHECKING:
@@ -230,7 +231,8 @@ def _check_number(broker: Broker, partitions: int) -> None:
 
 async def _subscriptions(broker: Broker, name: TopicName) -> list[str]:
     first = name.of_partition(0)
-    return [record.name for record in broker.catalog.subscriptions(str(first))]
+    records = broker.catalog.subscriptions(str(first))
+    return [record.name for record in records if record.name != COMPACTION_SUBSCRIPTION]
 
 
 async def _make(broker: Broker, partition: TopicName, subscriptions: Iterable[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker import partitions
-from penstock.broker.policy_checks import Json
 from penstock.broker.policy_table import EMPTY_NAMESPACE, KEPT_OF_TOPICS, policy
 from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFailed, TopicNotFound
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.broker.broker import Broker
+    from penstock.broker.policy_checks import Json
     from penstock.core.names import NamespaceName, TopicName
 
 QUOTAS: Final = "backlogQuotaMap"

@@ -36,6 +36,13 @@ def number(low: int, what: str) -> Callable[[Json], int]:
     return check
 
 
+def message_ttl(value: Json) -> int:
+    """Seconds; 0 for none."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"Invalid value for message TTL: want seconds, 0 or more, got {value!r}")
+    return value
+
+
 def boolean(what: str) -> Callable[[Json], bool]:
     """Check of true or false."""
 

@@ -205,13 +205,15 @@ POLICIES: Final = (
             "retention_mb": value["retentionSizeInMB"],
         },
     ),
-    _bound(
-        "messageTTL",
-        "message_ttl_in_seconds",
-        "messageTTLInSeconds",
-        "ttl_s",
-        "ttlDurationDefaultInSeconds",
-        "Seconds after which a message that nobody acknowledged counts as acknowledged.",
+    Policy(
+        name="messageTTL",
+        namespace_key="message_ttl_in_seconds",
+        topic_key="messageTTLInSeconds",
+        keys="ttlDurationDefaultInSeconds",
+        text="Seconds after which a message that nobody acknowledged counts as acknowledged.",
+        check=checks.message_ttl,
+        default=lambda of: max(0, of.ttl_duration_default_in_seconds),
+        read=_as("ttl_s"),
     ),
     Policy(
         name="backlogQuotaMap",

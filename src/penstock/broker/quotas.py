@@ -5,7 +5,7 @@ Why: a subscription that nobody reads keeps everything that is published; a quot
 fail, or its oldest messages shall be given up.
 Where: `rounds` checks backlogs now and then, `producers` asks before it lets one in. The backlog of a topic is that of
 its slowest durable subscription, in bytes of entries as they are stored; where that begins and ends the index knows to
-a block (see `storage.extents`).
+a block.
 
 A producer of a topic over its quota is disconnected, whichever way its policy says; its client comes back at once, and
 is told then: to keep its messages and try again (`producer_request_hold`), or that it failed (`producer_exception`).
@@ -21,7 +21,6 @@ from penstock.broker.policy_values import EVICTION, EXCEPTION
 from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
 from penstock.core.names import is_system_topic
-from penstock.storage.extents import bytes_from, entry_with_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,13 +58,14 @@ class Quotas:
         """How large the topic and its subscriptions' backlogs are."""
         if not topic.persistent:
             return Sizes(0, dict.fromkeys(topic.subscriptions, 0))
-        extents = await self._broker.extents(topic, topic.first_entry_id)
-        backlogs = {s.name: bytes_from(extents, s.cursor.mark_delete + 1) for s in list(topic.subscriptions.values())}
-        return Sizes(bytes_from(extents, 0), backlogs)
+        subscriptions = list(topic.subscriptions.values())
+        entry_ids = [topic.first_entry_id, *(subscription.cursor.mark_delete + 1 for subscription in subscriptions)]
+        storage, *backlogs = await self._broker.bytes_from(topic, entry_ids)
+        return Sizes(storage, {one.name: nbytes for one, nbytes in zip(subscriptions, backlogs, strict=True)})
 
     async def bytes_from(self, topic: Topic, entry_id: int) -> int:
         """How many bytes an entry and all behind it take."""
-        return bytes_from(await self._broker.extents(topic, entry_id), entry_id) if topic.persistent else 0
+        return (await self._broker.bytes_from(topic, [entry_id]))[0] if topic.persistent else 0
 
     async def backlog_bytes(self, topic: Topic) -> int:
         """How many bytes the slowest durable subscription is behind; 0 without one."""
@@ -109,11 +109,7 @@ class Quotas:
                 await _disconnect_producers(topic, "age", age)
 
     async def _evict_to_size(self, topic: Topic, nbytes: int) -> None:
-        slowest = _slowest(topic)
-        if slowest is None:
-            return
-        extents = await self._broker.extents(topic, slowest.cursor.mark_delete + 1)
-        last = entry_with_behind(extents, nbytes) - 1
+        last = await self._broker.entry_within(topic, nbytes) - 1
         for subscription in _durable(topic):
             if subscription.cursor.mark_delete < last:
                 _tell_of_eviction(subscription, subscription.give_up_through(last))

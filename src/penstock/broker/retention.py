@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import SubscriptionNotFound, TopicNotFound
 from penstock.core.units import MIB, NS_PER_S
-from penstock.storage.extents import entry_with_behind
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
@@ -84,8 +83,8 @@ class Retention:
             before_ms = self._broker.clock.wall_ms() - policies.retention_minutes * _MS_PER_MINUTE
             keep = await self.first_published_since(topic, before_ms, first, acknowledged)
         if policies.retention_mb > 0:
-            extents = await self._broker.extents(topic, keep)
-            keep = max(keep, min(acknowledged, entry_with_behind(extents, policies.retention_mb * MIB)))
+            within = await self._broker.entry_within(topic, policies.retention_mb * MIB)
+            keep = max(keep, min(acknowledged, within))
         await self._give_up(topic, keep)
 
     async def give_up_all(self, topic: Topic, before_entry: int) -> None:

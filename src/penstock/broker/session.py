@@ -181,10 +181,9 @@ class Session:
             async with asyncio.timeout(self.broker.limits.liveness_check_ns / NS_PER_S):
                 await heard.wait()
         # A part of a large frame is an answer, too, though it is no event.
-        if self.connection.is_open and self.connection.read_count != before:
-            return True
-        self.connection.close("no answer to a liveness probe")
-        return False
+        if self.connection.read_count == before:
+            self.connection.close("no answer to a liveness probe")
+        return self.connection.is_open
 
     def _was_heard(self) -> None:
         if self._heard is not None:

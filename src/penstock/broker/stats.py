@@ -18,6 +18,7 @@ from penstock.broker import partitions
 from penstock.broker.access_modes import AccessMode
 from penstock.broker.delivery_shared import Shared
 from penstock.broker.key_shared_delivery import KeyShared
+from penstock.broker.rates import throttled_events
 from penstock.broker.subscription import TYPE_NAMES
 from penstock.core.errors import TopicNotFound
 from penstock.wire import metadata
@@ -235,6 +236,8 @@ def _subscription_stats(subscription: Subscription, *, backlog_bytes: int, earli
 def in_replay(subscription: Subscription) -> int:
     """Entries that wait to be delivered again, as far as they are counted."""
     delivery = subscription.delivery
+    if isinstance(delivery, KeyShared):
+        return len(delivery.order)
     return len(delivery.replay) if isinstance(delivery, Shared) else 0
 
 

@@ -13,7 +13,6 @@ from urllib.parse import quote_plus
 
 from penstock.broker.delivery_shared import Shared
 from penstock.broker.stats import iso_time, loaded
-from penstock.broker.topic_states import COMPACTED_LEDGER
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -98,13 +97,11 @@ def _ledger(ledger_id: int, entries: int, nbytes: int) -> Json:
 
 
 async def _compacted(topic: Topic) -> Json:
-    broker = topic.broker
-    ledger_id = broker.states.of(topic.text).get(COMPACTED_LEDGER)
-    if ledger_id is None:
+    compacted = topic.compacted
+    if compacted is None:
         return dict(NO_LEDGER)
-    extents = await broker.ledger_extents(ledger_id, 0)
-    entries = sum(extent.end_entry - extent.first_entry for extent in extents)
-    return _ledger(ledger_id, entries, sum(extent.bytes for extent in extents))
+    (nbytes,) = await topic.broker.ledger_bytes_from(compacted.ledger_id, [0])
+    return _ledger(compacted.ledger_id, compacted.entries, nbytes)
 
 
 def _waits(subscription: Subscription) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker import partitions, places
+from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import AlreadyExists, NotAllowed, PreconditionFailed, SubscriptionNotFound, TopicNotFound
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST, LATEST
@@ -240,7 +241,8 @@ async def expire_all_older_than(broker: Broker, name: TopicName, seconds: int) -
 
     async def expire(topic: Topic) -> None:
         for subscription in list(topic.subscriptions.values()):
-            await _expire(subscription, seconds)
+            if subscription.name != COMPACTION_SUBSCRIPTION:
+                await _expire(subscription, seconds)
 
     await on_each(broker, name, expire)
 
@@ -329,7 +331,8 @@ async def clear_backlogs(broker: Broker, topics: list[TopicName], subscription: 
             return
         topic = await broker.topics.create(name, {})
         for found in list(topic.subscriptions.values()):
-            if subscription is None or found.name == subscription:
+            # Where compaction has come to, only compaction moves.
+            if found.name == subscription or (subscription is None and found.name != COMPACTION_SUBSCRIPTION):
                 await _skip_all(found)
 
     await partitions.in_turns(clear, topics)

@@ -41,7 +41,6 @@ DOCUMENTS: Final = (STATE, "dedup")
 UNSOLICITED: Final = 2**64 - 1
 
 
-
 # -- taking a topic from its clients ----------------------------------------------------------------------------------
 
 

@@ -86,6 +86,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         deduplication_snapshot_check_s=settings.deduplication_snapshot_frequency_s,
         deduplication_inactivity_min=settings.deduplication_producer_inactivity_min,
         compaction_check_s=settings.compaction_monitor_interval_s,
+        stop_s_max=settings.broker_shutdown_timeout_ms / 1000,
         status_file=settings.status_file,
     )
 

@@ -10,6 +10,7 @@ administrator changes one while the broker runs.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULT: Final = "default"
+
+# Pulsar takes the file with users as a property of its Java machine, too, and most set-ups give it so.
+_PULSAR_OPTIONS: Final = "PULSAR_EXTRA_OPTS"
+_USERS_PROPERTY: Final = re.compile(r"(?:^|\s)-Dpulsar\.auth\.basic\.conf=(\S+)")
+
 # Set through the admin port while the broker ran.
 ADMIN: Final = "admin API"
 
@@ -99,6 +105,9 @@ def read_file(file: Path) -> Iterator[Given]:
 
 def _everything(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]) -> Iterator[Given]:
     """Yield all that was set, weakest first, so that later ones win."""
+    users = _USERS_PROPERTY.search(environment.get(_PULSAR_OPTIONS, ""))
+    if users is not None:
+        yield Given("basicAuthConf", users[1], _PULSAR_OPTIONS)
     if file is not None:
         yield from read_file(file)
     for variable, text in sorted(environment.items()):

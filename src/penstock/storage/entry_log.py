@@ -16,7 +16,7 @@ import secrets
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import apsw
 
@@ -32,17 +32,18 @@ from penstock.storage.runs import AppendRun
 from penstock.storage.tidier import Tidier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
-    from penstock.storage.extents import Extent
     from penstock.storage.files import Files
     from penstock.storage.opening import Opened
     from penstock.storage.sealed_index import SealedIndex
 
 __all__ = ["AppendRun", "Batch", "Damage", "EntryLog", "LogHealth", "LogLimits", "LogStats", "ReadResult"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -233,23 +234,27 @@ class EntryLog:
         Returns at least one entry if there is one, else at most `bytes_max` bytes and `entries_max` entries. Entries
         below the trim point are passed over; damaged and missing ones are too, but named. Raises IndexDamaged.
         """
-        for _ in range(_MENDS_MAX):
-            sealed = self._index.sealed
-            try:
-                return self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
-            except IndexDamaged as error:
-                self._mend(error, sealed)
-        return self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
+        return self._asked(lambda: self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max))
 
-    def extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
-        """Return how large which entries of a ledger are, from `from_entry` on. Blocks, as `read` does."""
+    def bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
+        """Return, for each of these entries, how many bytes it and all behind it take. Blocks, as `read` does.
+
+        What was trimmed takes none. Within a block entries count as alike; what is being moved may be off by more.
+        """
+        return self._asked(lambda: self._index.bytes_from(ledger_id, entry_ids))
+
+    def entry_within(self, ledger_id: int, nbytes: int) -> int:
+        """Return the first entry that, with all behind it, takes no more than `nbytes`. As `bytes_from` otherwise."""
+        return self._asked(lambda: self._index.entry_within(ledger_id, nbytes))
+
+    def _asked(self, question: Callable[[], T]) -> T:
         for _ in range(_MENDS_MAX):
             sealed = self._index.sealed
             try:
-                return self._index.extents(ledger_id, from_entry)
+                return question()
             except IndexDamaged as error:
                 self._mend(error, sealed)
-        return self._index.extents(ledger_id, from_entry)
+        return question()
 
     def _mend(self, error: IndexDamaged, sealed: SealedIndex | None = None) -> None:
         """Build the index again, unless somebody else did since `sealed` was looked at."""

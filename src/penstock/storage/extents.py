@@ -2,9 +2,8 @@
 """Extents: how many bytes which entries of a ledger take, read off the index; nothing of the entries themselves.
 
 Why: retention by size, backlog quotas and statistics ask how large a part of a topic is, and where a part of that size
-begins. The index knows it by blocks; within a block entries are taken to be alike, so an answer is off by less than one
-block.
-Where: `EntryLog.extents` makes the list in a reader's thread; the broker asks the functions here. Pure.
+begins. The index knows it by blocks; within a block entries are taken to be alike.
+Where: `LogIndex` lists extents and asks the functions here. Pure.
 """
 
 from __future__ import annotations

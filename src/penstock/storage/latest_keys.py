@@ -45,17 +45,17 @@ class LatestKeys:
         self._db.execute(
             "create table latest (key blob primary key, entry_id integer, member integer, chunks text) without rowid"
         )
+        self._db.execute("begin")  # and never committed: nobody needs it on the disk
 
     def apply(self, changes: Iterable[tuple[str, Place | None]]) -> None:
         """For each key in order: this is its latest message, or with None it has none any more."""
         put, remove = "insert or replace into latest values (?, ?, ?, ?)", "delete from latest where key = ?"
-        with self._db:
-            execute = self._db.execute
-            for key, place in changes:
-                if place is None:
-                    execute(remove, (_digest(key),))
-                else:
-                    execute(put, (_digest(key), *place))
+        execute = self._db.execute
+        for key, place in changes:
+            if place is None:
+                execute(remove, (_digest(key),))
+            else:
+                execute(put, (_digest(key), *place))
 
     def find(self, key: str) -> Place | None:
         """The place of the key's latest message."""

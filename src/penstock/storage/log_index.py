@@ -9,9 +9,11 @@ them; SQLite is asked outside it.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.storage.extents import Extent, behind, ordered
+from penstock.storage.extents import Extent, behind, bytes_from, entry_with_behind, ordered
 from penstock.storage.index import SegmentIndex, at_or_after
 from penstock.storage.sealed_index import UNKNOWN_LEDGER
 
@@ -148,8 +150,21 @@ class LogIndex:
             return nearest
         return _nearer(nearest, _plan(stretch.segment_id, stretch.spans, entry_id, bytes_max, entries_max))
 
-    def extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
-        """Return how large which entries are, from `from_entry` or the trim point on. Raises IndexDamaged."""
+    def bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
+        """Return, for each entry, how many bytes it and all behind it take. Asks the disk. Raises IndexDamaged."""
+        extents = self._extents(ledger_id, min(entry_ids, default=0))
+        for entry_id in set(entry_ids):
+            extents = self._refined(ledger_id, extents, entry_id)
+        return [bytes_from(extents, entry_id) for entry_id in entry_ids]
+
+    def entry_within(self, ledger_id: int, nbytes: int) -> int:
+        """Return the first entry that, with all behind it, takes no more than that. As `bytes_from` otherwise."""
+        extents = self._extents(ledger_id, 0)
+        extents = self._refined(ledger_id, extents, entry_with_behind(extents, nbytes))
+        return entry_with_behind(extents, nbytes)
+
+    def _extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
+        """How large which entries are: blocks of growing segments, and of sealed ones whole stretches."""
         first = max(from_entry, self.first_wanted(ledger_id))
         growing: list[Span] = []
         with self._lock:
@@ -162,6 +177,19 @@ class LogIndex:
         found = self.sealed.extents(ledger_id, first)
         found += (Extent(span.first_entry, span.end_entry, span.entry_bytes) for span in growing)
         return [behind(extent, first) for extent in ordered(found)]
+
+    def _refined(self, ledger_id: int, extents: list[Extent], entry_id: int) -> list[Extent]:
+        """The same, with the blocks of the stretch in which this entry lies."""
+        at = bisect_right(extents, entry_id, key=itemgetter(0)) - 1
+        if at < 0 or extents[at].end_entry <= entry_id:
+            return extents
+        whole = extents[at]
+        stretch = self.sealed.find(ledger_id, entry_id)
+        if stretch is None or stretch.first_entry > whole.first_entry or stretch.last_entry + 1 != whole.end_entry:
+            return extents  # It is in memory, and fine already, or being moved.
+        blocks = [Extent(span.first_entry, span.end_entry, span.entry_bytes) for span in stretch.spans]
+        fine = [behind(block, whole.first_entry) for block in blocks if block.end_entry > whole.first_entry]
+        return [*extents[:at], *fine, *extents[at + 1 :]]
 
     def remove_segment(self, segment_id: int) -> None:
         """Forget a sealed segment: all that lived in it is trimmed, or found elsewhere by now. Raises apsw.Error."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 QuotaKind = Annotated[Literal["destination_storage", "message_age"], Query(alias="backlogQuotaType")]
 Applied = Annotated[bool, Query(description="What is in force, rather than what is set here")]
-IsGlobal = Annotated[bool, Query(alias="isGlobal", description="One cluster: no difference")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +204,13 @@ def _add_of_topic(router: APIRouter, ask: Ask, resource: Resource, need: Depends
     path, key = f"{TOPIC}/{resource.path}", resource.key
     common = {"tags": ["topic policies"], "dependencies": [need]}
 
-    async def get(name: Topic, *, applied: Applied = False, _global: IsGlobal = False) -> Response:
+    async def get(name: Topic, *, applied: Applied = False) -> Response:
         return _answer(await ask(policy_admin.of_topic, name, key, applied=applied), resource.unset)
 
-    async def put(name: Topic, value: Json = NoBody, *, _global: IsGlobal = False) -> None:
+    async def put(name: Topic, value: Json = NoBody) -> None:
         await ask(policy_admin.set_of_topic, name, key, _plain(value))
 
-    async def delete(name: Topic, *, _global: IsGlobal = False) -> None:
+    async def delete(name: Topic) -> None:
         await ask(policy_admin.set_of_topic, name, key, None)
 
     put.__annotations__["value"] = resource.model | None
@@ -318,21 +317,19 @@ def _add_quotas_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
     common: dict[str, Any] = {"tags": ["topic policies"], "dependencies": [needs.namespace_admin]}
 
     @router.get(f"{TOPIC}/backlogQuotaMap", response_class=JSONResponse, response_model=models.BacklogQuotas, **common)
-    async def backlog_quotas_of_topic(name: Topic, *, applied: Applied = False, _global: IsGlobal = False) -> Response:
+    async def backlog_quotas_of_topic(name: Topic, *, applied: Applied = False) -> Response:
         """Read the backlog quotas of a topic."""
         return JSONResponse(await ask(policy_admin.quotas_of_topic, name, applied=applied))
 
     @router.post(f"{TOPIC}/backlogQuota", **NO_CONTENT, **common)
     async def set_backlog_quota_of_topic(
-        name: Topic, quota: models.BacklogQuota, kind: QuotaKind = "destination_storage", *, _global: IsGlobal = False
+        name: Topic, quota: models.BacklogQuota, kind: QuotaKind = "destination_storage"
     ) -> None:
         """Set one backlog quota of a topic."""
         await ask(policy_admin.set_quota_of_topic, name, kind, quota.given())
 
     @router.delete(f"{TOPIC}/backlogQuota", **NO_CONTENT, **common)
-    async def remove_backlog_quota_of_topic(
-        name: Topic, kind: QuotaKind = "destination_storage", *, _global: IsGlobal = False
-    ) -> None:
+    async def remove_backlog_quota_of_topic(name: Topic, kind: QuotaKind = "destination_storage") -> None:
         """Remove one backlog quota of a topic."""
         await ask(policy_admin.set_quota_of_topic, name, kind, None)
 
@@ -341,38 +338,32 @@ def _add_odd_ones_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
     common: dict[str, Any] = {"tags": ["topic policies"], "dependencies": [needs.namespace_admin]}
 
     @router.get(f"{TOPIC}/messageTTL", **_reads(Int), **common)
-    async def ttl_of_topic(name: Topic, *, applied: Applied = False, _global: IsGlobal = False) -> Response:
+    async def ttl_of_topic(name: Topic, *, applied: Applied = False) -> Response:
         """Read messageTTL of a topic."""
         return _answer(await ask(policy_admin.of_topic, name, "messageTTL", applied=applied))
 
     @router.post(f"{TOPIC}/messageTTL", **NO_CONTENT, **common)
-    async def set_ttl_of_topic(
-        name: Topic, seconds: Annotated[Int, Query(alias="messageTTL")], *, _global: IsGlobal = False
-    ) -> None:
+    async def set_ttl_of_topic(name: Topic, seconds: Annotated[Int, Query(alias="messageTTL")]) -> None:
         """Set messageTTL of a topic."""
         await ask(policy_admin.set_of_topic, name, "messageTTL", seconds)
 
     @router.delete(f"{TOPIC}/messageTTL", **NO_CONTENT, **common)
-    async def remove_ttl_of_topic(name: Topic, *, _global: IsGlobal = False) -> None:
+    async def remove_ttl_of_topic(name: Topic) -> None:
         """Remove messageTTL of a topic."""
         await ask(policy_admin.set_of_topic, name, "messageTTL", None)
 
     @router.get(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **_reads(models.DispatchRate), **common)
-    async def rate_of_subscription(
-        name: Topic, subscription: str, *, applied: Applied = False, _global: IsGlobal = False
-    ) -> Response:
+    async def rate_of_subscription(name: Topic, subscription: str, *, applied: Applied = False) -> Response:
         """Read the dispatch rate of one subscription."""
         return _answer(await ask(policy_admin.rate_of_subscription, name, subscription, applied=applied))
 
     @router.post(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **NO_CONTENT, **common)
-    async def set_rate_of_subscription(
-        name: Topic, subscription: str, rate: models.DispatchRate, *, _global: IsGlobal = False
-    ) -> None:
+    async def set_rate_of_subscription(name: Topic, subscription: str, rate: models.DispatchRate) -> None:
         """Set the dispatch rate of one subscription."""
         await ask(policy_admin.set_rate_of_subscription, name, subscription, rate.given())
 
     @router.delete(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **NO_CONTENT, **common)
-    async def remove_rate_of_subscription(name: Topic, subscription: str, *, _global: IsGlobal = False) -> None:
+    async def remove_rate_of_subscription(name: Topic, subscription: str) -> None:
         """Remove the dispatch rate of one subscription."""
         await ask(policy_admin.set_rate_of_subscription, name, subscription, None)
 

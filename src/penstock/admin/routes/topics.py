@@ -40,7 +40,6 @@ PERSISTENT: Final = "persistent"
 IncludeSystem = Annotated[
     bool, Query(alias="includeSystemTopic", description="Also topics that Pulsar keeps for itself")
 ]
-LocalOnly = Annotated[bool, Query(alias="createLocalTopicOnly", description="One cluster: no difference")]
 NOT_ACCEPTABLE: Final[dict[int | str, dict[str, Any]]] = {
     HTTPStatus.NOT_ACCEPTABLE: {"model": Reason, "description": "There cannot be so many partitions"}
 }
@@ -89,9 +88,7 @@ def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
     admin: dict[str, Any] = {"dependencies": [needs.namespace_admin]}
 
     @router.put(path, **admin, **NO_CONTENT, responses=NOT_ACCEPTABLE)
-    async def create_partitioned(
-        name: Topic, partitions: Annotated[Int | PartitionedRequest, Body()], *, _local: LocalOnly = False
-    ) -> None:
+    async def create_partitioned(name: Topic, partitions: Annotated[Int | PartitionedRequest, Body()]) -> None:
         """Create a partitioned topic: a number of partitions, or an object with properties beside it."""
         if isinstance(partitions, PartitionedRequest):
             await ask(topic_admin.create_partitioned, name, partitions.partitions, partitions.properties)

@@ -6,6 +6,8 @@ Where: `broker.access`. Sessions ask before they carry out a command, routes of 
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.actions import Action
@@ -63,6 +65,9 @@ class Access:
     def reload(self) -> None:
         """Read keys and users again, for those who come from now on."""
 
+    def close(self) -> None:
+        """Nobody is looked at any more."""
+
 
 class Guard(Access):
     """Knows who somebody is, and lets them do what was granted."""
@@ -72,6 +77,8 @@ class Guard(Access):
     def __init__(self, broker: Broker, authenticator: Authenticator) -> None:
         self._broker = broker
         self._authenticator = authenticator
+        # One, however many ask: guessing passwords must not take the processor from those who publish.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="authentication")
 
     @property
     def rules(self) -> AccessRules:
@@ -82,20 +89,22 @@ class Guard(Access):
         """See `Access.reload`."""
         self._authenticator.reload()
 
-    def is_slow(self, method: str) -> bool:
-        """Whether to find out who somebody is takes longer than the loop may be held."""
-        provider = self._authenticator.provider(method)
-        return provider is not None and provider.slow
+    def close(self) -> None:
+        """See `Access.close`."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def identify(self, credentials: Credentials) -> Identity:
-        """Who shows these credentials. On any thread; whoever shows nothing we know how to read is the anonymous role.
+    async def identify(self, credentials: Credentials) -> Identity:
+        """Who shows these credentials. On any loop; whoever shows nothing we know how to read is the anonymous role.
 
         Raises:
             AuthenticationFailed: with the reason for the log; a client is told nothing but that.
         """
         provider = self._authenticator.provider(credentials.method)
+        now_ms = self._broker.clock.wall_ms()
+        if provider is not None and provider.slow:
+            return await asyncio.wrap_future(self._thread.submit(provider.identify, credentials, now_ms))
         if provider is not None:
-            return provider.identify(credentials, self._broker.clock.wall_ms())
+            return provider.identify(credentials, now_ms)
         if self.rules.anonymous_role is None:
             raise AuthenticationFailed(f"there is no provider {credentials.method[:50]!r}, and no anonymousUserRole")
         return Identity(self.rules.anonymous_role)

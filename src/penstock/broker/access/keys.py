@@ -40,10 +40,11 @@ def read_source(key: str, source: str) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        if not source.startswith("file:"):
-            text = _base64(source)
-            if text is not None:
-                return text
+        # A path that is misspelled must not become the secret: with a slash in it, base64 ends as no path does.
+        if not source.startswith("file:") and ("/" not in source or source.endswith("=")):
+            decoded = _base64(source)
+            if decoded is not None:
+                return decoded
         # What is no path may be the key itself: it is not repeated.
         where = f" {path}" if source.startswith("file:") or "/" in source[:2] else ""
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is neither a file nor base64"

@@ -138,6 +138,7 @@ class Connecting:
         60_000,
         "How long an orderly stop may take; after that the process ends as it is, with status 1. Nothing that was "
         "acknowledged is lost.",
+        dynamic=True,
     )
     max_http_server_connections: int = row(
         "maxHttpServerConnections",

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker that asks nobody who they are pays nothing for being able to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.broker.access.authentication import Authenticator
+from penstock.broker.access.rules import ProviderOptions
+from penstock.core.errors import ConfigurationError
+
+COSTLY = {"bcrypt", "cryptography", "jwt", "passlib"}
+
+
+def modules_of(program: str) -> set[str]:
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; {program}; print(*sys.modules)"],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return set(run.stdout.split())
+
+
+def test_without_authentication_nothing_of_it_is_imported() -> None:
+    assert not COSTLY & modules_of("import penstock.app, penstock.admin.access")
+
+
+def test_only_what_is_switched_on_is_imported() -> None:
+    program = (
+        "from penstock.broker.access.authentication import Authenticator as A; "
+        "from penstock.broker.access.rules import ProviderOptions as O; "
+        "A(O(methods=frozenset({'tls'})))"
+    )
+    assert not COSTLY & modules_of(program)
+
+
+def test_a_provider_that_cannot_be_made_is_an_error_at_the_start() -> None:
+    with pytest.raises(ConfigurationError, match="tokenSecretKey or tokenPublicKey"):
+        Authenticator(ProviderOptions(methods=frozenset({"tls", "token"})))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker where it is checked who may do what, and one role of each kind. The matrices of this folder share it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.access.authentication import Authenticator
+from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.testing.client import Type, frame
+from penstock.testing.tokens import SECRET, data_url, token
+from tests.net.harness import Client, Harness, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+TENANT: Final = "shop"
+NAMESPACE: Final = "shop/orders"
+
+NOBODY: Final = "nobody"  # known, and granted nothing
+STRANGER: Final = "stranger"  # administers another tenant, and may produce and consume there
+READER: Final = "reader"  # may consume in the namespace
+WRITER: Final = "writer"  # may produce there
+OWNER: Final = "owner"  # administers the tenant
+ROOT: Final = "root"  # a superuser
+ROLES: Final = (NOBODY, STRANGER, READER, WRITER, OWNER, ROOT)
+
+
+@asynccontextmanager
+async def guarded(directory: Path) -> AsyncIterator[Harness]:
+    """The broker, with its tenant, its namespace and what is granted on it."""
+    options = ProviderOptions(methods=frozenset({"token"}), token_secret_key=data_url(SECRET))
+    rules = AccessRules(authorizing=True, super_user_roles=frozenset({ROOT}))
+    async with running(directory, authenticator=Authenticator(options), access=rules) as harness:
+        await administer(harness, TENANT, OWNER, NAMESPACE, {READER: ["consume"], WRITER: ["produce"]})
+        await administer(harness, "other", STRANGER, "other/ns", {STRANGER: ["produce", "consume"]})
+        yield harness
+
+
+async def administer(harness: Harness, tenant: str, admin: str, namespace: str, grants: dict[str, list[str]]) -> None:
+    """Make a tenant and a namespace."""
+    broker = harness.broker
+    await broker.stored(lambda done: broker.catalog.put_tenant(tenant, {"adminRoles": [admin]}, done))
+    policies = {"auth_policies": {"namespace_auth": grants, "destination_auth": {}, "subscription_auth_roles": {}}}
+    await broker.stored(lambda done: broker.catalog.put_namespace(namespace, policies, done))
+
+
+async def connected(harness: Harness, role: str) -> Client:
+    """A client of this role."""
+    client = await Client.open(harness.port)
+    client.write(
+        frame(
+            Type.CONNECT,
+            client_version="test",
+            protocol_version=20,
+            auth_method_name="token",
+            auth_data=token(role).encode(),
+        )
+    )
+    await client.expect(Type.CONNECTED)
+    return client

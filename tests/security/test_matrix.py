@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command of the protocol, asked by every kind of role: who is answered, who is refused, and what that changes.
+
+A command that comes to the protocol without a row here fails a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.broker.access.revocation import take_back
+from penstock.broker.session import Session
+from penstock.core.errors import WireCode
+from penstock.testing.client import Type, frame
+from tests.net.harness import Harness, turns
+from tests.security.roles import (
+    NAMESPACE,
+    NOBODY,
+    OWNER,
+    READER,
+    ROLES,
+    ROOT,
+    STRANGER,
+    TENANT,
+    WRITER,
+    administer,
+    connected,
+    guarded,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.wire.pulsar_pb2 import BaseCommand
+
+TOPIC = f"persistent://{NAMESPACE}/new"
+SCHEMA = {"name": "s", "schema_data": b"", "type": 1}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One command, what answers it, and who may ask it."""
+
+    command: int
+    answer: int
+    allowed: set[str]
+    fields: dict[str, Any] = field(default_factory=dict)
+    creates: bool = False  # the topic, if it does not exist
+    otherwise: WireCode | None = None  # the error of those who may ask, where there is nothing to answer with
+
+
+ANY_USE = {READER, WRITER, OWNER, ROOT}
+MATRIX = {
+    "PRODUCER": Row(
+        Type.PRODUCER, Type.PRODUCER_SUCCESS, {WRITER, OWNER, ROOT}, {"topic": TOPIC, "producer_id": 0}, creates=True
+    ),
+    "PRODUCER with a subscription": Row(
+        Type.PRODUCER,
+        Type.PRODUCER_SUCCESS,
+        {OWNER, ROOT},
+        {"topic": TOPIC, "producer_id": 0, "initial_subscription_name": "first"},
+        creates=True,
+    ),
+    "SUBSCRIBE": Row(
+        Type.SUBSCRIBE,
+        Type.SUCCESS,
+        {READER, OWNER, ROOT},
+        {"topic": TOPIC, "subscription": "s", "consumer_id": 0, "subType": 1, "schema": SCHEMA},
+        creates=True,
+    ),
+    "LOOKUP": Row(Type.LOOKUP, Type.LOOKUP_RESPONSE, ANY_USE, {"topic": TOPIC}),
+    "LOOKUP of a pattern": Row(Type.LOOKUP, Type.LOOKUP_RESPONSE, ANY_USE, {"topic": f"{TOPIC}-.*"}),
+    "PARTITIONED_METADATA": Row(
+        Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, ANY_USE, {"topic": TOPIC}
+    ),
+    "GET_TOPICS_OF_NAMESPACE": Row(
+        Type.GET_TOPICS_OF_NAMESPACE, Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, ANY_USE, {"namespace": NAMESPACE}
+    ),
+    "WATCH_TOPIC_LIST": Row(
+        Type.WATCH_TOPIC_LIST,
+        Type.WATCH_TOPIC_LIST_SUCCESS,
+        ANY_USE,
+        {"namespace": NAMESPACE, "watcher_id": 0, "topics_pattern": "x.*"},
+    ),
+    "GET_SCHEMA": Row(
+        Type.GET_SCHEMA, Type.GET_SCHEMA_RESPONSE, ANY_USE, {"topic": TOPIC}, otherwise=WireCode.TOPIC_NOT_FOUND
+    ),
+    "GET_OR_CREATE_SCHEMA": Row(
+        Type.GET_OR_CREATE_SCHEMA,
+        Type.GET_OR_CREATE_SCHEMA_RESPONSE,
+        {WRITER, OWNER, ROOT},
+        {"topic": TOPIC, "schema": SCHEMA},
+        otherwise=WireCode.TOPIC_NOT_FOUND,
+    ),
+}
+# About a producer, a consumer or a watcher that this connection made, and so was let in with.
+RIDE_ALONG = {
+    Type.CLOSE_PRODUCER,
+    Type.CLOSE_CONSUMER,
+    Type.WATCH_TOPIC_LIST_CLOSE,
+    Type.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+    Type.SEEK,
+    Type.UNSUBSCRIBE,
+    Type.GET_LAST_MESSAGE_ID,
+    Type.CONSUMER_STATS,
+}
+# About the connection itself.
+OF_THE_CONNECTION = {Type.CONNECT, Type.AUTH_RESPONSE, Type.PING, Type.PONG}
+# Refused to everybody.
+NOT_SERVED = {
+    Type.NEW_TXN,
+    Type.ADD_PARTITION_TO_TXN,
+    Type.ADD_SUBSCRIPTION_TO_TXN,
+    Type.END_TXN,
+    Type.TC_CLIENT_CONNECT_REQUEST,
+}
+
+
+def error_of(answer: BaseCommand) -> WireCode | None:
+    """The error an answer carries, in whichever way its command does."""
+    for name, code in (
+        ("error", "error"),
+        ("lookupTopicResponse", "error"),
+        ("partitionMetadataResponse", "error"),
+        ("getSchemaResponse", "error_code"),
+        ("getOrCreateSchemaResponse", "error_code"),
+        ("consumerStatsResponse", "error_code"),
+    ):
+        if answer.HasField(name):
+            body = getattr(answer, name)
+            return WireCode(getattr(body, code)) if body.HasField(code) else None
+    return None
+
+
+def everything(harness: Harness) -> list[str]:
+    """All that exists of topics, subscriptions and schemas."""
+    catalog = harness.broker.catalog
+    topics = [record.name for record in catalog.topics()]
+    subscriptions = [f"{topic}/{one.name}" for topic in topics for one in catalog.subscriptions(topic)]
+    documents = [f"{kind}/{name}" for kind in ("schema", "partitioned") for name in catalog.documents(kind)]
+    return sorted([*topics, *subscriptions, *documents])
+
+
+def test_every_command_that_a_client_may_send_has_its_row() -> None:
+    rows = {row.command for row in MATRIX.values()}
+    assert rows | RIDE_ALONG | OF_THE_CONNECTION | NOT_SERVED == set(Session._handlers)  # noqa: SLF001
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("row", MATRIX.values(), ids=MATRIX.keys())
+async def test_a_command_is_carried_out_for_those_who_may_and_changes_nothing_for_others(
+    tmp_path: Path, row: Row, role: str
+) -> None:
+    async with guarded(tmp_path) as harness:
+        before = everything(harness)
+        client = await connected(harness, role)
+        client.write(frame(row.command, request_id=7, **row.fields))
+        answer = await client.read()
+        if role in row.allowed:
+            assert (answer.type, error_of(answer)) == (row.answer, row.otherwise)
+            assert (TOPIC in everything(harness)) is row.creates
+        else:
+            assert error_of(answer) is WireCode.AUTHORIZATION_ERROR
+            assert answer.type in {row.answer, Type.ERROR}
+            await turns()
+            assert everything(harness) == before
+        client.write(frame(Type.PING))
+        await client.expect(Type.PONG)
+
+
+@pytest.mark.parametrize("role", [NOBODY, STRANGER, WRITER])
+@pytest.mark.parametrize("command", ["SEEK", "UNSUBSCRIBE", "CONSUMER_STATS", "GET_LAST_MESSAGE_ID"])
+async def test_a_consumer_of_another_connection_is_out_of_reach(tmp_path: Path, command: str, role: str) -> None:
+    async with guarded(tmp_path) as harness:
+        reader = await connected(harness, READER)
+        await reader.request(Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=1)
+        before = everything(harness)
+        client = await connected(harness, role)
+        client.write(frame(Type.Value(command), request_id=7, consumer_id=0))
+        assert error_of(await client.read()) in {WireCode.METADATA_ERROR, WireCode.CONSUMER_NOT_FOUND}
+        assert everything(harness) == before
+        reader.write(frame(Type.PING))
+        await reader.expect(Type.PONG)
+
+
+@pytest.mark.parametrize("role", [NOBODY, STRANGER, READER])
+async def test_what_is_sent_without_a_producer_is_not_stored(tmp_path: Path, role: str) -> None:
+    from tests.net.harness import SMALL, publish
+
+    async with guarded(tmp_path) as harness:
+        writer = await connected(harness, WRITER)
+        await writer.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        client = await connected(harness, role)
+        client.write(publish(SMALL))
+        await client.closed()
+        (topic,) = harness.broker.topics.loaded()
+        assert topic.last_entry_id == -1
+
+
+# -- grants that change
+
+
+async def test_who_may_no_more_is_disconnected_and_not_let_in_again(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as harness:
+        reader, writer = await connected(harness, READER), await connected(harness, WRITER)
+        await reader.request(Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=1)
+        await writer.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        grants = {"namespace_auth": {WRITER: ["produce"]}}
+        await harness.broker.policies.set_namespace(NAMESPACE, "auth_policies", grants)
+        await reader.expect(Type.CLOSE_CONSUMER)
+        answer = await reader.request(
+            Type.SUBSCRIBE, Type.ERROR, topic=TOPIC, subscription="s", consumer_id=0, subType=1
+        )
+        assert error_of(answer) is WireCode.AUTHORIZATION_ERROR
+
+        await harness.broker.policies.set_namespace(NAMESPACE, "auth_policies", {})
+        await writer.expect(Type.CLOSE_PRODUCER)
+        answer = await writer.request(Type.PRODUCER, Type.ERROR, topic=TOPIC, producer_id=0)
+        assert error_of(answer) is WireCode.AUTHORIZATION_ERROR
+
+
+async def test_who_may_still_stays_connected(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as harness:
+        for role in (WRITER, OWNER, ROOT):
+            client = await connected(harness, role)
+            await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        grants = {"namespace_auth": {WRITER: ["produce"]}}
+        await harness.broker.policies.set_namespace(NAMESPACE, "auth_policies", grants)
+        await turns()
+        (topic,) = harness.broker.topics.loaded()
+        assert len(topic.producers) == 3
+
+
+async def test_an_admin_who_is_none_any_more_is_disconnected(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as harness:
+        owner = await connected(harness, OWNER)
+        await owner.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        await administer(harness, TENANT, "successor", NAMESPACE, {})
+        await take_back(harness.broker, TENANT)
+        await owner.expect(Type.CLOSE_PRODUCER)
