@@ -168,9 +168,7 @@ def test_the_ledger_and_the_cursors_of_a_topic(
     assert (internal["numberOfEntries"], ledger["entries"], ledger["size"]) == (10, 10, internal["totalSize"])
     assert (internal["lastConfirmedEntry"], internal["state"]) == (f"{ledger_id}:9", "LedgerOpened")
     assert (cursor["markDeletePosition"], cursor["readPosition"]) == (f"{ledger_id}:0", f"{ledger_id}:10")
-    assert cursor["individuallyDeletedMessages"] == (
-        f"[({ledger_id}:2..{ledger_id}:4],({ledger_id}:8..{ledger_id}:9]]"
-    )
+    assert cursor["individuallyDeletedMessages"] == (f"[({ledger_id}:2..{ledger_id}:4],({ledger_id}:8..{ledger_id}:9]]")
     assert info["cursors"]["s%2F1"]["markDelete"] == {"ledgerId": ledger_id, "entryId": 0}
 
 

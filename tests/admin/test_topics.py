@@ -33,7 +33,7 @@ def test_a_topic_is_made_listed_and_deleted(rest: httpx.Client, namespace: str, 
     assert rest.put(f"{base}/t").status_code == 204
     assert rest.put(f"{base}/t").status_code == 409
     assert rest.get(base).json() == [f"{domain}://{namespace}/t"]
-    assert rest.get(f"{base}/t/partitions").json() == {"partitions": 0}
+    assert rest.get(f"{base}/t/partitions").json() == {"partitions": 0, "deleted": False}
     assert rest.delete(f"{base}/t").status_code == 204
     assert rest.delete(f"{base}/t").status_code == 404
     assert rest.get(base).json() == []
@@ -50,7 +50,7 @@ def test_a_topic_that_does_not_exist_is_not_found(rest: httpx.Client, namespace:
 
 def test_asking_for_partitions_may_say_that_a_topic_could_be_made(rest: httpx.Client, namespace: str) -> None:
     path = f"/admin/v2/persistent/{namespace}/soon/partitions?checkAllowAutoCreation=true"
-    assert rest.get(path).json() == {"partitions": 0}
+    assert rest.get(path).json() == {"partitions": 0, "deleted": False}
 
 
 @DOMAINS
@@ -58,10 +58,10 @@ def test_a_partitioned_topic_is_made_grows_and_is_deleted(rest: httpx.Client, na
     base = f"/admin/v2/{domain}/{namespace}"
     assert rest.put(f"{base}/p/partitions", json=2).status_code == 204
     assert rest.put(f"{base}/p/partitions", json=2).status_code == 409
-    assert rest.get(f"{base}/p/partitions").json() == {"partitions": 2}
+    assert rest.get(f"{base}/p/partitions").json() == {"partitions": 2, "deleted": False}
     assert rest.get(f"{base}/partitioned").json() == [f"{domain}://{namespace}/p"]
     assert rest.post(f"{base}/p/partitions", json=3).status_code == 204
-    assert rest.get(f"{base}/p/partitions").json() == {"partitions": 3}
+    assert rest.get(f"{base}/p/partitions").json() == {"partitions": 3, "deleted": False}
     assert rest.post(f"{base}/p/partitions", json=1).status_code == 422
     assert rest.post(f"{base}/p/createMissedPartitions").status_code == 204
     assert rest.delete(f"{base}/p").status_code == 409
@@ -78,7 +78,7 @@ def test_a_partitioned_topic_may_be_made_with_properties(rest: httpx.Client, nam
         headers={"content-type": PARTITIONED},
     )
     assert made.status_code == 204
-    assert rest.get(f"{path}/partitions").json() == {"partitions": 2, "properties": {"a": "b"}}
+    assert rest.get(f"{path}/partitions").json() == {"partitions": 2, "deleted": False, "properties": {"a": "b"}}
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -97,7 +97,9 @@ def test_topics_are_listed_by_bundle(rest: httpx.Client, namespace: str) -> None
     listed = [rest.get(f"{base}?bundle={bundle}").json() for bundle in bundles]
     assert sorted(name for names in listed for name in names) == rest.get(base).json()
     passing = [rest.get(f"/admin/v2/non-persistent/{namespace}/{bundle}").json() for bundle in bundles]
-    assert sorted(name for names in passing for name in names) == rest.get(f"/admin/v2/non-persistent/{namespace}").json()
+    assert (
+        sorted(name for names in passing for name in names) == rest.get(f"/admin/v2/non-persistent/{namespace}").json()
+    )
     assert rest.get(f"{base}?bundle=0x00000000_0xffffffff").status_code == 404
 
 

@@ -107,6 +107,7 @@ class PartitionedMetadata(Model):
     """How many partitions a topic has; 0: it is none."""
 
     partitions: Int
+    deleted: bool = False
     properties: Properties | None = None
 
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from penstock.broker.broker import Broker
     from penstock.broker.members import Consumer, Producer
     from penstock.broker.subscription import Subscription
     from penstock.broker.topic import Topic
 
     Counted: TypeAlias = Topic | Subscription | Producer | Consumer
+    Key: TypeAlias = tuple[int, object]
 
 NOTE_INTERVAL_NS: Final = 30 * NS_PER_S
 # Things noted in one turn of the loop: half a millisecond's worth.
@@ -50,9 +53,11 @@ _NO_OUT: Final = Out(0, 0, 0, 0, 0, 0)
 
 
 class _Notes(NamedTuple):
+    """By `_key`: a note must not keep alive what has gone since, and its buffers."""
+
     at_ns: int
-    taken_in: dict[object, In]
-    given_out: dict[object, Out]
+    taken_in: dict[Key, In]
+    given_out: dict[Key, Out]
 
 
 class Meters:
@@ -91,34 +96,39 @@ class Meters:
 
     def taken_in(self, what: Topic | Producer) -> In:
         """Messages and bytes a second that come in."""
-        before = self._older.taken_in.get(what, _NO_IN)
-        seconds = self._seconds()
-        return In((what.messages_in - before.messages) / seconds, (what.bytes_in - before.bytes) / seconds)
+        before = self._older.taken_in.get(_key(what), _NO_IN)
+        return In._make(self._grown((what.messages_in, what.bytes_in), before))
 
     def given_out(self, what: Subscription | Consumer) -> Out:
         """The same of what goes out, and of what comes back."""
-        before = self._older.given_out.get(what, _NO_OUT)
-        seconds = self._seconds()
-        return Out._make((now - then) / seconds for now, then in zip(_out(what), before, strict=True))
+        before = self._older.given_out.get(_key(what), _NO_OUT)
+        return Out._make(self._grown(_out(what), before))
 
-    def _seconds(self) -> float:
-        """Since the older notes, and never so few that one message seems many."""
-        return max(1.0, (self._broker.clock.monotonic_ns() - self._older.at_ns) / NS_PER_S)
+    def _grown(self, now: Iterable[float], before: Iterable[float]) -> Iterator[float]:
+        # Never over so few seconds that one message seems many.
+        seconds = max(1.0, (self._broker.clock.monotonic_ns() - self._older.at_ns) / NS_PER_S)
+        for count, then in zip(now, before, strict=True):
+            # Below the note: it began anew, under the name and in the place of another that is gone.
+            yield (count - then if count >= then else count) / seconds
 
 
 def _note_topic(notes: _Notes, topic: Topic) -> int:
     """Note what has counted anything; returns how much was looked at."""
     rows = len(topic.producers)
     if topic.messages_in:
-        notes.taken_in[topic] = In(topic.messages_in, topic.bytes_in)
+        notes.taken_in[_key(topic)] = In(topic.messages_in, topic.bytes_in)
         for producer in topic.producers.values():
-            notes.taken_in[producer] = In(producer.messages_in, producer.bytes_in)
+            notes.taken_in[_key(producer)] = In(producer.messages_in, producer.bytes_in)
     for subscription in topic.subscriptions.values():
-        notes.given_out[subscription] = _out(subscription)
+        notes.given_out[_key(subscription)] = _out(subscription)
         for consumer in subscription.consumers:
-            notes.given_out[consumer] = _out(consumer)
+            notes.given_out[_key(consumer)] = _out(consumer)
         rows += 1 + len(subscription.consumers)
     return rows
+
+
+def _key(what: Counted) -> Key:
+    return id(what), what.name
 
 
 def _out(what: Subscription | Consumer) -> Out:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from penstock.broker import partitions, places
 from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
-from penstock.core.errors import AlreadyExists, NotAllowed, PreconditionFailed, SubscriptionNotFound, TopicNotFound
+from penstock.core.errors import (
+    AlreadyExists,
+    NotAllowed,
+    NothingToDo,
+    PreconditionFailed,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST, LATEST
 from penstock.wire import metadata
@@ -230,9 +237,24 @@ async def _skip_all(subscription: Subscription) -> None:
 
 
 async def expire_older_than(broker: Broker, name: TopicName, subscription: str, seconds: int) -> None:
-    """Acknowledge what was published longer ago than this."""
+    """Acknowledge what was published longer ago than this.
+
+    Raises:
+        NothingToDo: the subscription has no backlog, on any partition; Pulsar answers the same.
+    """
     _check_stored(name, "Expire messages")
-    await on_each_subscription(broker, name, subscription, lambda found: _expire(found, seconds))
+    behind = []
+
+    async def expire(found: Subscription) -> None:
+        if found.backlog:
+            behind.append(found)
+            await _expire(found, seconds)
+
+    await on_each_subscription(broker, name, subscription, expire)
+    if not behind:
+        raise NothingToDo(
+            f"Expire message by timestamp not issued on topic {name} for subscription {subscription}: it has no backlog"
+        )
 
 
 async def expire_all_older_than(broker: Broker, name: TopicName, seconds: int) -> None:

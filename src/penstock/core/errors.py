@@ -191,6 +191,12 @@ class AlreadyExists(PenstockError):
     wire_code, http_status = WireCode.METADATA_ERROR, 409
 
 
+class NothingToDo(PenstockError):
+    """The request reads well, and leaves everything as it is: whoever asked should know."""
+
+    wire_code, http_status = WireCode.METADATA_ERROR, 409
+
+
 class PreconditionFailed(PenstockError):
     """The request reads well, and what it wants does not fit what is there; or a value cannot be."""
 
