@@ -41,7 +41,7 @@ check: $(SETUP)  ## lint, types, import contracts and documentation, as CI does
 
 .PHONY: test
 test: $(SETUP)  ## all tests
-	$(PY) -m pytest tests
+	$(PY) -m pytest --numprocesses auto --dist worksteal tests
 
 .PHONY: compat
 compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar

@@ -12,8 +12,9 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
+from penstock.admin.api import build
 from penstock.broker.policy_table import POLICIES
 from penstock.cli.main import build_parser
 from penstock.settings.memory import DELAYED, LISTINGS, OUTBOUND, PROCESS_BYTES, REQUESTS, TAIL_CACHE, BudgetRow
@@ -21,6 +22,8 @@ from penstock.settings.model import GROUPS, KEYS, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from penstock.admin.gateway import Gateway
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -97,6 +100,17 @@ def policies_table() -> str:
     )
 
 
+def routes_tables() -> str:
+    """Every route of the admin port, by group."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for path, verbs in build(cast("Gateway", None)).openapi()["paths"].items():
+        for verb, operation in verbs.items():
+            text = operation.get("description") or operation["summary"]
+            groups.setdefault(operation["tags"][0], []).append((verb.upper(), f"`{path}`", " ".join(text.split())))
+    heads = ("verb", "path", "what it does")
+    return "\n\n".join(f"### {name.capitalize()}\n\n{_table(heads, rows)}" for name, rows in groups.items())
+
+
 def actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
     """Yield every flag of a parser and its subcommands, with the command it belongs to."""
     for action in parser._actions:  # noqa: SLF001 -- argparse has no public way to list them
@@ -127,6 +141,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings_table,
     "commands": commands_table,
     "budget": budget_table,
+    "routes": routes_tables,
     "policies": policies_table,
 }
 

@@ -15,7 +15,6 @@ from penstock.admin.peek import iso_time
 from penstock.core.checksum import seal
 from penstock.testing.client import RawClient, Type, send
 from penstock.wire.codec import MessageMetadata
-from penstock.wire.compression import LZ4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +152,7 @@ def test_an_entry_that_reads_as_no_message_is_refused_and_not_our_fault(
     broker: BrokerProcess, rest: httpx.Client, path: str, topic: str
 ) -> None:
     said = MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, compression=LZ4, uncompressed_size=100
+        producer_name="p", sequence_id=0, publish_time=1, compression="LZ4", uncompressed_size=100
     ).SerializeToString()
     with RawClient(broker.port) as raw:
         raw.produce(f"persistent://{topic}")

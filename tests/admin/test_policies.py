@@ -59,7 +59,7 @@ FLAGS = {
 }
 
 
-def sample(resource: Resource) -> Any:
+def sample(resource: Resource) -> object:
     """A value that this policy does not have by itself."""
     return SAMPLES.get(resource.path, True if resource.path in FLAGS else 7)
 
@@ -68,7 +68,7 @@ def named(resource: Resource) -> str:
     return resource.path
 
 
-def check_read(answer: httpx.Response, value: Any) -> None:
+def check_read(answer: httpx.Response, value: object) -> None:
     assert (answer.status_code, answer.json() if answer.content else None) == (204 if value is None else 200, value)
 
 
@@ -132,11 +132,8 @@ def test_a_partitioned_topics_policy_holds_for_its_partitions(rest: httpx.Client
 
 
 def test_backlog_quotas_are_set_by_their_kind(rest: httpx.Client, topic: str) -> None:
-    for path, empty in (
-        (f"/admin/v2/namespaces/{topic.rpartition('/')[0]}", {}),
-        (f"/admin/v2/persistent/{topic}", {}),
-    ):
-        assert rest.get(f"{path}/backlogQuotaMap").json() == empty
+    for path in (f"/admin/v2/namespaces/{topic.rpartition('/')[0]}", f"/admin/v2/persistent/{topic}"):
+        assert rest.get(f"{path}/backlogQuotaMap").json() == {}
         size = {"limitSize": 1000, "policy": "producer_exception"}
         age = {"limitTime": 60, "policy": "consumer_backlog_eviction"}
         assert rest.post(f"{path}/backlogQuota", json=size).status_code == 204

@@ -18,7 +18,7 @@ NAMESPACE, TOPIC, PARTITIONED = "shop/orders", "shop/orders/t", "shop/orders/p"
 
 
 def set_one_of_everything(broker: BrokerProcess, rest: httpx.Client) -> None:
-    def send(verb: str, path: str, json: Any = None) -> None:
+    def send(verb: str, path: str, json: object = None) -> None:
         answer = rest.request(verb, path, json=json)
         assert answer.status_code in {200, 204}, (path, answer.text)
 

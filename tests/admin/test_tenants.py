@@ -197,6 +197,8 @@ def test_a_lookup_leads_here_whether_or_not_the_topic_exists(
         "brokerUrl": broker.url,
         "httpUrl": broker.admin_url,
         "nativeUrl": broker.url,
+        # Without it and without brokerUrlTls, the C++ client and those built on it crash.
+        "brokerUrlSsl": "",
     }
 
 

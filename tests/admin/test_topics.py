@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,7 +94,7 @@ def test_topics_are_listed_by_bundle(rest: httpx.Client, namespace: str) -> None
         rest.put(f"{base}/{name}")
         rest.put(f"/admin/v2/non-persistent/{namespace}/{name}")
     bounds = rest.get(f"/admin/v2/namespaces/{namespace}/bundles").json()["boundaries"]
-    bundles = [f"{low}_{high}" for low, high in zip(bounds, bounds[1:], strict=False)]
+    bundles = [f"{low}_{high}" for low, high in pairwise(bounds)]
     listed = [rest.get(f"{base}?bundle={bundle}").json() for bundle in bundles]
     assert sorted(name for names in listed for name in names) == rest.get(base).json()
     passing = [rest.get(f"/admin/v2/non-persistent/{namespace}/{bundle}").json() for bundle in bundles]

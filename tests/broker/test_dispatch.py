@@ -145,11 +145,11 @@ def test_a_worse_priority_is_served_only_when_the_better_ones_have_no_permits(ru
 def test_consumers_take_turns_of_a_batch_each() -> None:
     shares, turn = share(50, None, [100, 0, 100], [0, 0, 0], 1, 20)
     assert shares == [Share(2, 0, 20, 20), Share(0, 20, 40, 20), Share(2, 40, 50, 10)]
-    assert turn == 0
+    assert turn == 3
 
 
 def test_the_only_consumer_with_permits_gets_the_whole_run_in_one_share() -> None:
-    assert share(500, None, [0, 1_000], [0, 0], 0, 20) == ([Share(1, 0, 500, 500)], 0)
+    assert share(500, None, [0, 1_000], [0, 0], 0, 20) == ([Share(1, 0, 500, 500)], 2)
 
 
 def test_runs_of_one_entry_go_round() -> None:
@@ -158,6 +158,12 @@ def test_runs_of_one_entry_go_round() -> None:
         shares, turn = share(1, None, [10, 10, 10], [0, 0, 0], turn, 20)
         served.append(shares[0].consumer_index)
     assert served == [0, 1, 2, 0, 1, 2]
+
+
+def test_behind_the_last_consumer_the_turn_is_of_whoever_comes() -> None:
+    _, turn = share(1, None, [10, 10], [0, 0], 1, 20)
+    assert share(1, None, [10, 10], [0, 0], turn, 20)[0][0].consumer_index == 0
+    assert share(1, None, [10, 10, 10], [0, 0, 0], turn, 20)[0][0].consumer_index == 2
 
 
 def test_nothing_is_planned_and_the_turn_is_kept_when_nobody_has_permits() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker import namespaces, partitions, permissions, topic_admin
+from penstock.broker.access import AccessRules
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,
@@ -67,6 +68,27 @@ async def test_a_tenant_is_made_read_changed_and_deleted(tmp_path: Path) -> None
 async def test_the_tenants_that_are_there_from_the_start_are_in_this_cluster(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         assert namespaces.get_tenant(harness.broker, "public") == {"adminRoles": [], "allowedClusters": ["test"]}
+
+
+async def test_what_is_there_from_the_start_is_not_created_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker, default = harness.broker, NamespaceName.parse("public/default")
+        await refused(namespaces.create_tenant(broker, "public", INFO), AlreadyExists, 409, "Tenant already exist")
+        await refused(namespaces.create_namespace(broker, default), AlreadyExists, 409, "Namespace already exists")
+
+
+async def test_under_authorization_what_is_there_from_the_start_is_created_once(tmp_path: Path) -> None:
+    async with running(tmp_path, access=AccessRules(authorizing=True)) as harness:
+        broker, default = harness.broker, NamespaceName.parse("public/default")
+        await namespaces.create_cluster(broker, "test", {"serviceUrl": "http://here"})
+        assert namespaces.get_cluster(broker, "test")["serviceUrl"] == "http://here"
+        await refused(namespaces.create_cluster(broker, "test", {}), AlreadyExists, 409, "Cluster already exists")
+        await namespaces.create_tenant(broker, "public", INFO)
+        assert namespaces.get_tenant(broker, "public") == INFO
+        await refused(namespaces.create_tenant(broker, "public", INFO), AlreadyExists, 409, "Tenant already exist")
+        await namespaces.create_namespace(broker, default, {"message_ttl_in_seconds": 5})
+        assert namespaces.get_namespace(broker, default)["message_ttl_in_seconds"] == 5
+        await refused(namespaces.create_namespace(broker, default), AlreadyExists, 409, "Namespace already exists")
 
 
 @pytest.mark.parametrize(

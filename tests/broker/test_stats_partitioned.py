@@ -8,13 +8,22 @@ from typing import Any
 from penstock.broker.stats_partitioned import added
 
 
-def subscription(**values: Any) -> dict[str, Any]:
-    defaults = {"msgBacklog": 0, "type": "Shared", "blockedSubscriptionOnUnackedMsgs": False, "lastAckedTimestamp": 0}
+def subscription(**values: object) -> dict[str, Any]:
+    defaults: dict[str, object] = {
+        "msgBacklog": 0,
+        "type": "Shared",
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "lastAckedTimestamp": 0,
+    }
     return {"consumers": [], "subscriptionProperties": {}, **defaults, **values}
 
 
-def topic(**values: Any) -> dict[str, Any]:
-    parts = {"publishers": [], "subscriptions": {}, "compaction": {"lastCompactionRemovedEventCount": 1}}
+def topic(**values: object) -> dict[str, Any]:
+    parts: dict[str, object] = {
+        "publishers": [],
+        "subscriptions": {},
+        "compaction": {"lastCompactionRemovedEventCount": 1},
+    }
     return {"msgInCounter": 0, "averageMsgSize": 0.0, "ownerBroker": "here", **parts, **values}
 
 

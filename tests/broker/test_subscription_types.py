@@ -150,6 +150,19 @@ async def test_a_cumulative_acknowledgement_is_ignored_where_consumers_share(har
     assert subscription_of(harness).backlog == 2
 
 
+async def test_who_joins_a_consumer_that_was_served_is_served_next(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await peer.subscribe(SHARED, consumer_id=0)
+    await peer.publish(b"0")
+    served = [(await peer.message()).message.consumer_id]
+    await peer.subscribe(SHARED, consumer_id=1)
+    for payload in (b"1", b"2"):
+        await peer.publish(payload)
+        served.append((await peer.message()).message.consumer_id)
+    assert served == [0, 1, 0]
+
+
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 async def test_each_redelivery_counts_one_more_until_the_message_is_acknowledged(harness: Harness, kind: int) -> None:
     peer = await Peer.connected(harness)

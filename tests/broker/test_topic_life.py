@@ -363,7 +363,7 @@ async def test_a_compacted_ledger_belongs_to_its_topic(tmp_path: Path) -> None:
         )
         broker.log.append(run)
         await stored.wait()
-        await broker.states.change(TOPIC, **{COMPACTED_LEDGER: taken[0]})
+        await broker.states.change(topic_of(harness), **{COMPACTED_LEDGER: taken[0]})
         assert taken[0] in ledgers_in_use(broker.catalog)
     async with running(tmp_path) as harness:
         broker = harness.broker

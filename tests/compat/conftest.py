@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.testing.process import BrokerProcess
+from tests.compat.clients import Admin, connect, unique
 from tests.compat.features import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import pulsar
 
 PEER = os.environ.get("PEER", "penstock")
 
@@ -40,6 +43,33 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     else:
         with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
             yield Subject(PEER, process.url, process.admin_url)
+
+
+@pytest.fixture
+def client(broker: Subject) -> Iterator[pulsar.Client]:
+    """A client, closed after the test with all that it opened."""
+    client = connect(broker.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def admin(broker: Subject) -> Iterator[Admin]:
+    """The admin port."""
+    with Admin(broker.admin_url) as admin:
+        yield admin
+
+
+@pytest.fixture
+def local() -> str:
+    """The last part of the name of a topic that nobody else uses."""
+    return unique("t")
+
+
+@pytest.fixture
+def topic(local: str) -> str:
+    """The name of a topic that nobody else uses."""
+    return f"persistent://public/default/{local}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -54,6 +54,29 @@ def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:
     return received
 
 
+# -- found ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("partitioned")
+def test_topics_are_found_over_http_too(broker: Subject, admin: httpx.Client, local: str) -> None:
+    topic = create_partitioned(admin, local, 2)
+    client = pulsar.Client(broker.admin_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
+    consumer = client.subscribe([topic, f"{topic}-alone"], "s")
+    client.create_producer(topic).send(b"partitioned")
+    client.create_producer(f"{topic}-alone").send(b"alone")
+    assert sorted(receive(consumer, 2)) == [b"alone", b"partitioned"]
+    client.close()
+
+
+def test_a_client_of_a_listener_that_is_none_is_refused_at_once(broker: Subject, local: str) -> None:
+    # Were it told to try again, it would for as long as it waits for any answer.
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null")
+    client = pulsar.Client(broker.url, listener_name="nobody", operation_timeout_seconds=600, logger=logger)
+    with pytest.raises(pulsar.ConnectError):
+        client.create_producer(f"persistent://public/default/{local}")
+    client.close()
+
+
 # -- partitioned ------------------------------------------------------------------------------------------------------
 
 

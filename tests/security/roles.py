@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.authentication import Authenticator
 from penstock.broker.access.rules import AccessRules, ProviderOptions
@@ -13,8 +14,7 @@ from penstock.testing.tokens import SECRET, data_url, token
 from tests.net.harness import Client, Harness, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Mapping
 
 TENANT: Final = "shop"
 NAMESPACE: Final = "shop/orders"
@@ -26,6 +26,25 @@ WRITER: Final = "writer"  # may produce there
 OWNER: Final = "owner"  # administers the tenant
 ROOT: Final = "root"  # a superuser
 ROLES: Final = (NOBODY, STRANGER, READER, WRITER, OWNER, ROOT)
+NO_CREDENTIALS: Final = None
+EVERYBODY: Final = (NO_CREDENTIALS, *ROLES)
+
+# Who may do what, which the matrices of this folder hold the broker to, and whom its words let in.
+DOCUMENT: Final = Path(__file__).parents[2] / "docs/reference/authorization.md"
+LETS_IN: Final[Mapping[str, frozenset[str | None]]] = {
+    "anybody": frozenset(EVERYBODY),
+    "any role": frozenset(ROLES),
+    "lookup": frozenset({READER, WRITER, OWNER, ROOT}),
+    "lookup in the namespace": frozenset({READER, WRITER, OWNER, ROOT}),
+    "produce": frozenset({WRITER, OWNER, ROOT}),
+    "produce, and consume": frozenset({OWNER, ROOT}),
+    "consume": frozenset({READER, OWNER, ROOT}),
+    "consume in the namespace": frozenset({READER, OWNER, ROOT}),
+    "tenant admin": frozenset({OWNER, ROOT}),
+    "superuser": frozenset({ROOT}),
+}
+
+GRANTS: Final = {READER: ["consume"], WRITER: ["produce"]}
 
 
 @asynccontextmanager
@@ -34,16 +53,20 @@ async def guarded(directory: Path) -> AsyncIterator[Harness]:
     options = ProviderOptions(methods=frozenset({"token"}), token_secret_key=data_url(SECRET))
     rules = AccessRules(authorizing=True, super_user_roles=frozenset({ROOT}))
     async with running(directory, authenticator=Authenticator(options), access=rules) as harness:
-        await administer(harness, TENANT, OWNER, NAMESPACE, {READER: ["consume"], WRITER: ["produce"]})
+        await administer(harness, TENANT, OWNER, NAMESPACE, GRANTS)
         await administer(harness, "other", STRANGER, "other/ns", {STRANGER: ["produce", "consume"]})
         yield harness
 
 
-async def administer(harness: Harness, tenant: str, admin: str, namespace: str, grants: dict[str, list[str]]) -> None:
+async def administer(
+    harness: Harness, tenant: str, admin: str, namespace: str, grants: Mapping[str, list[str]]
+) -> None:
     """Make a tenant and a namespace."""
     broker = harness.broker
     await broker.stored(lambda done: broker.catalog.put_tenant(tenant, {"adminRoles": [admin]}, done))
-    policies = {"auth_policies": {"namespace_auth": grants, "destination_auth": {}, "subscription_auth_roles": {}}}
+    policies = {
+        "auth_policies": {"namespace_auth": dict(grants), "destination_auth": {}, "subscription_auth_roles": {}}
+    }
     await broker.stored(lambda done: broker.catalog.put_namespace(namespace, policies, done))
 
 
@@ -61,3 +84,29 @@ async def connected(harness: Harness, role: str) -> Client:
     )
     await client.expect(Type.CONNECTED)
     return client
+
+
+def everything(harness: Harness) -> dict[str, Any]:
+    """All that is stored, and of what is in memory all that whoever may not must not change."""
+    broker = harness.broker
+    catalog = broker.catalog
+    return {
+        "tenants": dict(catalog.tenants()),
+        "namespaces": dict(catalog.namespaces()),
+        "topics": list(catalog.topics()),
+        "subscriptions": [one for topic in catalog.topics() for one in catalog.subscriptions(topic.name)],
+        "documents": {kind: dict(named) for kind, named in catalog._documents.items()},  # noqa: SLF001 - of all kinds
+        "configuration": dict(catalog.configuration()),
+        "limits": broker.limits,
+        "loaded": [
+            (
+                id(topic),
+                topic.text,
+                topic.last_entry_id,
+                topic.terminated,
+                len(topic.producers),
+                [(one.name, one.cursor.encode()) for one in topic.subscriptions.values()],
+            )
+            for topic in broker.topics.loaded()
+        ],
+    }

@@ -6,6 +6,7 @@ A command that comes to the protocol without a row here fails a test.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from penstock.broker.access.revocation import take_back
 from penstock.broker.session import Session
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
-from tests.net.harness import Harness, turns
+from tests.net.harness import Client, connect, turns
 from tests.security.roles import (
+    DOCUMENT,
+    LETS_IN,
     NAMESPACE,
     NOBODY,
     OWNER,
@@ -28,10 +31,12 @@ from tests.security.roles import (
     WRITER,
     administer,
     connected,
+    everything,
     guarded,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from penstock.wire.pulsar_pb2 import BaseCommand
@@ -46,7 +51,7 @@ class Row:
 
     command: int
     answer: int
-    allowed: set[str]
+    allowed: Collection[str]
     fields: dict[str, Any] = field(default_factory=dict)
     creates: bool = False  # the topic, if it does not exist
     otherwise: WireCode | None = None  # the error of those who may ask, where there is nothing to answer with
@@ -135,18 +140,40 @@ def error_of(answer: BaseCommand) -> WireCode | None:
     return None
 
 
-def everything(harness: Harness) -> list[str]:
-    """All that exists of topics, subscriptions and schemas."""
-    catalog = harness.broker.catalog
-    topics = [record.name for record in catalog.topics()]
-    subscriptions = [f"{topic}/{one.name}" for topic in topics for one in catalog.subscriptions(topic)]
-    documents = [f"{kind}/{name}" for kind in ("schema", "partitioned") for name in catalog.documents(kind)]
-    return sorted([*topics, *subscriptions, *documents])
+def documented() -> dict[str, str]:
+    """Who may ask which command; behind a command's name may stand how it is asked."""
+    found: dict[str, str] = {}
+    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
+        row = re.match(r"\| (`.*`)([^|]*) \| ([^|]+) \|$", line)
+        if row is not None:
+            found |= {name + row[2]: row[3] for name in re.findall(r"[A-Z_]{3,}", row[1])}
+    return found
 
 
 def test_every_command_that_a_client_may_send_has_its_row() -> None:
     rows = {row.command for row in MATRIX.values()}
     assert rows | RIDE_ALONG | OF_THE_CONNECTION | NOT_SERVED == set(Session._handlers)  # noqa: SLF001
+
+
+def test_every_command_has_its_place_in_the_document() -> None:
+    rows = documented()
+    assert rows.keys() >= {Type.Name(Type.ValueType(number)) for number in Session._handlers}  # noqa: SLF001
+    for command, row in MATRIX.items():
+        who = rows.get(command) or rows[Type.Name(Type.ValueType(row.command))]
+        assert LETS_IN[who] == row.allowed, command
+
+
+async def test_who_does_not_say_who_it_is_is_not_even_asked_what_it_wants(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as harness:
+        before = everything(harness)
+        for row in MATRIX.values():
+            client = await Client.open(harness.port)
+            client.write(connect() + frame(row.command, request_id=7, **row.fields))
+            await client.closed()
+            assert everything(harness) == before
+        client = await Client.open(harness.port)
+        client.write(connect())
+        assert error_of(await client.read()) is WireCode.AUTHENTICATION_ERROR
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -161,7 +188,7 @@ async def test_a_command_is_carried_out_for_those_who_may_and_changes_nothing_fo
         answer = await client.read()
         if role in row.allowed:
             assert (answer.type, error_of(answer)) == (row.answer, row.otherwise)
-            assert (TOPIC in everything(harness)) is row.creates
+            assert (harness.broker.catalog.topic(TOPIC) is not None) is row.creates
         else:
             assert error_of(answer) is WireCode.AUTHORIZATION_ERROR
             assert answer.type in {row.answer, Type.ERROR}
@@ -198,6 +225,14 @@ async def test_what_is_sent_without_a_producer_is_not_stored(tmp_path: Path, rol
         await client.closed()
         (topic,) = harness.broker.topics.loaded()
         assert topic.last_entry_id == -1
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_everybody_is_told_that_there_is_no_such_tenant(tmp_path: Path, role: str) -> None:
+    async with guarded(tmp_path) as harness:
+        client = await connected(harness, role)
+        client.write(frame(Type.PARTITIONED_METADATA, request_id=7, topic="persistent://nowhere/ns/t"))
+        assert error_of(await client.read()) is WireCode.TOPIC_NOT_FOUND
 
 
 # -- grants that change

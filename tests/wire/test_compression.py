@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import zlib
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -93,10 +96,8 @@ def test_never_more_is_made_than_the_message_says(kind: int, bomb: bytes) -> Non
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kind=st.sampled_from([LZ4, SNAPPY, ZLIB]), data=st.binary(max_size=200), size=st.integers(0, 1000))
 def test_any_bytes_are_read_or_refused(kind: int, data: bytes, size: int) -> None:
-    try:
+    with contextlib.suppress(ProtocolError):
         assert len(decompress(kind, data, size)) == size
-    except ProtocolError:
-        pass
 
 
 def test_a_kind_that_nobody_knows_is_unsupported() -> None:
@@ -105,9 +106,10 @@ def test_a_kind_that_nobody_knows_is_unsupported() -> None:
 
 
 def test_zstd_is_read_where_it_is_installed_and_else_named() -> None:
-    # An empty frame, of which the size is known to be 0.
-    empty = b"\x28\xb5\x2f\xfd\x20\x00\x01\x00\x00"
-    try:
-        assert decompress(ZSTD, empty, 0) == b""
-    except UnsupportedVersion as error:
-        assert "zstandard" in str(error)
+    payload = b"x" * 100
+    kind, compressed = compression.compress(ZSTD, payload)
+    if kind == ZSTD:
+        assert decompress(ZSTD, compressed, len(payload)) == payload
+    elif sys.version_info < (3, 14) and find_spec("zstandard") is None:
+        with pytest.raises(UnsupportedVersion, match="zstandard"):
+            decompress(ZSTD, b"any", 100)

@@ -20,16 +20,18 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Depends, FastAPI, Request
+from starlette.exceptions import HTTPException
 
 from penstock.broker.access import Access, Action, Guard
 from penstock.broker.access.credentials import Credentials
-from penstock.core.errors import AuthenticationFailed
+from penstock.core.errors import AuthenticationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from fastapi.params import Depends as Dependency
+    from starlette.types import Scope
 
     from penstock.admin.gateway import Gateway
     from penstock.broker.access.authorization import Resource
@@ -42,18 +44,29 @@ CERTIFICATE: Final = "client_certificate"
 _METHOD_HEADER: Final = "x-pulsar-auth-method-name"
 _ORIGINAL_HEADER: Final = "x-original-principal"
 _SCHEMES: Final = {"bearer": "token", "basic": "basic"}
+# In the scope of a request: the checks that have let it pass.
+_PASSED: Final = "penstock.passed"
 
 
 class Check:
     """One kind of check. FastAPI calls it with the request; it raises AuthenticationFailed or AuthorizationFailed."""
 
-    def __init__(self, gateway: Gateway, action: Action | None, *, known: bool = True) -> None:
+    def __init__(
+        self, gateway: Gateway, action: Action | None, *, known: bool = True, of_namespace: bool = False
+    ) -> None:
         self._gateway = gateway
         self._action = action
         self._known = known
+        self._of_namespace = of_namespace  # even where the path names a topic
 
     async def __call__(self, request: Request) -> None:
         """Let the request pass, or raise."""
+        passed = request.scope.setdefault(_PASSED, set())
+        if self not in passed:
+            await self._look_at(request)
+            passed.add(self)
+
+    async def _look_at(self, request: Request) -> None:
         if not self._known:
             return
         guard = await self._gateway.ask(_access_of)
@@ -66,7 +79,7 @@ class Check:
         async def allowed(_broker: Broker) -> None:
             guard.check_pair(role, original_role)
             if action is not None:
-                resource = _resource(action, path)
+                resource = _resource(action, path, of_namespace=self._of_namespace)
                 guard.require(role, original_role, action, resource, subscription=path.get("subscription"))
 
         await self._gateway.ask(allowed)
@@ -85,14 +98,15 @@ class Needs:
     """The checks, one attribute for each kind of caller."""
 
     def __init__(self, gateway: Gateway) -> None:
-        def check(action: Action | None, *, known: bool = True) -> Dependency:
-            dependency: Dependency = Depends(Check(gateway, action, known=known))
+        def check(action: Action | None, *, known: bool = True, of_namespace: bool = False) -> Dependency:
+            dependency: Dependency = Depends(Check(gateway, action, known=known, of_namespace=of_namespace))
             return dependency
 
         self.superuser = check(Action.SUPERUSER)
         self.tenant_admin = check(Action.TENANT_ADMIN)
         self.namespace_admin = check(Action.NAMESPACE_ADMIN)
         self.topic_lookup = check(Action.LOOKUP)
+        self.namespace_lookup = check(Action.LOOKUP, of_namespace=True)
         self.produce = check(Action.PRODUCE)
         self.consume = check(Action.CONSUME)
         # Whoever has shown who it is.
@@ -101,9 +115,22 @@ class Needs:
         self.nobody = check(None, known=False)
 
 
+async def check_before_body(scope: Scope) -> None:
+    """Make the checks of the route that was found, before anything of the body is read. Raises HTTPException.
+
+    Why not by themselves alone: FastAPI reads a body whole, and parses it, before it looks at dependencies. Nobody must
+    be able to make us do that who may not even ask.
+    """
+    for check in _checks(scope.get("route")):
+        try:
+            await check(Request(scope))
+        except PenstockError as error:
+            raise HTTPException(error.http_status, str(error)) from error
+
+
 def unguarded(app: FastAPI) -> list[str]:
     """Name the routes of an application that carry no check."""
-    return [str(getattr(route, "path", route)) for route in _routes(app.routes) if not _guarded(route)]
+    return [str(getattr(route, "path", route)) for route in _routes(app.routes) if not _checks(route)]
 
 
 async def _access_of(broker: Broker) -> Access:
@@ -128,13 +155,13 @@ def _credentials(request: Request) -> Credentials:
     return Credentials(method, data, certificate)
 
 
-def _resource(action: Action, path: Mapping[str, str]) -> Resource:
+def _resource(action: Action, path: Mapping[str, str], *, of_namespace: bool) -> Resource:
     """What the path names, as much of it as the action is about. Raises InvalidTopicName."""
     if action is Action.SUPERUSER:
         return None
     if action is Action.TENANT_ADMIN:
         return path["tenant"]
-    if action is Action.NAMESPACE_ADMIN or "topic" not in path:
+    if action is Action.NAMESPACE_ADMIN or of_namespace or "topic" not in path:
         return NamespaceName(path["tenant"], path["namespace"])
     domain = path.get("domain", "persistent")
     return TopicName.parse(f"{domain}://{path['tenant']}/{path['namespace']}/{path['topic']}")
@@ -150,6 +177,6 @@ def _routes(routes: Iterable[object]) -> Iterator[object]:
             yield from included()
 
 
-def _guarded(route: object) -> bool:
+def _checks(route: object) -> list[Check]:
     dependant = getattr(route, "dependant", None)
-    return dependant is not None and any(isinstance(each.call, Check) for each in dependant.dependencies)
+    return [each.call for each in getattr(dependant, "dependencies", ()) if isinstance(each.call, Check)]

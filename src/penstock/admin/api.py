@@ -11,15 +11,16 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from penstock import __version__
-from penstock.admin.access import Needs
+from penstock.admin.access import Needs, check_before_body
 from penstock.admin.frame import Frame, allowed_methods
 from penstock.admin.models import Failing, Healthy
+from penstock.admin.readable import check_body
 from penstock.admin.routes import GROUPS
 from penstock.admin.routing import documented
 from penstock.core.errors import PenstockError
@@ -48,7 +49,13 @@ def build(gateway: Gateway) -> FastAPI:
     """Return the application: every route, and what its errors look like."""
     # Without the bundled documentation pages: they load scripts from the internet. The schema is at /openapi.json,
     # a route of our own, so that it is guarded like the others.
-    app = _Api(title="penstock", version=__version__, openapi_url=None, redirect_slashes=False)
+    app = _Api(
+        title="penstock",
+        version=__version__,
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(check_body)],
+    )
     needs = Needs(gateway)
 
     @app.get("/openapi.json", include_in_schema=False, dependencies=[needs.anybody])
@@ -58,7 +65,7 @@ def build(gateway: Gateway) -> FastAPI:
     app.include_router(_observing(gateway, needs))
     for group in GROUPS:
         app.include_router(group(gateway, needs))
-    app.add_middleware(Frame)
+    app.add_middleware(Frame, before_body=check_before_body)
     app.add_exception_handler(PenstockError, _penstock_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)

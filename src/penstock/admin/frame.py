@@ -9,6 +9,7 @@ Where: `api.build` wraps the application in it; uvicorn calls it.
 
 - A slash at the end of a path means nothing.
 - HEAD is GET without the body; OPTIONS names the methods of a path.
+- Nothing of a body is read before `before_body` has agreed: it raises for whoever may not ask.
 - A body beyond `BODY_BYTES_MAX` is refused, before it is read if its length was announced. A body of which nothing is
   said is JSON.
 """
@@ -26,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from penstock.core.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -90,12 +91,23 @@ register_url_convertor("twice", Twice())
 register_url_convertor("domain", Domain())
 
 
+async def _anybody(_scope: Scope) -> None:
+    """Everybody may send a body."""
+
+
 class Frame:
     """The application as uvicorn sees it."""
 
-    def __init__(self, app: ASGIApp, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        body_bytes_max: int = BODY_BYTES_MAX,
+        before_body: Callable[[Scope], Awaitable[None]] = _anybody,
+    ) -> None:
         self._app = app
         self._body_bytes_max = body_bytes_max
+        self._before_body = before_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -108,17 +120,20 @@ class Frame:
         if self._announced(scope["headers"]) > self._body_bytes_max:
             await self._too_large()(scope, receive, send)
             return
-        await self._app(scope, self._bounded(receive), send)
+        await self._app(scope, self._bounded(scope, receive), send)
 
     def _announced(self, headers: Iterable[tuple[bytes, bytes]]) -> int:
         length = next((value for name, value in headers if name == _CONTENT_LENGTH), b"0")
         return int(length) if length.isdigit() else 0
 
-    def _bounded(self, receive: Receive) -> Receive:
-        left = self._body_bytes_max
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        left, agreed = self._body_bytes_max, False
 
         async def bounded() -> Message:
-            nonlocal left
+            nonlocal left, agreed
+            if not agreed:
+                await self._before_body(scope)
+                agreed = True
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:

@@ -133,3 +133,5 @@ class LookupData(Model):
     http_url: str | None = Field(None, alias="httpUrl")
     http_url_tls: str | None = Field(None, alias="httpUrlTls")
     native_url: str | None = Field(None, alias="nativeUrl")
+    # What brokerUrlTls was called once. The C++ client and those built on it crash when they find neither.
+    broker_url_ssl: str = Field("", alias="brokerUrlSsl")

@@ -274,17 +274,24 @@ class Broker:
             self._cursor_timer = None
         moved, self._moved = self._moved, set()
         saves = []
+        topics = set()
         for subscription in moved:
             topic = subscription.topic
-            if topic.closed:
-                continue  # What it says now, it says of a topic that is gone; its name may be another one's.
+            if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
+                continue  # What it says now, it says of something that is gone; its name may be another one's.
             saves.append(CursorSave(topic.text, subscription.name, _stored_form(subscription.cursor)))
+            topics.add(topic)
+        needed_from = {topic: topic.retained_from() for topic in topics}
         future = self.stored(lambda done: self.catalog.save_cursors(saves, done))
-        future.add_done_callback(lambda done: self._cursors_saved(done, {s.topic for s in moved}))
+        future.add_done_callback(lambda done: self._cursors_saved(done, needed_from))
         return future
 
-    def _cursors_saved(self, done: asyncio.Future[None], topics: set[Topic]) -> None:
-        """What every subscription has durably acknowledged may be reclaimed."""
+    def _cursors_saved(self, done: asyncio.Future[None], needed_from: Mapping[Topic, int]) -> None:
+        """What every subscription has durably acknowledged may be reclaimed.
+
+        That is what they had acknowledged when they were saved. Of what came since, a crash would leave nobody who
+        knows that those ids were used; and a subscription that was made or moved back since wants more.
+        """
         if done.cancelled():
             return
         error = done.exception()
@@ -293,9 +300,9 @@ class Broker:
                 self._cursor_error_told = True
                 log.error("cursors cannot be stored any more: %s", error)
             return
-        for topic in topics:
+        for topic, entry_id in needed_from.items():
             if not topic.closed:
-                topic.first_entry_id = topic.retained_from()
+                topic.first_entry_id = max(topic.first_entry_id, min(entry_id, topic.retained_from()))
                 self.log.trim(topic.ledger_id, topic.first_entry_id)
 
     def subscription_idle(self, subscription: Subscription) -> None:

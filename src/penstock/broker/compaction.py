@@ -197,7 +197,7 @@ class Compactor:
             if record is None or record.ledger_id != topic.ledger_id:
                 raise Stopped("the topic was deleted meanwhile")
             before = compacted_in(broker.states.of(topic.text))
-            await broker.states.change(topic.text, **compacted_state(compacted))
+            await broker.states.change(topic, **compacted_state(compacted))
             if current is not None:
                 current.compacted = compacted
                 for subscription in current.subscriptions.values():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker import publish_checks
 from penstock.broker.sequence_ids import NEVER, SequenceIds, Verdict
 from penstock.broker.topic_life import settled
-from penstock.core.errors import MetadataFailed
+from penstock.core.errors import MetadataFailed, TopicNotFound
 from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
@@ -103,10 +103,12 @@ class Deduplication:
 
     def _end(self, topic: Topic) -> None:
         broker = self._broker
+        stored = topic.text in broker.catalog.documents(KIND)
         if topic.deduplication is not None:
             topic.deduplication = None
             publish_checks.refresh(topic)
-        if topic.text in broker.catalog.documents(KIND):
+            stored = True  # or it will be in a moment, and behind that it is forgotten
+        if stored and not topic.closed:
             broker.finish(self._forget(topic.text))
 
     async def _forget(self, topic: str) -> None:
@@ -183,14 +185,18 @@ class Deduplication:
             self._broker.finish(self._store(topic, state))
 
     async def _store(self, topic: Topic, state: TopicDeduplication) -> None:
-        broker = self._broker
-        if topic.deduplication is not state:  # Switched off meanwhile.
+        broker, catalog = self._broker, self._broker.catalog
+        if topic.deduplication is not state or topic.closed:  # Switched off meanwhile, unloaded or deleted.
             return
         state.storing = True
         entry_id = topic.last_entry_id
         document = {"entry_id": entry_id, "sequence_ids": state.ids.snapshot()}
         try:
-            await broker.stored(lambda done: broker.catalog.put_document(KIND, topic.text, document, done))
+            await broker.stored(
+                lambda done: catalog.put_document(KIND, topic.text, document, done, ledger_id=topic.ledger_id)
+            )
+        except TopicNotFound:  # deleted meanwhile
+            return
         finally:
             state.storing = False
         state.snapshot_entry_id = entry_id

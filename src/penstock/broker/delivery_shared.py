@@ -128,6 +128,8 @@ class Shared(Delivery):
             entries, messages = take(counts, row, stop, self.allowance(ready[0]))
             if entries:
                 subscription.send(ready[0], batch, slice(row, row + entries), messages)
+            if len(subscription.consumers) == 1:
+                self._turn = 1  # as `share` would say
             return row + entries
         shares, self._turn = share(
             stop - row,

@@ -55,6 +55,11 @@ class TopicDirectory:
     def __len__(self) -> int:
         return len(self._topics)
 
+    @property
+    def loading(self) -> int:
+        """Topics being loaded or created."""
+        return len(self._coming)
+
     def loaded(self) -> list[Topic]:
         """Topics somebody has used since the start."""
         return list(self._topics.values())

@@ -16,7 +16,7 @@ from penstock.broker import partitions, places
 from penstock.broker.access import Action
 from penstock.broker.listing import Mode, PatternNotServed, list_topics, matcher, topics_hash
 from penstock.broker.watchers import TopicListWatcher
-from penstock.core.errors import MetadataFailed, NotAllowed, PenstockError, ServiceNotReady
+from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady
 from penstock.core.names import NamespaceName, TopicName
 from penstock.wire import codec
 
@@ -58,7 +58,8 @@ def _urls(broker: Broker, listener: str) -> ServiceUrls:
         return broker.service_urls
     urls = broker.listeners.get(listener)
     if urls is None:
-        raise MetadataFailed(f"the broker do not have {listener} listener")
+        # Not MetadataFailed: that one makes clients try again until they give up.
+        raise ServiceNotReady(f"the broker do not have {listener} listener")
     return urls
 
 
@@ -75,6 +76,8 @@ async def _partitioned_metadata(session: Session, body: codec.CommandPartitioned
         with _place(broker):
             name = TopicName.parse(body.topic)
             broker.check_lookup(name)
+            # Told to everybody, as by Pulsar: clients tell a tenant that is missing from one that is closed to them.
+            places.check_tenant(broker, name.tenant)
             session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
             count = await partitions.for_client(broker, name, create=body.metadata_auto_creation_enabled)
     except PenstockError as error:

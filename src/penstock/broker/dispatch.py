@@ -110,7 +110,8 @@ def share(
         batch_max: most entries given in one turn while somebody else waits for theirs.
 
     Returns:
-        The shares in entry order, and the consumer whose turn it is next.
+        The shares in entry order, and the consumer whose turn it is next; behind the last one, the next turn is of the
+        first consumer, or of whoever comes until then.
     """
     shares: list[Share] = []
     start, consumers = 0, len(permits)
@@ -126,7 +127,7 @@ def share(
             start += entries
             if balance > messages:
                 ring.append((index, balance - messages))
-    return shares, (shares[-1].consumer_index + 1) % consumers if shares else first
+    return shares, shares[-1].consumer_index + 1 if shares else first
 
 
 def sticky_hash(key: bytes) -> int:

@@ -72,7 +72,7 @@ async def create_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) ->
     """Create a tenant. Raises AlreadyExists, or PreconditionFailed for what cannot be."""
     _check_name(tenant, "Tenant name is not valid")
     stored = _tenant_info(broker, info)
-    if tenant in broker.catalog.tenants():
+    if _is_taken(broker, broker.catalog.tenants().get(tenant)):
         raise AlreadyExists("Tenant already exist")
     await broker.stored(lambda done: broker.catalog.put_tenant(tenant, stored, done))
 
@@ -156,7 +156,7 @@ async def create_namespace(broker: Broker, namespace: NamespaceName, policies: M
     if not set(stored["replication_clusters"]) <= set(list_clusters(broker)):
         raise PreconditionFailed("Clusters do not exist")
     async with broker.policies.changing:
-        if text in broker.catalog.namespaces():
+        if _is_taken(broker, broker.catalog.namespaces().get(text)):
             raise AlreadyExists("Namespace already exists")
         await broker.stored(lambda done: broker.catalog.put_namespace(text, stored, done))
     broker.policies.refresh()
@@ -261,7 +261,8 @@ def get_cluster(broker: Broker, cluster: str) -> dict[str, Any]:
 async def create_cluster(broker: Broker, cluster: str, data: Mapping[str, Any]) -> None:
     """Make a cluster known. Raises AlreadyExists, PreconditionFailed."""
     _check_name(cluster, "Cluster name is not valid")
-    if cluster in list_clusters(broker):
+    ours: dict[str, Any] | None = {} if cluster == broker.limits.cluster_name else None
+    if _is_taken(broker, broker.catalog.documents(CLUSTER).get(cluster, ours)):
         raise AlreadyExists("Cluster already exists")
     await _put_cluster(broker, cluster, data)
 
@@ -291,6 +292,15 @@ async def _put_cluster(broker: Broker, cluster: str, data: Mapping[str, Any]) ->
 def _check_cluster(broker: Broker, cluster: str) -> None:
     if cluster not in list_clusters(broker):
         raise NotFound("Cluster does not exist")
+
+
+def _is_taken(broker: Broker, stored: Mapping[str, Any] | None) -> bool:
+    """Whether a cluster, a tenant or a namespace is there, and not to be created.
+
+    Under authorization, Pulsar has no tenant `public`, nor its own cluster, before a superuser creates them, and
+    set-ups begin with that. Ours are there from the start; as long as nothing was said about them, they can be created.
+    """
+    return stored is not None and bool(stored or not broker.limits.access.authorizing)
 
 
 def _check_name(name: str, refusal: str) -> None:

@@ -13,6 +13,7 @@ What must hold
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,14 @@ from penstock.broker.access import Action
 from penstock.broker.access_modes import AccessMode, Hold, Join, Waiting, decide, next_epoch
 from penstock.broker.members import Producer
 from penstock.broker.schemas import schema_in
-from penstock.core.errors import MetadataFailed, NotAllowed, PenstockError, ProducerBusy, ProducerFenced
+from penstock.core.errors import (
+    MetadataFailed,
+    NotAllowed,
+    PenstockError,
+    ProducerBusy,
+    ProducerFenced,
+    TopicNotFound,
+)
 from penstock.core.names import TopicName
 from penstock.wire import codec
 
@@ -159,7 +167,8 @@ async def _hold(producer: Producer, epoch: int) -> None:
         _check_holds(producer)
         access.epoch = epoch
         if topic.persistent:
-            await topic.broker.states.change(topic.text, epoch=epoch)
+            with contextlib.suppress(TopicNotFound):  # deleted meanwhile: said below, so that the client comes back
+                await topic.broker.states.change(topic, epoch=epoch)
         _check_holds(producer)
         topic.check_publishable()
         producer.topic_epoch = epoch

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.stats import in_replay
 from penstock.broker.subscription import TYPE_NAMES
 
 if TYPE_CHECKING:
@@ -50,6 +51,21 @@ class SubscriptionSnapshot:
     messages_out: int
     bytes_out: int
     dropped: int  # entries of a non-persistent topic that nobody had permits for
+    delayed: int  # entries held until they are due
+    in_replay: int  # entries that wait to be delivered again
+    expired: int  # entries acknowledged because they were too old
+    # A second, over the last 30 to 60 seconds.
+    message_rate_out: float
+    byte_rate_out: float
+    redelivery_rate: float
+    ack_rate: float
+    expiry_rate: float
+    drop_rate: float
+    # When it last happened; 0 for never.
+    last_expired_ms: int
+    last_flow_ms: int
+    last_consumed_ms: int
+    last_acked_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +78,10 @@ class TopicSnapshot:
     messages_in: int
     bytes_in: int
     entries_in: int
+    # A second, over the last 30 to 60 seconds.
+    message_rate_in: float
+    byte_rate_in: float
+    publish_limited: int  # times that a rate let publishers wait
     subscriptions: tuple[SubscriptionSnapshot, ...]
 
 
@@ -103,6 +123,8 @@ class BrokerSnapshot:
     health: Health
     connections_accepted: int
     connections_open: int
+    lookups_pending: int
+    topic_loads_pending: int
     muted: tuple[MutedConnection, ...]
     topics: tuple[TopicSnapshot, ...]
     log: LogStats
@@ -133,6 +155,8 @@ async def take_snapshot(broker: Broker) -> BrokerSnapshot:
         health=broker.health,
         connections_accepted=connections.accepted,
         connections_open=len(connections),
+        lookups_pending=broker.lookups.inside,
+        topic_loads_pending=broker.topics.loading,
         muted=muted,
         topics=tuple(topics),
         log=broker.log.stats(),
@@ -160,6 +184,7 @@ class _Pace:
 
 def _topic(topic: Topic) -> TopicSnapshot:
     subscriptions = topic.subscriptions.values()
+    rate = topic.broker.meters.taken_in(topic)
     return TopicSnapshot(
         name=topic.text,
         namespace=f"{topic.name.tenant}/{topic.name.namespace}",
@@ -167,11 +192,15 @@ def _topic(topic: Topic) -> TopicSnapshot:
         messages_in=topic.messages_in,
         bytes_in=topic.bytes_in,
         entries_in=topic.entries_in,
+        message_rate_in=rate.messages,
+        byte_rate_in=rate.bytes,
+        publish_limited=topic.publish_limited_times,
         subscriptions=tuple(map(_subscription, subscriptions)),
     )
 
 
 def _subscription(subscription: Subscription) -> SubscriptionSnapshot:
+    rate = subscription.topic.broker.meters.given_out(subscription)
     return SubscriptionSnapshot(
         name=subscription.name,
         type=TYPE_NAMES[subscription.kind],
@@ -183,6 +212,19 @@ def _subscription(subscription: Subscription) -> SubscriptionSnapshot:
         messages_out=subscription.messages_out,
         bytes_out=subscription.bytes_out,
         dropped=subscription.dropped,
+        delayed=subscription.delayed,
+        in_replay=in_replay(subscription),
+        expired=subscription.expired,
+        message_rate_out=rate.messages,
+        byte_rate_out=rate.bytes,
+        redelivery_rate=rate.redelivered,
+        ack_rate=rate.acks,
+        expiry_rate=rate.expired,
+        drop_rate=rate.dropped,
+        last_expired_ms=subscription.last_expired_ms,
+        last_flow_ms=subscription.last_flow_ms,
+        last_consumed_ms=subscription.last_consumed_ms,
+        last_acked_ms=subscription.last_acked_ms,
     )
 
 

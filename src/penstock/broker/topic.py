@@ -95,7 +95,7 @@ class Topic:
         self.deduplication: TopicDeduplication | None = None
         self.compacted = compacted_in(broker.states.of(self.text))
         self.used = False  # somebody asked for it since the last look for topics that nobody uses
-        self.idle_since_ns = 0
+        self.idle_since_ns = broker.clock.monotonic_ns()
         self.created_ms = 0
         self.messages_in = 0
         self.bytes_in = 0

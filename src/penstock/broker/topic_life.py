@@ -112,7 +112,7 @@ async def _terminate(topic: Topic) -> int:
         topic.terminated = True
         await settled(broker)
         try:
-            await broker.states.change(topic.text, terminated=True, last_entry=topic.last_entry_id)
+            await broker.states.change(topic, terminated=True, last_entry=topic.last_entry_id)
         except PenstockError:
             topic.terminated = False
             raise

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.broker import Broker
+    from penstock.broker.topic import Topic
+    from penstock.core.errors import PenstockError
     from penstock.storage.catalog import Catalog
+    from penstock.storage.metadata import Done
 
 KIND: Final = "topic-state"
 COMPACTED_LEDGER: Final = "compacted_ledger"
@@ -39,23 +42,35 @@ class TopicStates:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._changing: dict[str, dict[str, Any]] = {}
+        self._changing: dict[int, dict[str, Any]] = {}  # by ledger: another topic of that name is another topic
 
     def of(self, topic: str) -> Mapping[str, Any]:
         """What is remembered of a topic; empty when nothing is."""
         return self._broker.catalog.documents(KIND).get(topic) or {}
 
-    async def change(self, topic: str, **values: Any) -> None:  # noqa: ANN401 - JSON
-        """Set these keys, or with None forget them; returns when it is durable. Raises MetadataFailed."""
-        state = {**(self._changing.get(topic) or self.of(topic)), **values}
+    async def change(self, topic: Topic, **values: Any) -> None:  # noqa: ANN401 - JSON
+        """Set these keys, or with None forget them; returns when it is durable.
+
+        Raises:
+            TopicNotFound: the topic was deleted.
+            MetadataFailed: it could not be stored.
+        """
+        text, ledger_id, catalog = topic.text, topic.ledger_id, self._broker.catalog
+        before = self._changing.get(ledger_id)
+        state = {**(self.of(text) if before is None else before), **values}
         state = {key: value for key, value in state.items() if value is not None}
-        self._changing[topic] = state
-        catalog = self._broker.catalog
-        try:
-            await self._broker.stored(lambda done: catalog.put_document(KIND, topic, state or None, done))
-        finally:
-            if self._changing.get(topic) is state:
-                del self._changing[topic]
+        self._changing[ledger_id] = state
+
+        def submit(done: Done) -> None:
+            def stored(error: PenstockError | None) -> None:
+                # Also when nobody waits any more: until here, the next change must build on this one.
+                if self._changing.get(ledger_id) is state:
+                    del self._changing[ledger_id]
+                done(error)
+
+            catalog.put_document(KIND, text, state or None, stored, ledger_id=ledger_id)
+
+        await self._broker.stored(submit)
 
 
 def compacted_in(state: Mapping[str, Any]) -> CompactedLedger | None:

@@ -162,14 +162,21 @@ class Catalog:
 
     # -- changing
 
-    def put_document(self, kind: str, name: str, value: Document | None, done: Done) -> None:
+    def put_document(
+        self, kind: str, name: str, value: Document | None, done: Done, *, ledger_id: int | None = None
+    ) -> None:
         """Store a document (JSON) under its kind and name, or with None forget it.
 
         For what there is little of, or what is asked for by one name: clusters, partitioned topics, schemas, states of
         topics. A document is replaced as a whole.
+
+        `ledger_id`: that of the topic of this name that the document is about. What comes when that topic is gone says
+        nothing of another one of its name: then `TopicNotFound`, and nothing is changed.
         """
 
         def store(db: apsw.Connection) -> None:
+            if ledger_id is not None and _ledger_id(db, name) != ledger_id:
+                raise TopicNotFound(name)
             _put_document(db, kind, name, value)
 
         def show(_: None) -> None:

@@ -78,6 +78,7 @@ class LogStats:
     spares: int
     retained_bytes: int  # of sealed segments, up to their last block
     live_bytes: int  # of entries in sealed segments that were not trimmed
+    open_bytes: int  # written to the segment that is not sealed yet
     moved_bytes: int
     recycled: int
     damaged: int
@@ -325,6 +326,7 @@ class EntryLog:
             spares=self._store.spares,
             retained_bytes=sum(row.bytes for row in sealed),
             live_bytes=sum(row.live_bytes for row in sealed),
+            open_bytes=self._writer.end if self._writer is not None else 0,
             moved_bytes=self._tidier.moved_bytes,
             recycled=self._tidier.recycled,
             damaged=self._damage.count,

@@ -73,7 +73,7 @@ def _brokers(ask: Ask, needs: Needs) -> APIRouter:
         await ask(broker_admin.check_broker, broker)
         return await _ok(ask)
 
-    @router.get("/version", dependencies=[needs.nobody], response_class=PlainTextResponse)
+    @router.get("/version", dependencies=[needs.anybody], response_class=PlainTextResponse)
     async def version() -> str:
         """Name the version of this broker."""
         return f"{__version__}-penstock"
@@ -140,10 +140,10 @@ def _configuration(ask: Ask, needs: Needs) -> APIRouter:
 
 
 def _status(ask: Ask, needs: Needs) -> APIRouter:
-    """What probes ask, which carry no token; and, found last, the brokers of a cluster by its name."""
+    """What probes ask, of which /status.html asks for no token; and, found last, the brokers of a cluster by name."""
     router = APIRouter(tags=["brokers"])
 
-    @router.get(f"{PREFIX}/ready", dependencies=[needs.nobody], response_class=PlainTextResponse)
+    @router.get(f"{PREFIX}/ready", dependencies=[needs.anybody], response_class=PlainTextResponse)
     async def ready() -> PlainTextResponse:
         """Answer `ok` while the broker serves, with 500 otherwise."""
         try:
@@ -234,14 +234,14 @@ def _quotas(ask: Ask, needs: Needs) -> APIRouter:
 
 def _absent(_ask: Ask, needs: Needs) -> APIRouter:
     """Bookies there are none, and functions neither."""
-    router = APIRouter(tags=["brokers"], dependencies=[needs.superuser])
+    router = APIRouter(tags=["brokers"])
 
-    @router.get("/admin/v2/bookies/all")
+    @router.get("/admin/v2/bookies/all", dependencies=[needs.superuser])
     async def bookies() -> dict[str, list[Any]]:
         """Name the bookies: none, the broker stores by itself."""
         return {"bookies": []}
 
-    @router.get("/admin/v2/bookies/racks-info")
+    @router.get("/admin/v2/bookies/racks-info", dependencies=[needs.superuser])
     async def racks() -> dict[str, Any]:
         """Name the racks of bookies: none."""
         return {}
@@ -253,5 +253,11 @@ def _absent(_ask: Ask, needs: Needs) -> APIRouter:
 
     for prefix in _WORKERS:
         for path in (prefix, f"{prefix}/{{rest:path}}"):
-            router.add_api_route(path, no_functions, methods=["GET", "PUT", "POST", "DELETE"], include_in_schema=False)
+            router.add_api_route(
+                path,
+                no_functions,
+                methods=["GET", "PUT", "POST", "DELETE"],
+                dependencies=[needs.anybody],
+                include_in_schema=False,
+            )
     return router

@@ -22,10 +22,10 @@ TOPIC: Final = "/lookup/v2/topic/{domain:domain}/{tenant}/{namespace}/{topic:loc
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:
     """Routes under /lookup/v2."""
-    router = APIRouter(tags=["lookup"], dependencies=[needs.topic_lookup])
+    router = APIRouter(tags=["lookup"])
     ask = Ask(gateway)
 
-    @router.get(TOPIC, response_model_exclude_none=True)
+    @router.get(TOPIC, dependencies=[needs.topic_lookup], response_model_exclude_none=True)
     async def lookup_topic(
         name: Topic,
         listener: Annotated[str | None, Query(alias="listenerName", description="Of advertisedListeners")] = None,
@@ -33,7 +33,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         """Say where clients of a topic connect."""
         return LookupData.model_validate(await ask(lookup.of_topic, name, listener))
 
-    @router.get(f"{TOPIC}/bundle", response_class=PlainTextResponse)
+    @router.get(f"{TOPIC}/bundle", dependencies=[needs.namespace_lookup], response_class=PlainTextResponse)
     async def bundle(name: Topic) -> str:
         """Name the bundle that a topic is in, as the bounds of its hash."""
         return await ask(lookup.bundle_of_topic, name)

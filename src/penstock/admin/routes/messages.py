@@ -67,12 +67,12 @@ def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
 
 def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    @router.get(f"{TOPIC}/messageid/{{wall_ms}}", dependencies=[needs.topic_lookup])
+    @router.get(f"{TOPIC}/messageid/{{wall_ms}}", dependencies=[needs.consume])
     async def message_id_by_time(name: Topic, wall_ms: Wall) -> MessageId:
         """Find the first message published at this time (ms since 1970) or later."""
         return _message_id(name, await ask(topic_admin.message_id_by_time, name, wall_ms))
 
-    @router.get(f"{TOPIC}/lastMessageId", dependencies=[needs.topic_lookup])
+    @router.get(f"{TOPIC}/lastMessageId", dependencies=[needs.consume])
     async def last_message_id(name: Topic) -> BatchMessageId:
         """Find the last message; -1 when there is none."""
         position, batch_index = await ask(topic_admin.last_message_id, name)
@@ -83,7 +83,7 @@ def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
             batchIndex=batch_index,
         )
 
-    @router.get(f"{TOPIC}/getMessageIdByIndex", dependencies=[needs.topic_lookup])
+    @router.get(f"{TOPIC}/getMessageIdByIndex", dependencies=[needs.consume])
     async def message_id_by_index(name: Topic, index: Annotated[int, Query(ge=0, le=LONG_MAX)]) -> MessageId:
         """Find the entry with this index among all entries of a topic."""
         return _message_id(name, await ask(topic_admin.message_id_by_index, name, index))

@@ -79,9 +79,10 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
 
 def _add_bundles(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    common: dict[str, Any] = {"dependencies": [needs.namespace_admin], **NO_CONTENT}
+    # Where bundles are served concerns the whole cluster, so these are no business of a tenant's admin.
+    common: dict[str, Any] = {"dependencies": [needs.superuser], **NO_CONTENT}
 
-    @router.get(f"{NAMESPACE}/bundles", dependencies=[needs.namespace_admin])
+    @router.get(f"{NAMESPACE}/bundles", dependencies=[needs.namespace_lookup])
     async def bundles(name: Namespace) -> Bundles:
         """Say into which bundles a namespace is divided."""
         return Bundles.model_validate((await ask(namespaces.get_namespace, name))["bundles"])
@@ -137,7 +138,7 @@ def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
 
 def _add_backlog(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    common: dict[str, Any] = {"dependencies": [needs.namespace_admin], **NO_CONTENT}
+    common: dict[str, Any] = {"dependencies": [needs.consume], **NO_CONTENT}
 
     @router.post(f"{NAMESPACE}/clearBacklog", **common)
     async def clear_backlog(name: Namespace) -> None:

@@ -307,7 +307,9 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
         """Name the group of namespaces that keep apart: one broker has none."""
         await ask(places.check_namespace, name)
 
-    @router.get(f"{NAMESPACE}/persistence/bookieAffinity", response_class=Response, status_code=204, **common)
+    superuser: dict[str, Any] = {**common, "dependencies": [needs.superuser]}
+
+    @router.get(f"{NAMESPACE}/persistence/bookieAffinity", response_class=Response, status_code=204, **superuser)
     async def bookie_affinity(name: Namespace) -> None:
         """Name the disks a namespace prefers: there is one."""
         await ask(places.check_namespace, name)

@@ -76,7 +76,11 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         """Show what is stored about a topic, or about each of its partitions."""
         return JSONResponse(await ask(stats_partitioned.internal_info, name))
 
-    @router.post(f"{TOPIC}/subscription/{{subscription:twice}}/analyzeBacklog", **shows(models.BacklogAnalysis))
+    @router.post(
+        f"{TOPIC}/subscription/{{subscription:twice}}/analyzeBacklog",
+        dependencies=[needs.consume],
+        **shows(models.BacklogAnalysis),
+    )
     async def analyze(name: Topic, subscription: str) -> JSONResponse:
         """Count the entries and messages that a subscription has not acknowledged."""
         return JSONResponse(await ask(analyze_backlog, name, subscription))

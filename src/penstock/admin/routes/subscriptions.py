@@ -43,7 +43,7 @@ def position_of(given: ResetPosition) -> Position:
 
 
 def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    @router.get(f"{TOPIC}/subscriptions", dependencies=[needs.topic_lookup])
+    @router.get(f"{TOPIC}/subscriptions", dependencies=[needs.consume])
     async def list_subscriptions(name: Topic) -> list[str]:
         """Name the subscriptions of a topic."""
         return await ask(topic_admin.list_subscriptions, name)

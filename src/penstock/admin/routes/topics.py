@@ -167,7 +167,7 @@ def _add_end(router: APIRouter, ask: Ask, needs: Needs) -> None:
         last = await ask(topic_admin.terminate_partitions, name)
         return {str(index): _message_id(index, position) for index, position in last.items()}
 
-    @router.put(f"{TOPIC}/backlogSize", dependencies=[needs.topic_lookup])
+    @router.put(f"{TOPIC}/backlogSize", dependencies=[needs.consume])
     async def backlog_size(name: Topic, position: BatchMessageId) -> Long:
         """Estimate how many bytes lie behind a position."""
         return await ask(topic_admin.backlog_size, name, Position(position.ledger_id, position.entry_id))
@@ -221,7 +221,7 @@ def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
     path = f"{TOPIC}/properties"
     admin: dict[str, Any] = {"dependencies": [needs.namespace_admin]}
 
-    @router.get(path, **admin)
+    @router.get(path, dependencies=[needs.topic_lookup])
     async def get_properties(name: Topic) -> Properties:
         """Read what users attached to a topic."""
         return await ask(topic_admin.get_properties, name)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a body of JSON must be beyond JSON, so that it can be stored, compared and sent back.
+
+Why: JSON has numbers without a value (`NaN`, and `1e999`), halves of characters (`"\\ud800"`) and no bound on nesting.
+The parser takes them all; what is stored or rendered later does not, and what has been stored must always be readable.
+Where: `api` makes `check_body` a dependency of every route.
+"""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import Request  # noqa: TC002 -- FastAPI reads annotations
+from starlette.exceptions import HTTPException
+
+# An administrator sends objects in objects in lists, and schemas as texts. The encoder stops at 255, the parser at 1,000.
+DEPTH_MAX: Final = 32
+
+
+async def check_body(request: Request) -> None:
+    """Raises HTTPException for a body that was parsed but cannot be kept."""
+    if hasattr(request, "_json"):  # FastAPI has parsed it; asking again would read where there is nothing to be read.
+        fault = unreadable(await request.json())
+        if fault is not None:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, f"body: {fault}")
+
+
+def unreadable(value: Any) -> str | None:  # noqa: ANN401 -- JSON
+    """What is wrong with a JSON value; None for nothing."""
+    pending = [(value, 1)]
+    while pending:
+        value, depth = pending.pop()
+        if isinstance(value, str):
+            if not _is_text(value):
+                return "a text holds half of a character (a lone surrogate)"
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                return f"{value} is no number"
+        elif isinstance(value, dict | list):
+            if depth > DEPTH_MAX:
+                return f"it is nested deeper than {DEPTH_MAX} levels"
+            if isinstance(value, dict):
+                pending += [(key, depth) for key in value]
+                value = value.values()
+            pending += [(each, depth + 1) for each in value]
+    return None
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

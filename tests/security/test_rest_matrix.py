@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every route of the admin port, asked by every kind of role: who is answered, who is refused, and what that changes.
+
+What should be stands in docs/reference/authorization.md. A route without its place there fails a test, and so does a
+place without its route.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import httpx
+
+from penstock.admin.api import build
+from penstock.admin.gateway import BrokerGateway
+from penstock.broker import namespaces, schema_admin, topic_admin
+from penstock.core.names import TopicName
+from penstock.core.position import EARLIEST
+from penstock.testing.client import Type
+from penstock.testing.tokens import token
+from penstock.wire.pulsar_pb2 import Schema
+from tests.net.harness import SMALL, until
+from tests.security.roles import (
+    DOCUMENT,
+    EVERYBODY,
+    GRANTS,
+    LETS_IN,
+    NO_CREDENTIALS,
+    OWNER,
+    READER,
+    ROOT,
+    administer,
+    connected,
+    everything,
+    guarded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from pathlib import Path
+
+    from penstock.admin.gateway import Gateway
+    from penstock.broker.broker import Broker
+    from tests.net.harness import Client, Harness
+
+METHODS: Final = ("GET", "PUT", "POST", "DELETE")
+SHORT: Final = {
+    "NS": "/admin/v2/namespaces/{tenant}/{namespace}",
+    "T": "/admin/v2/{domain}/{tenant}/{namespace}/{topic}",
+}
+VISITOR: Final = "visitor"  # may consume from one topic
+
+
+# -- what is asked
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route, and how it is asked here."""
+
+    method: str
+    path: str
+    who: str
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def short(self) -> str:
+        """As the document writes it."""
+        for short, long in SHORT.items():
+            if self.path.startswith(long):
+                return f"{self.method} {short}{self.path.removeprefix(long)}"
+        return str(self)
+
+    def url(self, tenant: str) -> str:
+        """The path, with names of what exists in this tenant."""
+        places = {**PLACES, "tenant": tenant, **OTHER_PLACES.get(self.short, {})}
+        path = re.sub(r"{(\w+)}", lambda part: places[part[1]], self.path)
+        return path + QUERIES.get(self.short, "")
+
+    @property
+    def body(self) -> Any:  # noqa: ANN401 - JSON
+        """What is sent along; None for nothing."""
+        if self.short in BODIES:
+            return BODIES[self.short]
+        return POLICIES.get(self.path.rpartition("/")[2]) if self.method in {"PUT", "POST"} else None
+
+    @property
+    def answer(self) -> int | None:
+        """What those who may are answered where it is not success."""
+        return HTTPStatus.CONFLICT if WORKERS.match(self.path) else OTHERWISE.get(self.short)
+
+    @property
+    def spoils(self) -> bool:
+        """Whether what it does is in the way of the routes that are asked afterwards."""
+        policy = self.path.rpartition("/")[2]
+        return self.method != "GET" and self.answer is None and policy not in POLICIES.keys() - {"subscriptionAuthMode"}
+
+
+PLACES: Final = {
+    "domain": "persistent",
+    "namespace": "orders",
+    "topic": "t",
+    "subscription": "s",
+    "role": "guest",
+    "bundle": "0x00000000_0x40000000",
+    "cluster": "test",
+    "broker": "localhost",
+    "key": "color",
+    "value": "red",
+    "group": "gold",
+    "rest": "anything",
+    "allocator": "default",
+    "count": "1",
+    "nth": "1",
+    "wall_ms": "1700000000000",
+    "seconds": "1",
+    "ledger": "0",
+    "entry": "0",
+    "version": "0",
+}
+PARTITIONED: Final = {"topic": "p"}
+OTHER_PLACES: Final[Mapping[str, Mapping[str, str]]] = {
+    "PUT /admin/v2/clusters/{cluster}": {"cluster": "new"},
+    "DELETE /admin/v2/clusters/{cluster}": {"cluster": "far"},
+    "PUT /admin/v2/tenants/{tenant}": {"tenant": "new"},
+    "DELETE /admin/v2/tenants/{tenant}": {"tenant": "empty"},
+    "PUT NS": {"namespace": "new"},
+    "DELETE NS": {"namespace": "empty"},
+    "DELETE NS/permissions/{role}": {"role": READER},
+    "DELETE NS/permissions/{subscription}/{role}": {"subscription": "mine", "role": READER},
+    "DELETE T/permissions/{role}": {"role": VISITOR},
+    "GET NS/property/{key}": {"key": "size"},
+    "DELETE NS/property/{key}": {"key": "size"},
+    "PUT T": {"topic": "new"},
+    "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema": PARTITIONED,
+    "PUT T/partitions": {"topic": "new"},
+    "POST T/partitions": PARTITIONED,
+    "DELETE T/partitions": PARTITIONED,
+    "POST T/createMissedPartitions": PARTITIONED,
+    "POST T/terminate/partitions": PARTITIONED,
+    "GET T/partitioned-stats": PARTITIONED,
+    "GET T/partitioned-internalStats": PARTITIONED,
+    "PUT T/subscription/{subscription}": {"subscription": "new"},
+    "POST /admin/v2/brokers/configuration/{key}/{value}": {"key": "brokerMaxConnections", "value": "7"},
+}
+QUERIES: Final = {
+    "GET T/getMessageIdByIndex": "?index=0",
+    "POST T/messageTTL": "?messageTTL=7",
+    "DELETE T": "?force=true",
+    "DELETE T/partitions": "?force=true",
+    "DELETE T/properties": "?key=color",
+    "DELETE T/subscription/{subscription}": "?force=true",
+}
+POSITION: Final = {"ledgerId": 0, "entryId": 1}
+SCHEMA: Final = {"type": "STRING", "schema": "", "properties": {}}
+RATE: Final = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 50, "ratePeriodInSecond": 1}
+QUOTA: Final = {"limitSize": 1000, "policy": "producer_exception"}
+BODIES: Final[Mapping[str, Any]] = {
+    "PUT /admin/v2/clusters/{cluster}": {"serviceUrl": "http://elsewhere:8080"},
+    "POST /admin/v2/clusters/{cluster}": {"serviceUrl": "http://elsewhere:8080"},
+    "PUT /admin/v2/tenants/{tenant}": {"adminRoles": [], "allowedClusters": ["test"]},
+    "POST /admin/v2/tenants/{tenant}": {"adminRoles": ["usurper"], "allowedClusters": ["test"]},
+    "POST NS/permissions/{role}": ["produce", "consume"],
+    "POST NS/permissions/subscription/{subscription}": ["guest"],
+    "PUT NS/properties": {"color": "red"},
+    "POST T/permissions/{role}": ["produce", "consume"],
+    "PUT T/partitions": 3,
+    "POST T/partitions": 3,
+    "PUT T/backlogSize": POSITION,
+    "PUT T/offload": POSITION,
+    "PUT T/properties": {"color": "red"},
+    "POST T/subscription/{subscription}/resetcursor": POSITION,
+    "POST T/subscription/{subscription}/expireMessages": POSITION,
+    "PUT T/subscription/{subscription}/properties": {"color": "red"},
+    "POST T/{subscription}/dispatchRate": RATE,
+    "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema": {"type": "INT32", "schema": "", "properties": {}},
+    "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/compatibility": SCHEMA,
+    "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/version": SCHEMA,
+    "POST /admin/v2/resource-quotas": {"msgRateIn": 5.0},
+    "POST /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": {"msgRateIn": 5.0},
+}
+# By the last part of the path.
+POLICIES: Final[Mapping[str, Any]] = {
+    "messageTTL": 7,
+    "maxProducersPerTopic": 7,
+    "maxConsumersPerTopic": 7,
+    "maxConsumersPerSubscription": 7,
+    "maxUnackedMessagesPerConsumer": 7,
+    "maxUnackedMessagesPerSubscription": 7,
+    "maxSubscriptionsPerTopic": 7,
+    "subscriptionExpirationTime": 7,
+    "maxTopicsPerNamespace": 70,
+    "maxProducers": 7,
+    "maxConsumers": 7,
+    "maxMessageSize": 7000,
+    "maxUnackedMessagesOnConsumer": 7,
+    "maxUnackedMessagesOnSubscription": 7,
+    "retention": {"retentionTimeInMinutes": 7, "retentionSizeInMB": 7},
+    "publishRate": {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": 50},
+    "dispatchRate": RATE,
+    "subscriptionDispatchRate": RATE,
+    "replicatorDispatchRate": RATE,
+    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30},
+    "persistence": {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1},
+    "deduplication": True,
+    "deduplicationEnabled": True,
+    "deduplicationSnapshotInterval": 7,
+    "autoTopicCreation": {"allowAutoTopicCreation": False},
+    "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False},
+    "delayedDelivery": {"active": False, "tickTime": 7},
+    "inactiveTopicPolicies": {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 7,
+        "deleteWhileInactive": True,
+    },
+    "compactionThreshold": 7,
+    "schemaCompatibilityStrategy": "FULL",
+    "schemaAutoUpdateCompatibilityStrategy": "Full",
+    "schemaValidationEnforced": True,
+    "isAllowAutoUpdateSchema": False,
+    "subscriptionTypesEnabled": ["Shared"],
+    "encryptionRequired": True,
+    "subscriptionAuthMode": "Prefix",
+    "dispatcherPauseOnAckStatePersistent": True,
+    "entryFilters": {"entryFilterNames": "one"},
+    "offloadPolicies": {"managedLedgerOffloadDriver": "filesystem"},
+    "offloadThreshold": 7,
+    "offloadThresholdInSeconds": 7,
+    "offloadDeletionLagMs": 7,
+    "allowedClusters": ["test"],
+    "replication": ["test"],
+    "shadowTopics": [],
+    "backlogQuota": QUOTA,
+}
+OTHERWISE: Final = {
+    "GET /status.html": 404,  # statusFilePath is not set
+    "POST /admin/v2/brokers/shutdown": 405,  # the broker runs inside this program
+    "POST /admin/v2/brokers/configuration/{key}/{value}": 412,  # and was made without settings
+    "DELETE /admin/v2/brokers/configuration/{key}": 412,
+    "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces": 404,  # of another broker
+    "GET T/ledger/{ledger}/entry/{entry}": 404,  # of another topic
+    "PUT T/offload": 405,
+    "GET T/getMessageIdByIndex": 412,  # there are indexes only where brokerEntryMetadataInterceptors says so
+}
+WORKERS: Final = re.compile(r"/admin/v[23]/(worker|worker-stats|functions|sources?|sinks?)(/|$)")
+
+
+def documented() -> Iterator[Route]:
+    """The routes as the document has them."""
+    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and cells[0].startswith("`"):
+            head, slash, tail = cells[0].strip("`").partition("/")
+            path = SHORT.get(head, head) + slash + tail
+            yield from (Route(method, path, who) for method, who in zip(METHODS, cells[1:], strict=True) if who)
+
+
+def served() -> set[str]:
+    """The routes as the application has them, those of included routers too."""
+    found = set()
+    pending: list[object] = [*build(cast("Gateway", None)).routes]
+    while pending:
+        route = pending.pop()
+        included = getattr(route, "effective_route_contexts", None)
+        if included is not None:
+            pending += included()
+            continue
+        path = re.sub(r":\w+}", "}", cast("str", getattr(route, "path", None)))
+        found |= {f"{method} {path}" for method in cast("set[str]", getattr(route, "methods", None)) - {"HEAD"}}
+    return found
+
+
+ROUTES: Final = tuple(documented())
+
+
+# -- where it is asked
+
+
+@dataclass
+class Asking:
+    """A broker, the application in front of it, and tenants to ask about."""
+
+    harness: Harness
+    client: httpx.AsyncClient
+    writer: Client
+    tenants: int = 0
+
+    async def __call__(self, route: Route, tenant: str, role: str | None) -> httpx.Response:
+        """Call a route as this role."""
+        headers = {"Authorization": f"Bearer {token(role)}"} if role is not NO_CREDENTIALS else {}
+        body = {"json": route.body} if route.body is not None else {}
+        return await self.client.request(route.method, route.url(tenant), headers=headers, **body)
+
+    async def furnish(self) -> str:
+        """Make a tenant like all others here, with everything in it that routes are asked about."""
+        self.tenants += 1
+        tenant = f"shop{self.tenants}"
+        namespace, broker = f"{tenant}/orders", self.harness.broker
+        await administer(self.harness, tenant, OWNER, f"{tenant}/empty", {})
+        await administer(self.harness, tenant, OWNER, namespace, GRANTS)
+        await broker.policies.update_namespace(namespace, partial(_dress, namespace))
+        topic = TopicName.parse(f"persistent://{namespace}/t")
+        await topic_admin.create_topic(broker, topic, {"color": "blue"})
+        await topic_admin.create_partitioned(broker, topic.parse(f"persistent://{namespace}/p"), 2)
+        await topic_admin.create_subscription(broker, topic, "s", EARLIEST)
+        await schema_admin.post_schema(broker, topic, schema_admin.schema_of("STRING", "", {}))
+        schema = {"name": "s", "schema_data": b"", "type": Schema.String}
+        await self.writer.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(topic), producer_id=0, schema=schema)
+        self.writer.publish(SMALL, SMALL, SMALL)
+        await self.writer.receipts(3)
+        await self.writer.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
+        return tenant
+
+
+def _dress(namespace: str, policies: dict[str, Any]) -> None:
+    """What there is to be read and taken away."""
+    granted = policies["auth_policies"]
+    granted["destination_auth"] = {f"persistent://{namespace}/t": {VISITOR: ["consume"]}}
+    granted["subscription_auth_roles"] = {"mine": [READER, OWNER, ROOT]}
+    policies["properties"] = {"size": "large"}
+
+
+@asynccontextmanager
+async def asking(directory: Path) -> AsyncIterator[Asking]:
+    """Real requests to the real application, on the test's loop."""
+    async with guarded(directory) as harness:
+        broker = harness.broker
+        await namespaces.create_cluster(broker, "far", {"serviceUrl": "http://far:8080"})
+        await namespaces.create_tenant(broker, "empty", {"adminRoles": [OWNER], "allowedClusters": ["test"]})
+        app = build(BrokerGateway(broker, lambda _: ["one 1\n"]))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+            yield Asking(harness, client, await connected(harness, ROOT))
+
+
+def _compacted(broker: Broker, tenant: str) -> bool:
+    return broker.compaction.progress(f"persistent://{tenant}/orders/t").status == "SUCCESS"
+
+
+# -- the matrix
+
+
+def test_every_route_has_its_place_in_the_document_and_every_place_its_route() -> None:
+    assert sorted(map(str, ROUTES)) == sorted(served())
+
+
+async def test_a_route_answers_those_who_may_and_changes_nothing_for_others(tmp_path: Path) -> None:
+    faults: list[str] = []
+    async with asking(tmp_path) as ask:
+        shared = await ask.furnish()
+        for route in ROUTES:
+            tenant = await ask.furnish() if route.spoils else shared
+            before = everything(ask.harness)
+            for role in EVERYBODY:
+                if role not in LETS_IN[route.who]:
+                    status = (await ask(route, tenant, role)).status_code
+                    if status != (401 if role is NO_CREDENTIALS else 403):
+                        faults.append(f"{route.short}: {role} is answered {status}")
+            if everything(ask.harness) != before:
+                faults.append(f"{route.short}: changed something for those who may not")
+            allowed = [role for role in EVERYBODY if role in LETS_IN[route.who]]
+            answers = [await ask(route, tenant, role) for role in allowed]
+            if not (answers[0].is_success if route.answer is None else answers[0].status_code == route.answer):
+                faults.append(f"{route.short}: {allowed[0]} is answered {answers[0].status_code} {answers[0].text}")
+            if route.short == "PUT T/compaction":
+                await until(partial(_compacted, ask.harness.broker, tenant))  # Goes on behind the answer.
+            faults += [
+                f"{route.short}: {role} is answered {answer.status_code}"
+                for role, answer in zip(allowed, answers, strict=True)
+                if answer.status_code in {401, 403}
+            ]
+    assert not faults, "\n".join(faults)
