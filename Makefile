@@ -20,6 +20,7 @@ setup: $(SETUP)  ## make .venv with everything the other targets need (only Pyth
 $(SETUP): pyproject.toml
 	@test -x $(PY) || tools/make_venv .venv
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PY) -m compileall -q src  # as pip does for a wheel: where Python may not write, each start would compile anew
 	@touch $@
 
 $(DEMO): $(SETUP)

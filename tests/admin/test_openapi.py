@@ -1,19 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI document: complete, and honest about parameters and errors."""
+"""The OpenAPI document: complete, and honest about parameters and errors.
+
+Requests are made from it at random and put to a running broker: its answers must be as the document has them, and never
+a fault of ours. A few of each kind here; PENSTOCK_API_CASES=50 puts more, PENSTOCK_API_SEED=2 others.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import httpx
 import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from penstock.admin.access import unguarded
 from penstock.admin.api import build
+from penstock.testing.client import RawClient, Type
+from penstock.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from fastapi import FastAPI
+    from schemathesis import APIOperation
 
     from penstock.admin.gateway import Gateway
 
@@ -78,3 +102,183 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"].keys()
     named = set(re.findall(r"#/components/schemas/([\w.]+)", str(document)))
     assert named <= schemas
+
+
+# -- what the document promises, asked of a running broker ------------------------------------------------------------
+
+
+CASES: Final = int(os.environ.get("PENSTOCK_API_CASES", "2"))  # of each operation and kind
+SEED: Final = int(os.environ.get("PENSTOCK_API_SEED", "1"))
+CHECKS: Final = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+# It would end what the others ask.
+NOT_ASKED: Final = "POST /admin/v2/brokers/shutdown"
+# Asked last: what was configured at random stays so.
+CONFIGURATION: Final = "/admin/v2/brokers/configuration/{key}"
+SETTINGS: Final = """\
+forceDeleteNamespaceAllowed=true
+forceDeleteTenantAllowed=true
+maxNumPartitionsPerPartitionedTopic=20
+"""
+# Of these there is nothing, whatever is made.
+NOWHERE: Final = {
+    "GET /status.html",  # statusFilePath is not set
+    "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces",
+}
+NUMBERS: Final = {"version", "ledger", "entry", "nth"}
+
+
+class Asked:
+    """A broker, and what is in it."""
+
+    def __init__(self, process: BrokerProcess) -> None:
+        self._process = process
+        self._client = httpx.Client(base_url=process.admin_url, trust_env=False, timeout=30)
+        self._raw = RawClient(process.port)
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._tenants = 0
+        self.schema = schemathesis.openapi.from_dict(self._client.get("/openapi.json").json())
+        self.schema.config.update(base_url=process.admin_url)
+        self._brokers: list[str] = self._client.get("/admin/v2/brokers").json()
+        self._settings: list[str] = self._client.get("/admin/v2/brokers/configuration").json()
+
+    def close(self) -> None:
+        self._raw.close()
+        self._session.close()
+        self._client.close()
+
+    def operations(self) -> list[APIOperation[Any, Any, Any, Any]]:
+        """All but one, in the order they are asked in."""
+        found = [result.ok() for result in self.schema.get_all_operations()]
+        return sorted(
+            (one for one in found if one.label != NOT_ASKED), key=lambda one: one.path.startswith(CONFIGURATION)
+        )
+
+    def places(self) -> dict[str, st.SearchStrategy[Any]]:
+        """Make a tenant with something of everything in it. Strategies for what there is, by the paths' parameters."""
+        self._tenants += 1
+        tenant = f"tenant{self._tenants}"
+        namespace = f"{tenant}/orders"
+        topics = f"/admin/v2/persistent/{namespace}"
+        self._make(f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["standalone"]})
+        self._make(f"/admin/v2/namespaces/{namespace}")
+        self._make(f"{topics}/t", {"size": "large"})
+        self._make(f"{topics}/p/partitions", 2)
+        for topic in ("t", "p"):
+            self._make(f"{topics}/{topic}/subscription/s", {"ledgerId": -1, "entryId": -1})
+        self._make(f"/admin/v2/namespaces/{namespace}/property/size/large")
+        self._raw.produce(f"persistent://{namespace}/t", schema={"name": "s", "schema_data": b"", "type": 1})
+        self._raw.publish([b"one", b"two", b"three"])
+        self._raw.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
+        ledger = self._client.get(f"{topics}/t/lastMessageId").json()["ledgerId"]
+        there = {
+            "tenant": [tenant],
+            "namespace": ["orders"],
+            "domain": ["persistent", "persistent", "non-persistent"],
+            "topic": ["t", "t", "p", "p-partition-0"],
+            "subscription": ["s"],
+            "bundle": ["0x00000000_0x40000000"],
+            "cluster": ["standalone"],
+            "broker": self._brokers,
+            "key": ["size", *self._settings],
+            "version": [0, 1],
+            "ledger": [ledger],
+            "entry": [0, 2, 3],
+            "nth": [1, 4],
+            "allocator": ["default", "ml-cache"],
+        }
+        return {name: st.sampled_from(values) for name, values in there.items()}
+
+    def _make(self, path: str, body: object = None) -> None:
+        answer = self._client.put(path, json=body) if body is not None else self._client.put(path)
+        assert answer.status_code == 204, (path, answer.text)
+
+    def ask(
+        self,
+        operation: APIOperation[Any, Any, Any, Any],
+        mode: GenerationMode,
+        places: Mapping[str, st.SearchStrategy[Any]],
+    ) -> tuple[set[int], list[str]]:
+        """Put requests to one operation. Returns the statuses of the answers, and what is wrong with them."""
+        statuses: set[int] = set()
+        faults: list[str] = []
+        named = {one.name: places[one.name] for one in operation.path_parameters if one.name in places}
+        if mode is GenerationMode.NEGATIVE:
+            named = {name: values for name, values in named.items() if name not in NUMBERS}
+
+        @seed(SEED)
+        @settings(
+            max_examples=CASES,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(operation.as_strategy(generation_mode=mode), st.fixed_dictionaries(named))
+        def put(case: Case, named: dict[str, Any]) -> None:
+            case.path_parameters.update(named)
+            answer = case.call(session=self._session)
+            statuses.add(answer.status_code)
+            try:
+                case.validate_response(answer, checks=CHECKS)
+            except FailureGroup as group:
+                faults.append(f"{operation.label}: {group}")
+
+        put()
+        return statuses, faults
+
+    def errors(self) -> str:
+        """What the broker's log says of faults of its own."""
+        log = self._process.log_path.read_text(encoding="utf-8")
+        return "".join(re.findall(r"^\S+ ERROR .*\n(?:(?!\d{4}-).*\n)*", log, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """A broker of its own: what is asked of it at random is not for others to live with."""
+    directory = tmp_path_factory.mktemp("asked")
+    (directory / "broker.conf").write_text(SETTINGS)
+    with BrokerProcess(directory / "data", ["--config", str(directory / "broker.conf")]) as process:
+        found = Asked(process)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def test_of_what_exists_everything_is_answered_as_the_document_says(asked: Asked) -> None:
+    nowhere, faults = set(), []
+    shared = asked.places()
+    for operation in asked.operations():
+        places = shared if operation.method.upper() == "GET" else asked.places()
+        statuses, found = asked.ask(operation, GenerationMode.POSITIVE, places)
+        faults += found
+        if statuses == {HTTPStatus.NOT_FOUND}:
+            nowhere.add(operation.label)
+    assert not faults, "\n\n".join(faults) + asked.errors()
+    assert nowhere <= NOWHERE
+
+
+def test_of_what_does_not_exist_everything_is_answered_as_the_document_says(asked: Asked) -> None:
+    faults = []
+    for operation in asked.operations():
+        faults += asked.ask(operation, GenerationMode.POSITIVE, {})[1]
+    assert not faults, "\n\n".join(faults) + asked.errors()
+
+
+def test_what_does_not_fit_the_document_is_answered_as_it_says(asked: Asked) -> None:
+    faults = []
+    places = asked.places()
+    for operation in asked.operations():
+        if operation.body or any(_is_typed(one) for one in operation.iter_parameters()):
+            faults += asked.ask(operation, GenerationMode.NEGATIVE, places)[1]
+    assert not faults, "\n\n".join(faults) + asked.errors()
+
+
+def _is_typed(parameter: Any) -> bool:  # noqa: ANN401 - of the library's own
+    return "string" not in str(parameter.definition.get("schema"))

@@ -244,7 +244,7 @@ def test_a_subscription_is_made_at_a_message_and_moved(broker: BrokerProcess, re
     at_four = {"ledgerId": ledger_id, "entryId": 4, "partitionIndex": -1, "batchIndex": -1}
     assert rest.post(f"{subscription}/resetcursor", json=at_four).status_code == 204
     assert backlog(rest, topic) == 6
-    assert rest.post(f"{subscription}/resetcursor", json={**at_four, "isExcluded": True}).status_code == 204
+    assert rest.post(f"{subscription}/resetcursor", json={**at_four, "excluded": True}).status_code == 204
     assert backlog(rest, topic) == 5
     assert rest.post(f"{subscription}/expireMessages", json={**at_four, "entryId": 6}).status_code == 204
     assert backlog(rest, topic) == 3

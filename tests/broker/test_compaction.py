@@ -14,7 +14,7 @@ from penstock.broker import compaction, topic_life
 from penstock.broker.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topic_states import COMPACTED_LEDGER, COMPACTION_SUBSCRIPTION
 from penstock.core.checksum import is_sealed, seal
-from penstock.core.errors import AlreadyExists, NotAllowed
+from penstock.core.errors import AlreadyExists, MetadataFailed, NotAllowed
 from penstock.storage.latest_keys import LatestKeys, Place
 from penstock.testing.client import Type, frame
 from penstock.wire import batches, metadata
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.broker.topic import Topic
+    from penstock.storage.metadata import Done
 
 TOPIC = "persistent://public/default/t"
 Message = tuple[str | None, bytes]  # key and payload
@@ -453,6 +454,33 @@ async def test_a_topic_that_is_deleted_while_it_is_compacted_stays_deleted(harne
     assert await finished(harness) in ("ERROR", "NOT_RUN")  # forgotten with its topic
     assert harness.broker.states.of(TOPIC) == {}
     await until(lambda: harness.broker.log.ledgers() == set())
+
+
+async def test_a_deleted_topic_leaves_nothing_with_the_compactor(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("a", b"1")])
+    await compacted(harness)
+    await topic_life.delete(harness.broker, topic_of(harness).name, force=True)
+    assert harness.broker.compaction._progress == {}  # noqa: SLF001
+
+
+async def test_a_ledger_that_the_disk_may_name_is_not_dropped_when_it_says_that_it_failed(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await publish(producer, [("a", b"1"), ("b", b"2"), ("a", b"3")])
+        put_document = harness.broker.catalog.put_document
+
+        def put_and_fail(kind: str, name: str, value: Any, done: Done, **more: Any) -> None:  # noqa: ANN401
+            put_document(kind, name, value, lambda _: done(MetadataFailed("the sync failed")), **more)
+
+        harness.broker.catalog.put_document = put_and_fail  # type: ignore[method-assign]
+        harness.broker.compaction.start(topic_of(harness))
+        assert await finished(harness) == "ERROR"
+        await close_clients()
+    async with running(tmp_path) as harness:
+        reader = await reading(harness)
+        assert await received(reader, 2) == [(1, "b", b"2"), (2, "a", b"3")]
+        await close_clients()
 
 
 async def test_a_restart_knows_what_was_compacted(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from penstock.core.errors import PreconditionFailed
 from penstock.core.units import GIB
 from penstock.settings import MachineFacts, load
 from penstock.settings.limits import Live
-from tests.net.harness import Client, Harness, running
+from tests.net.harness import Client, Harness, running, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -188,3 +188,14 @@ async def test_a_broker_without_settings_of_its_own_has_nothing_to_change(tmp_pa
         assert harness.broker.configuration.dynamic() == []
         with pytest.raises(PreconditionFailed, match="non-dynamic"):
             await harness.broker.configuration.put("logLevel", "debug")
+
+
+async def test_a_change_that_nobody_waits_for_any_more_is_in_force_when_it_is_stored(tmp_path: Path) -> None:
+    async with configured(tmp_path) as (harness, configuration):
+        with harness.catalog_held():
+            change = asyncio.ensure_future(configuration.put("maxProducersPerTopic", "3"))
+            await turns(2)
+            change.cancel()
+            await asyncio.wait((change,))
+        await until(lambda: configuration.overridden() == {"maxProducersPerTopic": "3"})
+        await until(lambda: harness.broker.limits.policies.max_producers_per_topic == 3)

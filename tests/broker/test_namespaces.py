@@ -21,7 +21,7 @@ from penstock.core.errors import (
 )
 from penstock.core.names import NamespaceName, TopicName
 from penstock.testing.client import Type
-from tests.net.harness import Client, running
+from tests.net.harness import Client, running, turns
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -203,6 +203,52 @@ async def test_nothing_is_made_in_a_namespace_while_it_is_being_deleted(tmp_path
             await asyncio.sleep(0)
         await deleting
         assert not [record for record in broker.catalog.topics() if "/acme/" in record.name]
+
+
+async def test_a_topic_that_is_on_its_way_when_its_namespace_is_deleted_does_not_outlive_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        with harness.catalog_held():
+            coming = asyncio.ensure_future(broker.topics.get_or_create(ORDERS, create=True))
+            await turns(2)
+            deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES))
+            await turns(2)
+        await asyncio.wait((coming, deleting))
+        there = str(SALES) in broker.catalog.namespaces()
+        assert there or not broker.topics.exists(ORDERS)
+
+
+async def test_a_partitioned_topic_that_waits_for_its_turn_is_not_made_in_a_namespace_that_went(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await make_sales(broker)
+        async with broker.policies.changing:
+            making = asyncio.ensure_future(partitions.create(broker, ORDERS, 2))
+            await turns(2)
+            deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES))
+            await turns(2)
+        await deleting
+        with pytest.raises(NamespaceNotFound):
+            await making
+        assert not broker.catalog.documents("partitioned")
+
+
+async def test_a_tenant_and_a_namespace_in_it_are_not_deleted_and_made_at_the_same_time(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await namespaces.create_tenant(broker, "acme", INFO)
+        with harness.catalog_held():
+            deleting = asyncio.ensure_future(namespaces.delete_tenant(broker, "acme"))
+            await turns(2)
+            making = asyncio.ensure_future(namespaces.create_namespace(broker, SALES))
+            changing = asyncio.ensure_future(namespaces.update_tenant(broker, "acme", INFO))
+            await turns(2)
+        await deleting
+        for outcome in await asyncio.gather(making, changing, return_exceptions=True):
+            assert isinstance(outcome, TenantNotFound)
+        assert "acme" not in broker.catalog.tenants()
+        assert str(SALES) not in broker.catalog.namespaces()
 
 
 async def test_pulsars_own_topics_do_not_keep_a_namespace(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFail
 from penstock.core.names import TopicName
 from penstock.settings.model import KEYS
 from tests.broker.governed import NAMESPACE, OTHER, configure, topic_of
-from tests.net.harness import TOPIC, Client, running, until
+from tests.net.harness import TOPIC, Client, running, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -419,3 +419,19 @@ async def test_what_is_shown_cannot_change_what_is_stored(tmp_path: Path) -> Non
             assert shown["topicDispatchRate"] == {}
             shown["properties"]["mine"] = "now"
             shown["topicDispatchRate"]["mine"] = "now"
+
+
+async def test_a_change_that_nobody_waits_for_any_more_is_in_force_when_it_is_stored(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        policies = harness.broker.policies
+        topic = await harness.broker.topics.get_or_create(TopicName.parse(TOPIC), create=True)
+        with harness.catalog_held():
+            changes = [
+                asyncio.ensure_future(policies.set_namespace("public/default", "maxProducersPerTopic", 3)),
+                asyncio.ensure_future(policies.set_topic(TOPIC, "maxConsumers", 4)),
+            ]
+            await turns(2)
+            for change in changes:
+                change.cancel()
+            await asyncio.wait(changes)
+        await until(lambda: (topic.policies.max_producers, topic.policies.max_consumers) == (3, 4))

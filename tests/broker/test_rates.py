@@ -54,6 +54,24 @@ async def reached(read: Callable[[], int], least: int) -> None:
 # -- publishing
 
 
+class NeverListed(dict[int, Any]):
+    """A connection's producers, whose number must not matter to any single one of them."""
+
+    def values(self) -> Any:  # noqa: ANN401
+        raise AssertionError("all producers of a connection were looked at for the sake of one")
+
+
+async def test_where_no_rate_is_a_producer_comes_and_goes_without_a_look_at_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        client = await Client.producing(harness.port)
+        (session,) = harness.broker.sessions
+        session.producers = NeverListed(session.producers)
+        for producer_id in (1, 2):
+            await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=producer_id)
+            await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=producer_id)
+        session.producers = {}
+
+
 async def test_a_topic_without_a_rate_has_nothing_that_could_slow_it(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         client = await Client.producing(harness.port)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.broker import topic_admin
 from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
+from penstock.core.names import TopicName
 from penstock.core.units import KIB, MIB
 from penstock.testing.client import Type, frame
 from tests.broker.governed import (
@@ -19,7 +22,7 @@ from tests.broker.governed import (
     subscription_of,
     topic_of,
 )
-from tests.net.harness import TOPIC, Client, running, until
+from tests.net.harness import TOPIC, Client, running, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +54,39 @@ async def stored(harness: Harness) -> list[int]:
 
 
 # -- what is kept
+
+
+async def test_what_was_acknowledged_since_the_cursors_were_stored_is_kept(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await subscribe(harness)
+        await publish_now(harness, producer, [b""] * 3_500)
+        topic = topic_of(harness)
+        with harness.catalog_held():
+            acknowledge_through(harness, 1_500)
+            saving = asyncio.ensure_future(harness.broker.save_cursor(subscription_of(harness)))
+            await turns(2)
+            acknowledge_through(harness, 3_400)
+        await saving
+        await turns(2)
+        assert topic.first_entry_id == 1_000, "after a crash, nobody would know that later ids were used"
+        await harness.broker.save_cursor(subscription_of(harness))
+        assert topic.first_entry_id == 3_000
+
+
+async def test_what_an_ended_subscription_acknowledges_late_is_not_another_ones(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await subscribe(harness)
+        await publish_now(harness, producer, [b""] * 10)
+        old = subscription_of(harness)
+        await topic_admin.delete_subscription(harness.broker, TopicName.parse(TOPIC), "s", force=True)
+        await subscribe(harness)
+        old.give_up_through(9)
+        await harness.broker.save_cursor(old)
+        stored_cursor = harness.broker.catalog.cursor(TOPIC, "s")
+        assert stored_cursor is not None
+        assert stored_cursor.mark_delete == -1
 
 
 async def test_without_retention_what_everybody_acknowledged_goes(tmp_path: Path) -> None:

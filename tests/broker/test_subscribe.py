@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
 from penstock.core.errors import WireCode
+from penstock.core.names import TopicName
+from penstock.core.units import NS_PER_MS
 from penstock.testing.client import Refused
-from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, subscription_of
-from tests.net.harness import TOPIC, Harness, running
+from penstock.wire import codec
+from penstock.wire.pulsar_pb2 import MessageIdData
+from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, subscription_of
+from tests.net.harness import TOPIC, Harness, running, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,3 +152,58 @@ async def test_a_refused_consumer_leaves_nothing_behind(harness: Harness) -> Non
     await peer.close_consumer()
     await peer.subscribe(EXCLUSIVE)
     assert (await peer.message()).payload == b"x"
+
+
+async def test_a_reader_that_comes_back_over_a_dead_connection_gets_what_is_new(tmp_path: Path) -> None:
+    async with running(tmp_path, liveness_check_ns=20 * NS_PER_MS) as harness:
+        dead, writer, back = [await Peer.connected(harness) for _ in range(3)]
+        await writer.produce()
+        await dead.subscribe(name="reader", durable=False)  # From now on it does not even answer PING.
+        await writer.publish(b"a")
+        start = MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
+        await back.subscribe(name="reader", durable=False, start_message_id=start)
+        await writer.publish(b"b")
+        assert (await back.message()).payload == b"b"
+        assert [consumer.session.connection.is_open for consumer in subscription_of(harness, "reader").consumers] == [
+            True
+        ]
+
+
+async def test_who_subscribes_while_somebody_unsubscribes_is_told_to_try_again(harness: Harness) -> None:
+    first, second = [await Peer.connected(harness) for _ in range(2)]
+    await first.subscribe(SHARED)
+    with harness.catalog_held():
+        leaving = asyncio.ensure_future(
+            first.request(Type.UNSUBSCRIBE, codec.CommandUnsubscribe(consumer_id=0, request_id=0))
+        )
+        await until(lambda: subscription_of(harness).fenced)
+        assert (await refused(second, kind=SHARED, consumer_id=0))[0] == WireCode.SERVICE_NOT_READY
+    await leaving
+    await second.subscribe(SHARED)
+    assert len(subscription_of(harness).consumers) == 1
+
+
+async def test_a_subscription_goes_as_a_whole_when_its_client_goes_away_meanwhile(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.subscribe()
+    topic = subscription_of(harness).topic
+    with harness.catalog_held():
+        peer.send(Type.UNSUBSCRIBE, codec.CommandUnsubscribe(consumer_id=0, request_id=9))
+        await until(lambda: subscription_of(harness).fenced)
+        peer.client.abort()
+        await until(lambda: not harness.broker.sessions)
+    await until(lambda: not topic.subscriptions)
+    assert not harness.broker.catalog.subscriptions(TOPIC)
+
+
+async def test_a_subscription_that_is_stored_is_known_also_when_its_client_went_away_meanwhile(
+    harness: Harness,
+) -> None:
+    topic = await harness.broker.topics.get_or_create(TopicName.parse(TOPIC), create=True)
+    with harness.catalog_held():
+        coming = asyncio.ensure_future(topic.open_subscription("s", durable=True, start=0))
+        await turns(2)
+        coming.cancel()
+        await asyncio.wait((coming,))
+    await until(lambda: harness.broker.catalog.subscription(TOPIC, "s") is not None)
+    await until(lambda: "s" in topic.subscriptions)

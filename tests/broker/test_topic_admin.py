@@ -127,6 +127,15 @@ async def test_a_partitioned_topic_has_a_sensible_number_of_partitions(tmp_path:
         await refused(topic_admin.create_partitioned(harness.broker, P, count), NotAcceptable, 406)
 
 
+async def test_a_slip_of_the_keyboard_makes_no_million_partitions_where_no_bound_is_set(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await refused(topic_admin.create_partitioned(broker, P, 2**31 - 1), NotAcceptable, 406)
+        await topic_admin.create_partitioned(broker, P, 1)
+        await refused(topic_admin.update_partitioned(broker, P, 2**31 - 1), Unprocessable, 422)
+        assert partitions.count(broker, P) == 1
+
+
 async def test_new_partitions_have_the_subscriptions_of_the_others(tmp_path: Path) -> None:
     async with running(tmp_path, partitions_max=4) as harness:
         broker = harness.broker

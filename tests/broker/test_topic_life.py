@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from penstock.broker import inactive, partitions, permissions, topic_admin, topic_life
+from penstock.broker import inactive, partitions, permissions, stats, topic_admin, topic_life
 from penstock.broker.policies import PolicyDefaults
 from penstock.broker.topic_states import COMPACTED_LEDGER, ledgers_in_use
-from penstock.core.errors import MetadataFailed, NotAllowed, PreconditionFailed, TopicNotFound, WireCode
+from penstock.core.errors import (
+    MetadataFailed,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    ServiceNotReady,
+    TopicNotFound,
+    WireCode,
+)
 from penstock.core.names import TopicName
 from penstock.core.position import Position
 from penstock.core.units import NS_PER_S
@@ -320,6 +328,56 @@ async def test_partitions_go_with_their_partitioned_topic_and_are_not_made_again
         assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
 
 
+async def test_partitions_that_a_growth_left_behind_go_with_their_partitioned_topic(tmp_path: Path) -> None:
+    parent = TopicName.parse("persistent://public/default/p")
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await partitions.create(broker, parent, 2)
+        # A crash between the partitions and the document that counts them.
+        await broker.topics.create(parent.of_partition(2), {})
+        await broker.topics.create(TopicName.parse("persistent://public/default/p-partition-x"), {})
+        await topic_admin.delete_partitioned(broker, parent)
+        left = await topic_admin.list_topics(broker, parent.namespace_name)
+        assert left == ["persistent://public/default/p-partition-x"]
+
+
+async def test_a_partitioned_topic_that_is_deleted_while_it_grows_leaves_nothing(tmp_path: Path) -> None:
+    parent = TopicName.parse("persistent://public/default/p")
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await partitions.create(broker, parent, 1)
+        with harness.catalog_held():
+            growing = asyncio.ensure_future(topic_admin.update_partitioned(broker, parent, 3))
+            await turns(2)
+            deleting = asyncio.ensure_future(topic_admin.delete_partitioned(broker, parent))
+            await turns(2)
+        await deleting
+        with pytest.raises(NotFound):
+            await growing
+        assert await topic_admin.list_topics(broker, parent.namespace_name) == []
+        assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
+
+
+async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    parent = TopicName.parse("persistent://public/default/p")
+    left_behind = parent.of_partition(1)
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await partitions.create(broker, parent, 1)
+        await broker.topics.create(left_behind, {})
+        await permissions.grant_topic(broker, left_behind, "somebody", ["consume"])
+        with harness.catalog_held():
+            deleting = asyncio.ensure_future(topic_admin.delete_topic(broker, left_behind))
+            await turns(2)
+            growing = asyncio.ensure_future(topic_admin.update_partitioned(broker, parent, 2))
+            await turns(2)
+        async with asyncio.timeout(5):
+            await deleting
+            await growing
+        assert partitions.count(broker, parent) == 2
+        assert broker.topics.exists(left_behind)
+
+
 # -- a crash between the catalog and the log --------------------------------------------------------------------------
 
 
@@ -344,6 +402,27 @@ async def test_a_ledger_that_a_crash_left_behind_is_given_up_at_the_next_start(t
         await harness.broker.topics.get_or_create(T, create=True)
 
 
+async def test_a_catalog_that_is_older_than_the_log_costs_no_message(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        client.publish(b"a", b"b")
+        await client.receipts(2)
+        ledger_id = harness.broker.topics.get(T).ledger_id  # type: ignore[union-attr]
+    current, copy = tmp_path / "data" / "meta.sqlite", tmp_path / "meta.sqlite"
+    current.rename(copy)
+    for _ in range(2):  # It stays so, also when the newer catalog has given out ids itself.
+        async with producing(tmp_path) as (harness, client):
+            topic = harness.broker.topics.get(T)
+            assert topic is not None
+            assert topic.ledger_id > ledger_id
+            client.publish(b"c")
+            await client.receipts(1)
+            await topic_life.settled(harness.broker)
+            assert harness.broker.log.ledgers() == {ledger_id, topic.ledger_id}
+    copy.replace(current)
+    async with running(tmp_path) as harness:
+        assert await entries_of(harness) == [0, 1]
+
+
 async def test_a_compacted_ledger_belongs_to_its_topic(tmp_path: Path) -> None:
     async with producing(tmp_path) as (harness, client):
         client.publish(b"a")
@@ -363,7 +442,9 @@ async def test_a_compacted_ledger_belongs_to_its_topic(tmp_path: Path) -> None:
         )
         broker.log.append(run)
         await stored.wait()
-        await broker.states.change(topic_of(harness), **{COMPACTED_LEDGER: taken[0]})
+        topic = broker.topics.get(T)
+        assert topic is not None
+        await broker.states.change(topic, **{COMPACTED_LEDGER: taken[0]})
         assert taken[0] in ledgers_in_use(broker.catalog)
     async with running(tmp_path) as harness:
         broker = harness.broker
@@ -413,12 +494,108 @@ def test_a_kill_among_deletes_leaves_each_topic_whole_or_gone(own_broker: Broker
 async def test_two_changes_of_one_topics_state_at_a_time_are_both_kept(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         states = harness.broker.states
-        await asyncio.gather(states.change(TOPIC, a=1), states.change(TOPIC, b=2), states.change(TOPIC, c=3))
+        topic = await harness.broker.topics.get_or_create(T, create=True)
+        await asyncio.gather(states.change(topic, a=1), states.change(topic, b=2), states.change(topic, c=3))
         assert states.of(TOPIC) == {"a": 1, "b": 2, "c": 3}
-        await asyncio.gather(states.change(TOPIC, a=None), states.change(TOPIC, b=None, c=4))
+        await asyncio.gather(states.change(topic, a=None), states.change(topic, b=None, c=4))
         assert states.of(TOPIC) == {"c": 4}
-        await states.change(TOPIC, c=None)
+        await states.change(topic, c=None)
         assert TOPIC not in harness.broker.catalog.documents("topic-state")
+
+
+async def test_a_change_that_nobody_waits_for_any_more_is_kept_by_the_next(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        states = harness.broker.states
+        topic = await harness.broker.topics.get_or_create(T, create=True)
+        with harness.catalog_held():
+            given_up = asyncio.ensure_future(states.change(topic, epoch=7))
+            await turns(2)
+            given_up.cancel()
+            await asyncio.wait((given_up,))
+            next_one = asyncio.ensure_future(states.change(topic, terminated=True))
+            await turns(2)
+        await next_one
+        assert states.of(TOPIC) == {"epoch": 7, "terminated": True}
+
+
+async def test_what_is_said_too_late_of_a_deleted_topic_is_not_said_of_the_next_of_its_name(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await broker.policies.set_namespace("public/default", "deduplication", value=True)
+        old = await broker.topics.get_or_create(T, create=True)
+        await broker.deduplication.ready(old)
+        known = old.deduplication
+        assert known is not None
+        known.ids.persist("p", 1000)
+        await topic_life.delete(broker, T, force=True)
+        new = await broker.topics.get_or_create(T, create=True)
+        with pytest.raises(TopicNotFound):
+            await broker.states.change(old, terminated=True, compacted_ledger=99)
+        old.closed = False  # As if it was about to store what it knows when the topic went.
+        await broker.deduplication._store(old, known)  # noqa: SLF001
+        assert broker.states.of(TOPIC) == {}
+        await topic_life.unload(broker, new.name)
+        loaded = await broker.topics.get_or_create(T, create=False)
+        assert (loaded.terminated, loaded.compacted) == (False, None)
+        await broker.deduplication.ready(loaded)
+        assert loaded.deduplication is not None
+        assert loaded.deduplication.ids.highest_persisted("p") == -1
+
+
+async def test_a_topic_that_is_unloaded_meanwhile_is_terminated_whole_or_not(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        topic = await broker.topics.get_or_create(T, create=True)
+        harness.disk.hold()
+        terminating = asyncio.ensure_future(topic_life.terminate(topic))
+        await turns(2)
+        unloading = asyncio.ensure_future(topic_life.unload(broker, T))
+        await until(lambda: topic.fenced)
+        harness.disk.let_go()
+        outcome = (await asyncio.gather(terminating, unloading, return_exceptions=True))[0]
+        loaded = await broker.topics.get_or_create(T, create=False)
+        assert loaded is not topic
+        assert loaded.terminated is not isinstance(outcome, ServiceNotReady)
+
+
+# -- asked for while it goes ------------------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_the_end_of_a_delete_makes_the_topic_again_only_if_policies_let_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await topic_admin.create_topic(broker, T)
+        await broker.policies.set_namespace(
+            "public/default", "autoTopicCreation", {"allowAutoTopicCreation": False, "topicType": "non-partitioned"}
+        )
+        with harness.catalog_held():
+            deleting = asyncio.ensure_future(topic_admin.delete_topic(broker, T))
+            await until(lambda: (topic := broker.topics.get(T)) is not None and topic.fenced)
+            asking = asyncio.ensure_future(broker.topics.get_or_create(T, create=True))
+            await turns(2)
+        await deleting
+        with pytest.raises(TopicNotFound):
+            await asking
+
+
+async def test_who_only_looks_at_a_topic_that_is_being_deleted_does_not_bring_it_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        await topic_admin.create_topic(harness.broker, T)
+    async with running(tmp_path) as harness:  # It is not loaded.
+        broker = harness.broker
+        with harness.catalog_held():
+            deleting = asyncio.ensure_future(topic_admin.delete_topic(broker, T))
+            await turns(2)
+            looks = [
+                asyncio.ensure_future(stats.topic_stats(broker, T)),
+                asyncio.ensure_future(topic_admin.last_message_id(broker, T)),
+                asyncio.ensure_future(topic_admin.trim(broker, T)),
+            ]
+            await turns(2)
+        await deleting
+        for outcome in await asyncio.gather(*looks, return_exceptions=True):
+            assert isinstance(outcome, TopicNotFound)
+        assert not broker.topics.exists(T)
 
 
 # -- truncate ---------------------------------------------------------------------------------------------------------
@@ -501,6 +678,20 @@ async def test_a_topic_stays_while_retention_says_so_or_nothing_is_to_be_deleted
         assert left == {"kept", "off", "__change_events"}
         await unused_for(harness, 600, start_s=2 * 10**6)
         assert {topic.name.local for topic in broker.topics.loaded()} == {"off", "__change_events"}
+
+
+async def test_a_topic_that_is_loaded_to_be_looked_at_was_not_unused_since_the_beginning_of_time(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        harness.clock.advance(ns=10**6 * NS_PER_S)
+        await topic_admin.create_topic(broker, T)
+        topic = broker.topics.get(T)
+        assert topic is not None
+        now_ns = harness.clock.monotonic_ns()
+        assert not inactive.is_due(topic, now_ns + 59 * NS_PER_S)
+        assert inactive.is_due(topic, now_ns + 60 * NS_PER_S)
 
 
 async def test_somebody_who_asked_for_a_topic_since_the_last_look_has_used_it(tmp_path: Path) -> None:

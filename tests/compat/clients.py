@@ -125,7 +125,7 @@ class Admin:
     def refusal(self, method: str, path: str, body: object = None, **parameters: str) -> int:
         """The status of a request that must fail."""
         answer = self.ask(method, path, body, **parameters)
-        assert answer.status_code >= 400, (method, path, answer.status_code)  # noqa: PLR2004
+        assert answer.status_code >= 400, (method, path, answer.status_code)
         return answer.status_code
 
     def get(self, path: str, **parameters: str) -> Any:  # noqa: ANN401 - JSON

@@ -12,6 +12,7 @@ from typing import Final
 
 FEATURES: Final[dict[str, str]] = {
     # Connecting
+    "http-lookup": "Topics, patterns and schemas found over HTTP",
     "tls": "TLS to the broker",
     "auth-token": "Token (JWT) authentication",
     "auth-tls": "Client certificates",
@@ -50,6 +51,7 @@ FEATURES: Final[dict[str, str]] = {
     "seek-id": "Seek to a message id",
     "seek-time": "Seek to a time",
     "unsubscribe": "Unsubscribe",
+    "receiving": "Listeners, batch receive, queues of size zero",
     "consumer-stats": "Statistics of a consumer from the broker",
     "last-message-id": "Last message id",
     "end-of-topic": "End of a terminated topic",

@@ -5,6 +5,7 @@ that clients feel what was set.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from tests.compat.clients import (
     TIMEOUT_MS,
     Admin,
     connect,
-    has_nothing,
     numbered,
     path_of,
     publish,
@@ -200,7 +200,9 @@ def test_subscription_types_of_a_namespace_are_felt_by_clients(admin: Admin, cli
 
 
 @pytest.mark.feature("admin-namespaces")
-def test_topics_and_subscriptions_may_be_left_to_administrators(admin: Admin, client: pulsar.Client) -> None:
+def test_topics_and_subscriptions_may_be_left_to_administrators(
+    broker: Subject, admin: Admin, client: pulsar.Client
+) -> None:
     namespace = admin.create_namespace(
         autoTopicCreation={"allowAutoTopicCreation": False},
         autoSubscriptionCreation={"allowAutoSubscriptionCreation": False},
@@ -210,8 +212,11 @@ def test_topics_and_subscriptions_may_be_left_to_administrators(admin: Admin, cl
         client.create_producer(topic)
     admin.put(path_of(topic))
     client.create_producer(topic).send(b"x")
-    with pytest.raises(pulsar.SubscriptionNotFound):
-        client.subscribe(topic, "s")
+    # This client asks again, for as long as it waits for an answer.
+    impatient = connect(broker.url, operation_timeout_seconds=1)
+    with pytest.raises((pulsar.SubscriptionNotFound, pulsar.Timeout)):
+        impatient.subscribe(topic, "s")
+    impatient.close()
     admin.put(f"{path_of(topic)}/subscription/s", {"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
     assert receive(client.subscribe(topic, "s"), 1) == [b"x"]
 
@@ -254,7 +259,7 @@ def test_a_partitioned_topic_is_made_grown_and_deleted(admin: Admin, local: str)
     assert admin.get(f"{path}/partitions")["partitions"] == 3
     assert admin.refusal("POST", f"{path}/partitions", 1) in {406, 409, 422}
     assert admin.refusal("GET", f"{path}/stats") == 404
-    assert list(admin.get(f"{path}/partitioned-stats")["partitions"]) == [f"{topic}-partition-{i}" for i in range(3)]
+    assert set(admin.get(f"{path}/partitioned-stats")["partitions"]) == {f"{topic}-partition-{i}" for i in range(3)}
     admin.delete(f"{path}/partitions")
     assert admin.refusal("GET", f"{path}/partitions", checkAllowAutoCreation="false") == 404
     assert not [name for name in admin.get("persistent/public/default") if local in name]
@@ -318,9 +323,11 @@ def test_a_message_is_found_by_its_id_its_time_and_its_place(admin: Admin, clien
     answer = admin.ask("GET", f"{path}/ledger/{ids[2].ledger_id()}/entry/{ids[2].entry_id()}")
     assert answer.content == b"0002"
     assert answer.headers["X-Pulsar-Message-ID"].startswith(f"{ids[2].ledger_id()}:{ids[2].entry_id()}")
-    assert admin.ask("GET", f"{path}/examinemessage", initialPosition="earliest", messagePosition="2").content == b"0001"
+    assert (
+        admin.ask("GET", f"{path}/examinemessage", initialPosition="earliest", messagePosition="2").content == b"0001"
+    )
     assert admin.ask("GET", f"{path}/examinemessage", initialPosition="latest", messagePosition="1").content == b"0004"
-    found = admin.get(f"{path}/messageid/0")
+    found = admin.get(f"{path}/messageid/1")
     assert (found["ledgerId"], found["entryId"]) == (ids[0].ledger_id(), ids[0].entry_id())
 
 
@@ -438,7 +445,7 @@ def test_a_cursor_is_reset_to_an_id_and_to_a_time(
     place = {"ledgerId": filled[7].ledger_id(), "entryId": filled[7].entry_id(), "partitionIndex": -1}
     admin.post(f"{path}/resetcursor", place)
     assert admin.backlog(topic, "s") == 3
-    admin.post(f"{path}/resetcursor", {**place, "isExcluded": True})
+    admin.post(f"{path}/resetcursor", {**place, "excluded": True})
     assert admin.backlog(topic, "s") == 2
     consumer = client.subscribe(topic, "s")
     assert receive(consumer, 2) == [b"0008", b"0009"]
@@ -459,7 +466,7 @@ def test_messages_are_peeked_at_and_stay(admin: Admin, client: pulsar.Client, to
     assert headers["X-Pulsar-producer-name"] == "p"
     assert headers["X-Pulsar-partition-key"] == "k"
     assert headers["X-Pulsar-sequence-id"] == "1"
-    assert '"a":"b"' in headers["X-Pulsar-PROPERTY"]
+    assert json.loads(headers["X-Pulsar-PROPERTY"]) == {"a": "b"}
     assert admin.refusal("GET", f"{path_of(topic)}/subscription/s/position/3") == 404
     assert admin.backlog(topic, "s") == 2
 
@@ -528,11 +535,11 @@ def test_the_backlog_of_a_namespace_is_cleared(admin: Admin, client: pulsar.Clie
 @pytest.mark.feature("admin-brokers")
 def test_a_broker_says_that_it_is_well_and_who_it_is(admin: Admin, broker: Subject, cluster: str) -> None:
     host = broker.admin_url.removeprefix("http://")
-    assert admin.get("brokers/health") == "ok"
-    assert admin.get("brokers/ready") == "ok"
+    assert admin.ask("GET", "brokers/health").text == "ok"
+    assert admin.ask("GET", "brokers/ready").text == "ok"
     assert admin.get(f"brokers/{cluster}") == [host]
     assert admin.get("brokers/leaderBroker")["serviceUrl"] == broker.admin_url
-    assert admin.get("brokers/version")
+    assert admin.ask("GET", "brokers/version").text[0].isdigit()
     assert set(admin.get(f"clusters/{cluster}")) >= {"serviceUrl", "brokerServiceUrl"}
     assert admin.refusal("GET", "clusters/nowhere") == 404
 
@@ -561,4 +568,3 @@ def test_dynamic_configuration_is_changed_and_felt_at_once(admin: Admin, client:
 def test_what_cannot_change_while_the_broker_runs_is_refused(admin: Admin) -> None:
     assert admin.refusal("POST", "brokers/configuration/brokerServicePort/1") == 412
     assert admin.refusal("POST", "brokers/configuration/noSuchKey/1") == 412
-    assert admin.refusal("POST", "brokers/configuration/maxTopicsPerNamespace/many") in {412, 500}

@@ -68,15 +68,6 @@ def test_topics_are_found_over_http_too(broker: Subject, admin: httpx.Client, lo
     client.close()
 
 
-def test_a_client_of_a_listener_that_is_none_is_refused_at_once(broker: Subject, local: str) -> None:
-    # Were it told to try again, it would for as long as it waits for any answer.
-    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null")
-    client = pulsar.Client(broker.url, listener_name="nobody", operation_timeout_seconds=600, logger=logger)
-    with pytest.raises(pulsar.ConnectError):
-        client.create_producer(f"persistent://public/default/{local}")
-    client.close()
-
-
 # -- partitioned ------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from penstock.wire.pulsar_pb2 import BaseCommand
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -103,6 +103,16 @@ class Harness:
     def muted(self) -> list[Connection]:
         """Connections that are not read."""
         return [connection for connection in self.connections.all() if connection.muted]
+
+    @contextlib.contextmanager
+    def catalog_held(self) -> Iterator[None]:
+        """Nothing that is submitted to the catalog from now on is stored, or answered, before the end of this."""
+        free = threading.Event()
+        self.broker.catalog._submit(lambda _db: free.wait(TIMEOUT_S), lambda _: None, lambda _: None)  # noqa: SLF001
+        try:
+            yield
+        finally:
+            free.set()
 
     def connection_of(self, client: Client) -> Connection:
         """The broker's end of a client's socket."""

@@ -251,6 +251,32 @@ def test_a_change_to_what_does_not_exist_fails_alone(bench: Bench) -> None:
     assert catalog.failed is None
 
 
+def test_a_document_about_a_topic_that_is_gone_is_not_another_topics_of_its_name(bench: Bench) -> None:
+    bench.create(FLIGHTS)
+    old = ledger_id(bench, FLIGHTS)
+    bench.succeed(lambda done: bench.catalog.put_document("state", FLIGHTS, {"a": 1}, done, ledger_id=old))
+    bench.succeed(lambda done: bench.catalog.delete_topic(FLIGHTS, done, documents=["state"]))
+    for _ in range(2):
+        outcome = bench.outcome(
+            lambda done: bench.catalog.put_document("state", FLIGHTS, {"a": 2}, done, ledger_id=old)
+        )
+        assert isinstance(outcome, TopicNotFound)
+        bench.create(FLIGHTS)
+    assert not bench.catalog.documents("state")
+
+
+def test_ledger_ids_that_somebody_else_has_are_skipped(bench: Bench) -> None:
+    bench.create("first")
+    bench.succeed(lambda done: bench.catalog.skip_ledger_ids(5_000, done))
+    bench.succeed(lambda done: bench.catalog.skip_ledger_ids(10, done))
+    bench.create("second")
+    bench.restart()
+    bench.create("third")
+    ids = [ledger_id(bench, name) for name in ("first", "second", "third")]
+    assert ids[0] < 5_000 <= ids[1] < ids[2]
+    assert bench.catalog.ledger_ids_stop > ids[1]
+
+
 def test_a_forgotten_configuration_value_is_gone(bench: Bench) -> None:
     bench.succeed(lambda done: bench.catalog.set_configuration("maxTopics", "5", done))
     bench.succeed(lambda done: bench.catalog.set_configuration("maxTopics", None, done))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -99,7 +99,8 @@ class BatchMessageId(MessageId):
 class ResetPosition(BatchMessageId):
     """A position to reset or create a subscription at."""
 
-    is_excluded: bool = Field(False, alias="isExcluded")
+    # Pulsar's JSON leaves the "is" out, whatever its documentation says; those who believe it are understood, too.
+    is_excluded: bool = Field(False, validation_alias=AliasChoices("excluded", "isExcluded"))
     properties: Properties | None = None
 
 

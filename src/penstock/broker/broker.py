@@ -211,13 +211,36 @@ class Broker:
         await self.stored(lambda done: self.catalog.create_subscription(record, _stored_form(cursor), done))
 
     async def delete_subscription(self, subscription: Subscription) -> None:
-        """Forget a durable subscription; raises MetadataFailed."""
-        self._moved.discard(subscription)
+        """End a subscription. Nobody joins it from now on; consumers that it has are the caller's to disconnect.
+
+        Raises:
+            ServiceNotReady: it is being reset, or deleted already.
+            SubscriptionNotFound, TopicNotFound: it is not there any more.
+            MetadataFailed: it could not be deleted, and goes on.
+        """
+        if subscription.fenced:
+            raise ServiceNotReady(f"subscription {subscription.name!r} of {subscription.topic.text} is being reset")
+        subscription.fenced = True
+        await self.finish(self._delete_subscription(subscription))
+
+    async def _delete_subscription(self, subscription: Subscription) -> None:
         topic = subscription.topic
+        try:
+            if subscription.durable:
+                await self._forget_subscription(topic, subscription.name)
+        except BaseException:
+            subscription.fenced = False
+            subscription.wake()
+            raise
+        if topic.subscriptions.get(subscription.name) is subscription:
+            del topic.subscriptions[subscription.name]
+        self.rates.forget_subscription(subscription)
+
+    async def _forget_subscription(self, topic: Topic, name: str) -> None:
         # Its cursor told how far the topic was reclaimed; from now on the topic says so itself.
         topic.first_entry_id = topic.retained_from()
         await self.stored(lambda done: self.catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done))
-        await self.stored(lambda done: self.catalog.delete_subscription(topic.text, subscription.name, done))
+        await self.stored(lambda done: self.catalog.delete_subscription(topic.text, name, done))
 
     async def save_cursors_of(self, topic: Topic) -> None:
         """Store all cursors of a topic now; returns when they are durable, raises MetadataFailed."""

@@ -20,6 +20,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,6 +104,7 @@ class Compactor:
             raise ServiceNotReady("broker is stopping")
         if not topic.persistent:
             raise NotAllowed("Trigger compaction on a non-persistent topic is not allowed")
+        topic.check_open()
         progress = self._progress.setdefault(topic.text, Progress())
         if progress.status == "RUNNING":
             raise AlreadyExists("Compaction already in progress")
@@ -120,6 +122,10 @@ class Compactor:
         running = self.progress(topic.text).status == "RUNNING"
         if nbytes > topic.policies.compaction_threshold and not running and not topic.fenced:
             self.start(topic)
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted; what is running for it ends without a result."""
+        self._progress.pop(topic, None)
 
     def stop(self) -> None:
         """End what is running soon; it is started anew by whoever wants it."""
@@ -142,8 +148,6 @@ class Compactor:
             log.warning("topic %s could not be compacted: %s", topic.text, error)
             progress.status, progress.last_error = "ERROR", str(error)
             progress.failed_ms = clock.wall_ms()
-            if self._broker.catalog.topic(topic.text) is None:
-                self._progress.pop(topic.text, None)
             return
         progress.status = "SUCCESS"
         progress.removed = outcome.messages_dropped
@@ -159,16 +163,17 @@ class Compactor:
     async def _compact(self, topic: Topic) -> Outcome:
         broker = self._broker
         await self._subscription(topic)
+        topic.check_open()
         horizon = topic.last_entry_id
         ledger_id = await self._take_ledger_id()
         source = Source(broker, topic.ledger_id, topic.first_entry_id, horizon, topic.compacted)
         sink = Sink(broker, ledger_id)
         try:
             outcome = await broker.loop.run_in_executor(self._thread, self._work, source, sink)
-            await self._show(topic, CompactedLedger(ledger_id, outcome.entries, horizon))
         except BaseException:
             broker.log.drop(ledger_id)
             raise
+        await self._show(topic, CompactedLedger(ledger_id, outcome.entries, horizon))
         return outcome
 
     async def _subscription(self, topic: Topic) -> Subscription:
@@ -195,8 +200,11 @@ class Compactor:
         async with broker.topics.leaving(topic.text) as current:
             record = broker.catalog.topic(topic.text)
             if record is None or record.ledger_id != topic.ledger_id:
+                broker.log.drop(compacted.ledger_id)
                 raise Stopped("the topic was deleted meanwhile")
             before = compacted_in(broker.states.of(topic.text))
+            # From here on the disk may name the new ledger, also when we hear that it failed: it is not dropped any
+            # more. The next start knows which of the two it is.
             await broker.states.change(topic, **compacted_state(compacted))
             if current is not None:
                 current.compacted = compacted
@@ -279,7 +287,7 @@ class Sink:
         """Append entries and wait until they are durable. Raises PersistenceFailed."""
         wrapped = [wrap(stored.entry_id, stored.entry, stored.members) for stored in entries]
         lengths = [len(one) for one in wrapped]
-        offsets = [sum(lengths[:row]) for row in range(len(lengths))]
+        offsets = [0, *accumulate(lengths[:-1])]
         counts = [stored.message_count for stored in entries]
         durable: Future[None] = Future()
         run = AppendRun(

@@ -103,22 +103,22 @@ class Configuration:
             MetadataFailed: the disk refused.
         """
         self._check_dynamic(key)
+        await self._broker.finish(self._change(key, value))
+
+    async def _change(self, key: str, value: str | None) -> None:
+        """To the end also when nobody waits any more: what is stored is in force."""
         async with self._changing:
-            keys = self._checked({**self._usable(), key: value})
+            changes = self._usable()
+            changes.pop(key, None)
+            keys = self._checked(changes if value is None else {**changes, key: value})
             await self._broker.stored(lambda done: self._broker.catalog.set_configuration(key, value, done))
             self._put_in_force(keys)
-        log.info("%s is now %s", key, keys.values()[key])
+        log.info("%s is %s %s", key, keys.values()[key], "again" if value is None else "now")
 
     async def remove(self, key: str) -> None:
         """Take a change back: what the file, the environment or a flag says counts again. Raises as `put` does."""
         self._check_dynamic(key)
-        async with self._changing:
-            changes = self._usable()
-            changes.pop(key, None)
-            keys = self._checked(changes)
-            await self._broker.stored(lambda done: self._broker.catalog.set_configuration(key, None, done))
-            self._put_in_force(keys)
-        log.info("%s is %s again", key, keys.values()[key])
+        await self._broker.finish(self._change(key, None))
 
     def restore(self) -> None:
         """At the start: put in force what was changed while the broker ran before."""

@@ -82,6 +82,9 @@ async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> No
     consumer.reads_compacted = body.read_compacted
     consumer.takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
     await _make_room(consumer, body.subType)
+    if topic.subscriptions.get(subscription.name) is not subscription:
+        # It went with the last of its consumers, who was found dead: this one gets its own.
+        consumer.subscription = subscription = await _subscription(session, topic, body)
     topic.check_open()
     _check_bounds(consumer)
     subscription.add(consumer, body.subType)
@@ -250,15 +253,12 @@ async def _unsubscribe(session: Session, body: codec.CommandUnsubscribe) -> None
     others = [c for c in subscription.consumers if c.consumer_id != body.consumer_id or c.session is not session]
     if others and not body.force:
         raise ConsumerBusy(f"subscription {subscription.name!r} has {len(others)} other connected consumers")
-    if subscription.durable:
-        await session.broker.delete_subscription(subscription)
+    await session.broker.delete_subscription(subscription)
     for consumer in list(subscription.consumers):
         if consumer in others:
             consumer.session.disconnect_consumer(consumer)
         else:
             session.forget_consumer(consumer)
-    subscription.topic.subscriptions.pop(subscription.name, None)
-    session.broker.rates.forget_subscription(subscription)
     session.reply(codec.success(body.request_id))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker import partitions, places
@@ -27,7 +28,7 @@ from penstock.core.names import is_system_topic
 from penstock.storage.cursor import Cursor, DamagedCursorError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from penstock.broker.broker import Broker
     from penstock.core.names import TopicName
@@ -88,15 +89,23 @@ class TopicDirectory:
             NotAllowed: it is partitioned, or a partition that its partitioned topic does not have, or one too many.
             MetadataFailed: it could not be stored.
         """
-        topic = self._topics.get(str(name))
-        if topic is None or topic.fenced:
-            self._check_may_come(name, create=create)
-            topic = await self.create(name, {})
+        topic = await self._got(name, {}, partial(self._check_may_come, name, create=create))
         topic.used = True
         return topic
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
-        """Load or create a topic, whatever the policies say: who calls this has asked what must be asked."""
+        """Load or create a topic, whatever the policies say: who calls this has asked what must be asked.
+
+        Raises NamespaceNotFound or TopicNotFound while that in which it would be is being deleted.
+        """
+        return await self._got(name, properties, partial(self._check_place, name))
+
+    async def load(self, name: TopicName) -> Topic:
+        """The topic, loaded if it is not. Raises TopicNotFound when it does not exist, or not any more."""
+        return await self._got(name, {}, partial(self._check_exists, name))
+
+    async def _got(self, name: TopicName, properties: Mapping[str, str], check: Callable[[], None]) -> Topic:
+        """A topic that nobody is about to take away; `check` says, right before it comes, whether it may."""
         text = str(name)
         topic = self._topics.get(text)
         while topic is None or topic.fenced:
@@ -105,8 +114,15 @@ class TopicDirectory:
                 await asyncio.wait((leaving,))
                 topic = self._topics.get(text)
             else:
+                check()
                 topic = await self._come(name, properties)
         return topic
+
+    async def arrived(self, start: str) -> None:
+        """Return when topics whose names start like this, and that are being loaded or created now, are there."""
+        coming = [future for text, future in self._coming.items() if text.startswith(start)]
+        if coming:
+            await asyncio.wait(coming)
 
     async def _come(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
         text = str(name)
@@ -117,6 +133,15 @@ class TopicDirectory:
             pending.add_done_callback(lambda _done: self._coming.pop(text, None))
         # Shielded: when the client that came first goes away, the others still want the topic.
         return await asyncio.shield(pending)
+
+    def _check_place(self, name: TopicName) -> None:
+        places.check_namespace(self._broker, name.namespace_name)
+        if str(name.parent) in self.closing:
+            raise TopicNotFound(str(name))
+
+    def _check_exists(self, name: TopicName) -> None:
+        if not self.exists(name):
+            raise TopicNotFound(str(name))
 
     def _check_may_come(self, name: TopicName, *, create: bool) -> None:
         broker = self._broker

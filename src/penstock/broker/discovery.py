@@ -58,7 +58,7 @@ def _urls(broker: Broker, listener: str) -> ServiceUrls:
         return broker.service_urls
     urls = broker.listeners.get(listener)
     if urls is None:
-        # Not MetadataFailed: that one makes clients try again until they give up.
+        # Pulsar's code and words: the C++ client goes by both.
         raise ServiceNotReady(f"the broker do not have {listener} listener")
     return urls
 

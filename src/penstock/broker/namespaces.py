@@ -27,6 +27,7 @@ Permissions are in `permissions`.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -81,7 +82,9 @@ async def update_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) ->
     """Replace who administers a tenant and where it may be. Raises TenantNotFound, PreconditionFailed."""
     check_tenant(broker, tenant)
     stored = _tenant_info(broker, info)
-    await broker.stored(lambda done: broker.catalog.put_tenant(tenant, stored, done))
+    async with broker.policies.changing:
+        check_tenant(broker, tenant)
+        await broker.stored(lambda done: broker.catalog.put_tenant(tenant, stored, done))
     await take_back(broker, tenant)
 
 
@@ -99,9 +102,10 @@ async def delete_tenant(broker: Broker, tenant: str, *, force: bool = False) -> 
     if force:
         for namespace in list_namespaces(broker, tenant):
             await broker.finish(_delete_namespace(broker, NamespaceName.parse(namespace)))
-    if list_namespaces(broker, tenant):
-        raise AlreadyExists("The tenant still has active namespaces")
-    await broker.stored(lambda done: broker.catalog.delete_tenant(tenant, done))
+    async with broker.policies.changing:
+        if list_namespaces(broker, tenant):
+            raise AlreadyExists("The tenant still has active namespaces")
+        await broker.stored(lambda done: broker.catalog.delete_tenant(tenant, done))
 
 
 def _tenant_info(broker: Broker, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +160,7 @@ async def create_namespace(broker: Broker, namespace: NamespaceName, policies: M
     if not set(stored["replication_clusters"]) <= set(list_clusters(broker)):
         raise PreconditionFailed("Clusters do not exist")
     async with broker.policies.changing:
+        check_tenant(broker, namespace.tenant)
         if _is_taken(broker, broker.catalog.namespaces().get(text)):
             raise AlreadyExists("Namespace already exists")
         await broker.stored(lambda done: broker.catalog.put_namespace(text, stored, done))
@@ -192,7 +197,9 @@ async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
     try:
         for domain in _DOMAINS:
             for name in list(partitions.of_namespace(broker, text, domain)):
-                await partitions.delete(broker, TopicName.parse(name), force=True)
+                with contextlib.suppress(NotFound):  # Somebody else is deleting it.
+                    await partitions.delete(broker, TopicName.parse(name), force=True)
+            await broker.topics.arrived(f"{domain}://{text}/")
             rest = [TopicName.parse(name) for name in broker.topics.names.of(domain, text)]
             await partitions.in_turns(lambda topic: topic_life.delete_if_there(broker, topic, force=True), rest)
         async with broker.policies.changing:

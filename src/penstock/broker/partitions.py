@@ -12,21 +12,26 @@ port creates, grows and deletes. One change at a time, under the lock of the pol
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import places, topic_life
 from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import AlreadyExists, NotAcceptable, NotAllowed, NotFound, TopicNotFound, Unprocessable
+from penstock.core.names import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.broker.broker import Broker
-    from penstock.core.names import TopicName
 
 KIND: Final = "partitioned"
 # Partitions that are created or deleted at the same time: their changes share syncs of the catalog.
 AT_ONCE: Final = 100
+# The most partitions of a topic where no bound is set: what is made within the minute that administrators wait, and
+# far beyond what anybody means. A slip of the keyboard must not fill the memory with names.
+PARTITIONS_MAX: Final = 10_000
 
 MORE_THAN_NONE: Final = "Number of partitions should be more than 0"
 
@@ -87,11 +92,11 @@ async def for_client(broker: Broker, name: TopicName, *, create: bool) -> int:
 
 async def _create_on_the_way(broker: Broker, name: TopicName, partitions: int) -> int:
     async with broker.policies.changing:
+        places.check_namespace(broker, name.namespace_name)
         existing = count(broker, name)
         if existing or broker.topics.exists(name):
             return existing
-        bound = broker.limits.partitions_max
-        wanted = min(partitions, bound) if bound else partitions
+        wanted = min(partitions, _bound(broker))
         broker.topics.check_room(name, wanted)
         await _put(broker, name, {"partitions": wanted, "properties": {}})
     return wanted
@@ -110,7 +115,8 @@ async def create(broker: Broker, name: TopicName, partitions: int, properties: M
     if name.partition >= 0:
         raise NotAcceptable(f"Partitioned Topic Name should not contain '-partition-': {name}")
     async with broker.policies.changing:
-        if count(broker, name) or broker.topics.exists(name):
+        places.check_namespace(broker, name.namespace_name)
+        if count(broker, name) or broker.topics.exists(name) or str(name) in broker.topics.closing:
             raise AlreadyExists("This topic already exists")
         broker.topics.check_room(name, partitions)
         await _put(broker, name, {"partitions": partitions, "properties": dict(properties or {})})
@@ -126,24 +132,30 @@ async def grow(broker: Broker, name: TopicName, partitions: int) -> None:
     """
     if partitions <= 0:
         raise NotAcceptable(MORE_THAN_NONE)
+    existing = int(_growing(broker, name, partitions)["partitions"])
+    broker.topics.check_room(name, partitions - existing)
+    # Subscriptions first: a client that learns of a partition finds its subscription there, with all that came. Not
+    # under the lock: a topic that is being made may wait for the end of one that is deleted, and that for the lock.
+    subscriptions = _subscriptions(broker, name)
+    new = [name.of_partition(index) for index in range(existing, partitions)]
+    await in_turns(lambda partition: _make(broker, partition, subscriptions), new)
     async with broker.policies.changing:
-        document = _document(broker, name)
-        existing = int(document["partitions"])
-        bound = broker.limits.partitions_max
-        if 0 < bound < partitions:
-            raise Unprocessable(
-                f"Desired partitions {partitions} can't be greater than the maximum partitions per topic {bound}."
-            )
-        if partitions < existing:
-            raise Unprocessable(
-                f"Desired partitions {partitions} can't be less than the current partitions {existing}."
-            )
-        broker.topics.check_room(name, partitions - existing)
-        # Subscriptions first: a client that learns of a partition finds its subscription there, with all that came.
-        subscriptions = await _subscriptions(broker, name)
-        new = [name.of_partition(index) for index in range(existing, partitions)]
-        await in_turns(lambda partition: _make(broker, partition, subscriptions), new)
-        await _put(broker, name, {**document, "partitions": partitions})
+        await _put(broker, name, {**_growing(broker, name, partitions), "partitions": partitions})
+
+
+def _growing(broker: Broker, name: TopicName, partitions: int) -> Mapping[str, Any]:
+    """Its document, if it can have so many partitions."""
+    document = _document(broker, name)
+    bound = _bound(broker)
+    if partitions > bound:
+        raise Unprocessable(
+            f"Desired partitions {partitions} can't be greater than the maximum partitions per topic {bound}."
+        )
+    if partitions < int(document["partitions"]):
+        raise Unprocessable(
+            f"Desired partitions {partitions} can't be less than the current partitions {document['partitions']}."
+        )
+    return document
 
 
 async def create_missed(broker: Broker, name: TopicName) -> None:
@@ -170,11 +182,26 @@ async def delete(broker: Broker, name: TopicName, *, force: bool) -> None:
     closing = broker.topics.closing
     closing.add(str(name))
     try:
-        # Partitions first: after a crash on the way, the rest can be deleted by the same name.
-        await in_turns(lambda partition: topic_life.delete_if_there(broker, partition, force=force), partitions)
+        await broker.topics.arrived(_start_of_partitions(name))
+        # Partitions first: after a crash on the way, the rest can be deleted by the same name. Also those that were
+        # made for a growth that came to nothing: another topic of this name must not find them.
+        there = dict.fromkeys((*partitions, *_existing(broker, name)))
+        await in_turns(lambda partition: topic_life.delete_if_there(broker, partition, force=force), list(there))
         await _delete_document(broker, name)
     finally:
         closing.discard(str(name))
+
+
+def _start_of_partitions(name: TopicName) -> str:
+    return str(name.of_partition(0))[:-1]
+
+
+def _existing(broker: Broker, name: TopicName) -> list[TopicName]:
+    """The partitions that there are, whatever its document says."""
+    start = _start_of_partitions(name)
+    listed = broker.topics.names.of(name.domain, str(name.namespace_name))
+    found = takewhile(lambda text: text.startswith(start), islice(listed, bisect_left(listed, start), None))
+    return [one for one in map(TopicName.parse, found) if one.parent == name]
 
 
 async def _delete_document(broker: Broker, name: TopicName) -> None:
@@ -185,9 +212,16 @@ async def _delete_document(broker: Broker, name: TopicName) -> None:
 
 async def forget_if_empty(broker: Broker, name: TopicName) -> None:
     """Delete a partitioned topic none of whose partitions is there; nothing if it is not partitioned, or has one."""
-    partitions = names(broker, name)
-    if partitions and not any(map(broker.topics.exists, partitions)):
-        await _delete_document(broker, name)
+    closing = broker.topics.closing
+    if str(name) in closing or not count(broker, name):
+        return
+    closing.add(str(name))
+    try:
+        await broker.topics.arrived(_start_of_partitions(name))
+        if not any(map(broker.topics.exists, names(broker, name))):
+            await _delete_document(broker, name)
+    finally:
+        closing.discard(str(name))
 
 
 async def change(broker: Broker, name: TopicName, how: Callable[[dict[str, Any]], object]) -> None:
@@ -224,12 +258,16 @@ async def in_turns(work: Callable[[TopicName], Any], todo: list[TopicName]) -> N
 def _check_number(broker: Broker, partitions: int) -> None:
     if partitions <= 0:
         raise NotAcceptable(MORE_THAN_NONE)
-    bound = broker.limits.partitions_max
-    if 0 < bound < partitions:
+    bound = _bound(broker)
+    if partitions > bound:
         raise NotAcceptable(f"Number of partitions should be less than or equal to {bound}")
 
 
-async def _subscriptions(broker: Broker, name: TopicName) -> list[str]:
+def _bound(broker: Broker) -> int:
+    return broker.limits.partitions_max or PARTITIONS_MAX
+
+
+def _subscriptions(broker: Broker, name: TopicName) -> list[str]:
     first = name.of_partition(0)
     records = broker.catalog.subscriptions(str(first))
     return [record.name for record in records if record.name != COMPACTION_SUBSCRIPTION]

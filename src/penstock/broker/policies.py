@@ -219,7 +219,13 @@ class PolicyBook:
         await self.update_topic(name, lambda stored: stored.clear())
 
     async def update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change what is stored for a namespace, in place; nothing else changes it in between."""
+        """Change what is stored for a namespace, in place; nothing else changes it in between.
+
+        To its end also when nobody waits any more: what is stored must be in force.
+        """
+        await self._broker.finish(self._update_namespace(namespace, change))
+
+    async def _update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
         async with self.changing:
             stored = copy.deepcopy(self.namespace(namespace))
             change(stored)
@@ -231,10 +237,13 @@ class PolicyBook:
             await take_back(broker, *namespace.split("/"))
 
     async def update_topic(self, name: TopicName | str, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change what is stored for a topic, in place; nothing else changes it in between."""
+        """Change what is stored for a topic, in place, to the end; nothing else changes it in between."""
         if not self._broker.limits.policies.topic_level_policies_enabled:
             raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
         name = TopicName.parse(name) if isinstance(name, str) else name
+        await self._broker.finish(self._update_topic(name, change))
+
+    async def _update_topic(self, name: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
         broker = self._broker
         async with self.changing:
             stored = copy.deepcopy(self.topic(name))

@@ -373,6 +373,9 @@ class Rates:
     def producer_changed(self, producer: Producer) -> None:
         """A producer came or went, or its topic's rate is another: read its connection in pieces that fit."""
         session = producer.session
+        unbounded = session.connection.read_bytes_max == ARENA_BYTES and not producer.topic.publish_limiters
+        if unbounded or not session.connection.is_open:
+            return  # A connection may have very many producers: nothing is looked up where no rate is.
         limits = [one.read_bytes for each in session.producers.values() for one in each.topic.publish_limiters]
         session.connection.read_bytes_max = min(limits, default=ARENA_BYTES)
 

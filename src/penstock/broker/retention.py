@@ -24,7 +24,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
-from penstock.core.errors import SubscriptionNotFound, TopicNotFound
+from penstock.core.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
@@ -157,14 +157,8 @@ class Retention:
                 and idle_ns > minutes * _NS_PER_MINUTE
             ):
                 log.info("%s: subscription %s ends, unused for %d min", topic.text, subscription.name, minutes)
-                subscription.fenced = True
-                try:
-                    with contextlib.suppress(SubscriptionNotFound, TopicNotFound):
-                        await self._broker.delete_subscription(subscription)
-                finally:
-                    subscription.fenced = False
-                if topic.subscriptions.get(subscription.name) is subscription:
-                    del topic.subscriptions[subscription.name]
+                with contextlib.suppress(ServiceNotReady, SubscriptionNotFound, TopicNotFound):
+                    await self._broker.delete_subscription(subscription)
 
     # -- when entries were published
 

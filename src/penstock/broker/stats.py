@@ -68,7 +68,7 @@ async def loaded(broker: Broker, name: TopicName) -> Topic:
     """The topic, if it exists, without counting this as a use of it. Raises TopicNotFound."""
     if partitions.count(broker, name) or not broker.topics.exists(name):
         raise TopicNotFound(str(name))
-    return broker.topics.get(name) or await broker.topics.create(name, {})
+    return broker.topics.get(name) or await broker.topics.load(name)
 
 
 async def stats_of(topic: Topic, options: StatsOptions) -> Json:

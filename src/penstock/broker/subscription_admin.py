@@ -16,6 +16,7 @@ from penstock.core.errors import (
     NotAllowed,
     NothingToDo,
     PreconditionFailed,
+    ServiceNotReady,
     SubscriptionNotFound,
     TopicNotFound,
 )
@@ -46,7 +47,7 @@ async def topic_of(broker: Broker, name: TopicName, doing: str = "This operation
         raise NotAllowed(f"{doing} on a partitioned topic is not allowed: name one of its partitions")
     if not broker.topics.exists(name):
         raise TopicNotFound(str(name))
-    return await broker.topics.create(name, {})
+    return await broker.topics.load(name)
 
 
 def existing(broker: Broker, name: TopicName) -> list[TopicName]:
@@ -63,7 +64,7 @@ async def on_each(broker: Broker, name: TopicName, work: Callable[[Topic], Await
     """Do something to the topic, or to each partition that exists."""
 
     async def load_and_do(one: TopicName) -> None:
-        await work(await broker.topics.create(one, {}))
+        await work(await broker.topics.load(one))
 
     await partitions.in_turns(load_and_do, existing(broker, name))
 
@@ -77,7 +78,7 @@ async def on_each_subscription(
         raise SubscriptionNotFound(str(name), subscription)
 
     async def load_and_do(one: TopicName) -> None:
-        topic = await broker.topics.create(one, {})
+        topic = await broker.topics.load(one)
         await work(_subscription(topic, subscription))
 
     await partitions.in_turns(load_and_do, found)
@@ -171,24 +172,14 @@ async def delete_subscription(broker: Broker, name: TopicName, subscription: str
     async def delete(found: Subscription) -> None:
         if found.consumers and not force:
             raise PreconditionFailed("Subscription has active connected consumers")
-        await broker.finish(_delete(found))
+        if found.fenced:
+            raise ServiceNotReady(f"subscription {subscription!r} of {found.topic.text} is being reset; try again")
+        for consumer in list(found.consumers):
+            consumer.session.disconnect_consumer(consumer)
+        if found.topic.subscriptions.get(subscription) is found:  # One that is not durable went with its consumers.
+            await broker.delete_subscription(found)
 
     await on_each_subscription(broker, name, subscription, delete)
-
-
-async def _delete(subscription: Subscription) -> None:
-    topic = subscription.topic
-    subscription.fenced = True
-    for consumer in list(subscription.consumers):
-        consumer.session.disconnect_consumer(consumer)
-    try:
-        if subscription.durable:
-            await topic.broker.delete_subscription(subscription)
-    except BaseException:
-        subscription.fenced = False
-        raise
-    if topic.subscriptions.get(subscription.name) is subscription:
-        del topic.subscriptions[subscription.name]
 
 
 def get_subscription_properties(broker: Broker, name: TopicName, subscription: str) -> dict[str, str]:
@@ -351,7 +342,7 @@ async def clear_backlogs(broker: Broker, topics: list[TopicName], subscription: 
     async def clear(name: TopicName) -> None:
         if not name.is_persistent or not names_of(broker, name):
             return
-        topic = await broker.topics.create(name, {})
+        topic = await broker.topics.load(name)
         for found in list(topic.subscriptions.values()):
             # Where compaction has come to, only compaction moves.
             if found.name == subscription or (subscription is None and found.name != COMPACTION_SUBSCRIPTION):

@@ -148,11 +148,16 @@ class Topic:
                 raise NotAllowed(f"subscription {name!r} of {self.text} is {kind} already")
             return existing
         cursor = Cursor(start - 1)
-        if durable:
-            initial = "earliest" if start <= self.first_entry_id else "latest"
-            await self.broker.store_subscription(self, name, cursor, initial=initial, properties=properties)
+        if not durable:
+            return self.add_subscription(name, cursor=cursor, durable=False)
+        # To its end also when the client goes away: what is stored and not known here would keep entries for nobody.
+        return await self.broker.finish(self._make_durable(name, cursor, properties))
+
+    async def _make_durable(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> Subscription:
+        initial = "earliest" if cursor.mark_delete < self.first_entry_id else "latest"
+        await self.broker.store_subscription(self, name, cursor, initial=initial, properties=properties)
         # Somebody else may have made it while we waited.
-        return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=durable)
+        return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
 
     def appended(self, last_entry_id: int) -> None:
         """Entries up to this one are durable: whoever waits at the tail may have them."""

@@ -20,7 +20,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker import permissions
-from penstock.broker.topic_states import COMPACTED_LEDGER, ledgers_in_use
+from penstock.broker.topic_states import COMPACTED_LEDGER, KEPT, LOG, kept_ledgers, ledgers_in_use
 from penstock.broker.topic_states import KIND as STATE
 from penstock.core.errors import PenstockError, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName
@@ -109,9 +109,11 @@ async def terminate(topic: Topic) -> int:
 async def _terminate(topic: Topic) -> int:
     broker = topic.broker
     if not topic.terminated:
+        topic.check_open()
         topic.terminated = True
         await settled(broker)
         try:
+            topic.check_open()  # What loads it anew must find this stored.
             await broker.states.change(topic, terminated=True, last_entry=topic.last_entry_id)
         except PenstockError:
             topic.terminated = False
@@ -196,6 +198,7 @@ async def carry_out(broker: Broker, name: TopicName) -> None:
     if topic is not None:
         broker.topics.unloaded(topic)
     broker.topics.vanished(text)
+    broker.compaction.forget(text)
     if record is not None:
         drop(broker, [record.ledger_id] if compacted is None else [record.ledger_id, compacted])
     log.info("topic %s deleted", name)
@@ -232,8 +235,29 @@ def drop(broker: Broker, ledgers: Iterable[int]) -> None:
 
 
 def drop_unknown_ledgers(broker: Broker) -> None:
-    """At a start: give up what a crash left between the catalog and the log. Asks the disk."""
-    unknown = broker.log.ledgers() - ledgers_in_use(broker.catalog)
-    if unknown:
+    """At a start: give up what a crash left between the catalog and the log. Asks the disk.
+
+    Unless the log has ledgers that this catalog never gave out: then it is an older copy, or a new one, and what it
+    does not know may be all there is. Nothing is given up then, now or at a later start, and no id used twice.
+    """
+    catalog = broker.catalog
+    unknown = broker.log.ledgers() - ledgers_in_use(catalog)
+    if not unknown:
+        return
+    if max(unknown) < catalog.ledger_ids_stop:
         log.info("giving up %d ledgers of topics that were deleted right before the last stop", len(unknown))
         drop(broker, sorted(unknown))
+        return
+    log.error(
+        "meta.sqlite is older than the log: of %d ledgers it does not know which topics have them; they are kept. "
+        "Stop penstock and put the meta.sqlite in place that belongs to this log, if you have it",
+        len(unknown),
+    )
+    kept = sorted(unknown | kept_ledgers(catalog))
+    catalog.skip_ledger_ids(kept[-1] + 1, _told)
+    catalog.put_document(KEPT, LOG, {"ledgers": kept}, _told)
+
+
+def _told(error: PenstockError | None) -> None:
+    if error is not None:
+        log.error("what to keep of the log could not be stored: %s", error)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Done
 
 KIND: Final = "topic-state"
+# The kind and the name of the document that lists ledgers which are kept though no topic has them.
+KEPT: Final = "kept-ledgers"
+LOG: Final = "broker-0"
 COMPACTED_LEDGER: Final = "compacted_ledger"
 _COMPACTED_HORIZON: Final = "compacted_horizon"
 _COMPACTED_ENTRIES: Final = "compacted_entries"
@@ -90,7 +93,12 @@ def compacted_state(compacted: CompactedLedger) -> dict[str, int]:
 
 
 def ledgers_in_use(catalog: Catalog) -> set[int]:
-    """Every ledger that the catalog knows: of topics, and of their compacted twins."""
+    """Every ledger that the catalog knows: of topics, of their compacted twins, and what is kept for nobody."""
     states = catalog.documents(KIND).values()
     compacted = {int(state[COMPACTED_LEDGER]) for state in states if state.get(COMPACTED_LEDGER) is not None}
-    return {record.ledger_id for record in catalog.topics()} | compacted
+    return {record.ledger_id for record in catalog.topics()} | compacted | kept_ledgers(catalog)
+
+
+def kept_ledgers(catalog: Catalog) -> set[int]:
+    """Ledgers that were found when the catalog was older than the log: nobody knows whose they are."""
+    return set(catalog.documents(KEPT).get(LOG, {}).get("ledgers", ()))

@@ -54,6 +54,10 @@ class TopicListWatcher:
 
     def _heard(self, event: TopicEvent) -> None:
         if event.topic.startswith("persistent:") and not is_system_topic(event.topic) and self._matches(event.topic):
+            if self._answered and event.created == self._knows(event.topic):
+                # As the client knows it: topics that come and go while it does not read leave nothing behind.
+                self._changes.pop(event.topic, None)
+                return
             self._changes[event.topic] = event.created
             self.tell()
 

@@ -220,6 +220,16 @@ class Catalog:
         """Give `take`, on the loop, a ledger id that nobody has had or will have, right before `done`."""
         self._submit(self._take_ledger_id, take, done)
 
+    def skip_ledger_ids(self, stop: int, done: Done) -> None:
+        """Give out no ledger id below `stop`, which somebody has that this file does not know of."""
+
+        def store(db: apsw.Connection) -> None:
+            if opened(_counter(db))[1] < stop:
+                _put_counter(db, stop)
+                self._next_ledger_id = self._ledger_ids_stop = 0
+
+        self._submit(store, lambda _: None, done)
+
     def put_tenant(self, name: str, policies: Policies, done: Done) -> None:
         """Create a tenant, or replace its policies."""
         self._put("tenants", self._tenants, name, policies, done)
@@ -344,7 +354,7 @@ class Catalog:
 
     def _load(self, db: apsw.Connection) -> None:
         """Read everything into the view."""
-        opened(_counter(db))
+        _, self.ledger_ids_stop = opened(_counter(db))  # ids that were given out before are below
         self._tenants: dict[str, Policies] = {name: from_json(text) for name, text in _rows(db, "tenants")}
         self._namespaces: dict[str, Policies] = {name: from_json(text) for name, text in _rows(db, "namespaces")}
         self._configuration: dict[str, str] = dict(_rows(db, "configuration"))

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from penstock import __version__
 from penstock.admin import load
 from penstock.admin.gateway import Ask
-from penstock.admin.models import Model
+from penstock.admin.models import Model, Reason
 from penstock.admin.routing import NO_CONTENT, Namespace
 from penstock.broker import broker_admin
 from penstock.broker.snapshot import take_snapshot
@@ -151,7 +151,12 @@ def _status(ask: Ask, needs: Needs) -> APIRouter:
         except ServiceNotReady as error:
             return PlainTextResponse(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    @router.get("/status.html", dependencies=[needs.nobody], response_class=PlainTextResponse)
+    @router.get(
+        "/status.html",
+        dependencies=[needs.nobody],
+        response_class=PlainTextResponse,
+        responses={404: {"model": Reason, "description": "It is not there, or the broker is not well"}},
+    )
     async def status() -> str:
         """Answer OK while the file that statusFilePath names is there, and the broker is well."""
         file = await ask(broker_admin.status_file)

@@ -96,7 +96,7 @@ def _add_moves(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{SUBSCRIPTION}/resetcursor", **common)
     async def reset_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
-        """Go on from this message; with `isExcluded`, from the one after it."""
+        """Go on from this message; with `excluded`, from the one after it."""
         await ask(
             topic_admin.reset_to_position,
             name,
@@ -117,7 +117,7 @@ def _add_expiry(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{SUBSCRIPTION}/expireMessages", **common)
     async def expire_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
-        """Acknowledge everything up to this message; with `isExcluded`, without it."""
+        """Acknowledge everything up to this message; with `excluded`, without it."""
         await ask(
             topic_admin.expire_to_position, name, subscription, position_of(position), excluded=position.is_excluded
         )

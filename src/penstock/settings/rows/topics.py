@@ -39,7 +39,7 @@ class Topics:
         "defaultNumPartitions", whole(1), 1, "Partitions of a partitioned topic that is created so.", dynamic=True
     )
     max_num_partitions_per_partitioned_topic: int = row(
-        "maxNumPartitionsPerPartitionedTopic", whole(0), 0, "The most partitions of a topic; 0: no bound.", dynamic=True
+        "maxNumPartitionsPerPartitionedTopic", whole(0), 0, "The most partitions of a topic; 0: 10,000.", dynamic=True
     )
     max_topics_per_namespace: int = row(
         "maxTopicsPerNamespace", whole(0), 0, "The most topics of a namespace; 0: no bound.", dynamic=True
