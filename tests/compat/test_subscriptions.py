@@ -1,60 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions with the official Python client: keys, batches, redelivery, dead letters, seeks, delays."""
+"""What consumers do: the four subscription types, ways to receive, acknowledgements, redelivery, dead letters."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-import uuid
 from collections import defaultdict
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.compat.clients import (
+    EARLIEST,
+    TIMEOUT_MS,
+    TIMEOUT_S,
+    Admin,
+    connect,
+    drain,
+    has_nothing,
+    numbered,
+    path_of,
+    publish,
+    receive,
+    until,
+)
 
+if TYPE_CHECKING:
     from tests.compat.conftest import Subject
 
-TIMEOUT_MS = 10_000
-ConsumerType, KeySharedMode = pulsar.ConsumerType, pulsar.KeySharedMode
+Type = pulsar.ConsumerType
+# How long a failover subscription waits before another consumer gets messages is a second.
+FAILOVER_MS = 3_000
 
 
-@pytest.fixture
-def client(broker: Subject) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
-    yield client
-    client.close()
+def batch_of(client: pulsar.Client, topic: str, count: int) -> None:
+    """Publish so many messages as one batch."""
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=count, batching_max_publish_delay_ms=10_000
+    )
+    publish(producer, numbered(count))
+    producer.close()
 
 
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/s-{uuid.uuid4().hex[:12]}"
+# -- Exclusive, Shared, Failover --------------------------------------------------------------------------------------
 
 
-def drain(consumers: list[pulsar.Consumer], count: int) -> list[list[pulsar.Message]]:
-    """Receive so many messages in all, whoever gets them, and acknowledge each."""
-    received: list[list[pulsar.Message]] = [[] for _ in consumers]
-    deadline = time.monotonic() + 30
-    while sum(map(len, received)) < count and time.monotonic() < deadline:
-        for consumer, own in zip(consumers, received, strict=True):
-            with contextlib.suppress(pulsar.Timeout):
-                while True:
-                    message = consumer.receive(100)
-                    consumer.acknowledge(message)
-                    own.append(message)
-    assert sum(map(len, received)) == count
-    return received
+@pytest.mark.feature("exclusive")
+def test_a_second_exclusive_consumer_is_refused_while_the_first_lives(client: pulsar.Client, topic: str) -> None:
+    first = client.subscribe(topic, "s")
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "s")
+    client.subscribe(topic, "other")
+    first.close()
+    client.subscribe(topic, "s")
 
 
-def has_nothing(consumer: pulsar.Consumer) -> bool:
-    try:
-        consumer.receive(700)
-    except pulsar.Timeout:
-        return True
-    return False
+@pytest.mark.feature("exclusive")
+def test_each_subscription_gets_everything(client: pulsar.Client, topic: str) -> None:
+    consumers = [client.subscribe(topic, name) for name in ("a", "b", "c")]
+    publish(client.create_producer(topic), numbered(20))
+    for consumer in consumers:
+        assert receive(consumer, 20) == numbered(20)
+
+
+@pytest.mark.feature("shared")
+def test_shared_consumers_divide_the_messages_and_miss_none(client: pulsar.Client, topic: str) -> None:
+    consumers = [client.subscribe(topic, "s", consumer_type=Type.Shared, receiver_queue_size=10) for _ in range(3)]
+    publish(client.create_producer(topic), numbered(300))
+    received = drain(consumers, 300)
+    assert sorted(message.data() for own in received for message in own) == numbered(300)
+    assert all(received)
+
+
+@pytest.mark.feature("shared")
+def test_what_a_consumer_had_not_acknowledged_goes_to_the_others_when_it_leaves(
+    client: pulsar.Client, topic: str
+) -> None:
+    leaving = client.subscribe(topic, "s", consumer_type=Type.Shared)
+    publish(client.create_producer(topic), numbered(10))
+    messages = [leaving.receive(TIMEOUT_MS) for _ in range(10)]
+    for message in messages[:3]:
+        leaving.acknowledge(message)
+    staying = client.subscribe(topic, "s", consumer_type=Type.Shared)
+    leaving.close()
+    assert sorted(receive(staying, 7)) == numbered(10)[3:]
+
+
+@pytest.mark.feature("shared")
+def test_consumers_of_another_type_are_refused_while_some_are_attached(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=Type.Shared)
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "s", consumer_type=Type.KeyShared)
+    consumer.close()
+    client.subscribe(topic, "s", consumer_type=Type.KeyShared)
+
+
+@pytest.mark.feature("failover")
+def test_when_the_active_consumer_leaves_the_other_goes_on_with_what_is_not_acknowledged(
+    broker: Subject, client: pulsar.Client, admin: Admin, topic: str
+) -> None:
+    clients = {name: connect(broker.url) for name in ("a", "b")}
+    consumers = {
+        name: one.subscribe(topic, "s", consumer_type=Type.Failover, consumer_name=name)
+        for name, one in clients.items()
+    }
+    active = admin.subscription(topic, "s")["activeConsumerName"]
+    standby = "ab".replace(active, "")
+    publish(client.create_producer(topic), numbered(10))
+    assert receive(consumers[active], 3) == numbered(10)[:3]
+    assert has_nothing(consumers[standby])
+    clients[active].close()
+    assert receive(consumers[standby], 7) == numbered(10)[3:]
+    clients[standby].close()
+
+
+@pytest.mark.feature("failover")
+def test_partitions_are_spread_over_failover_consumers(client: pulsar.Client, admin: Admin, local: str) -> None:
+    topic = admin.create_partitioned(local, 4)
+    consumers = [client.subscribe(topic, "s", consumer_type=Type.Failover, consumer_name=name) for name in ("a", "b")]
+    producer = client.create_producer(topic)
+    sent = [producer.send(payload) for payload in numbered(40)]
+    assert {one.partition() for one in sent} == {0, 1, 2, 3}
+    received = drain(consumers, 40)
+    # A message may come twice while the second consumer joins; then it was not acknowledged by the first.
+    places = [{message.message_id().partition() for message in own} for own in received]
+    assert [len(own) for own in places] == [2, 2]
+    assert not places[0] & places[1]
 
 
 # -- Key_Shared -------------------------------------------------------------------------------------------------------
@@ -63,8 +136,7 @@ def has_nothing(consumer: pulsar.Consumer) -> bool:
 @pytest.mark.feature("key-shared")
 def test_each_key_goes_to_one_consumer_in_order(client: pulsar.Client, topic: str) -> None:
     consumers = [
-        client.subscribe(topic, "s", consumer_type=ConsumerType.KeyShared, consumer_name=f"c{index}")
-        for index in range(3)
+        client.subscribe(topic, "s", consumer_type=Type.KeyShared, consumer_name=f"c{index}") for index in range(3)
     ]
     producer = client.create_producer(topic)
     for number in range(300):
@@ -82,8 +154,20 @@ def test_each_key_goes_to_one_consumer_in_order(client: pulsar.Client, topic: st
 
 
 @pytest.mark.feature("key-shared")
+def test_the_ordering_key_counts_where_there_is_one(client: pulsar.Client, topic: str) -> None:
+    consumers = [client.subscribe(topic, "s", consumer_type=Type.KeyShared, consumer_name=name) for name in "ab"]
+    producer = client.create_producer(topic)
+    for number in range(100):
+        producer.send_async(b"x", None, partition_key=f"key-{number}", ordering_key=f"order-{number % 10}")
+    producer.flush()
+    orders = [{message.ordering_key() for message in own} for own in drain(consumers, 100)]
+    assert not orders[0] & orders[1]
+    assert len(orders[0] | orders[1]) == 10
+
+
+@pytest.mark.feature("key-shared")
 def test_key_based_batches_keep_their_keys_apart(client: pulsar.Client, topic: str) -> None:
-    consumers = [client.subscribe(topic, "s", consumer_type=ConsumerType.KeyShared) for _ in range(2)]
+    consumers = [client.subscribe(topic, "s", consumer_type=Type.KeyShared) for _ in range(2)]
     producer = client.create_producer(
         topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, batching_max_publish_delay_ms=20
     )
@@ -97,13 +181,13 @@ def test_key_based_batches_keep_their_keys_apart(client: pulsar.Client, topic: s
 
 @pytest.mark.feature("key-shared")
 def test_a_key_that_moves_to_a_newcomer_waits_for_its_acknowledgements(client: pulsar.Client, topic: str) -> None:
-    first = client.subscribe(topic, "s", consumer_type=ConsumerType.KeyShared, consumer_name="first")
+    first = client.subscribe(topic, "s", consumer_type=Type.KeyShared, consumer_name="first")
     producer = client.create_producer(topic)
     keys = [f"key-{number}" for number in range(30)]
     for key in keys:
         producer.send(b"before", partition_key=key)
     held = [first.receive(TIMEOUT_MS) for _ in keys]
-    second = client.subscribe(topic, "s", consumer_type=ConsumerType.KeyShared, consumer_name="second")
+    second = client.subscribe(topic, "s", consumer_type=Type.KeyShared, consumer_name="second")
     for key in keys:
         producer.send(b"after", partition_key=key)
     assert has_nothing(second)
@@ -112,75 +196,270 @@ def test_a_key_that_moves_to_a_newcomer_waits_for_its_acknowledgements(client: p
     stayed, moved = drain([first, second], 30)
     assert stayed
     assert moved
-    assert {message.partition_key() for message in stayed} | {message.partition_key() for message in moved} == set(keys)
+    assert {message.partition_key() for message in [*stayed, *moved]} == set(keys)
+
+
+@pytest.mark.feature("key-shared")
+def test_out_of_order_delivery_does_not_wait(client: pulsar.Client, topic: str) -> None:
+    relaxed = pulsar.ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)
+    first, second = (None, None)
+    first = client.subscribe(topic, "s", consumer_type=Type.KeyShared, consumer_name="1", key_shared_policy=relaxed)
+    producer = client.create_producer(topic)
+    keys = [f"key-{number}" for number in range(30)]
+    for key in keys:
+        producer.send(b"before", partition_key=key)
+    held = [first.receive(TIMEOUT_MS) for _ in keys]
+    second = client.subscribe(topic, "s", consumer_type=Type.KeyShared, consumer_name="2", key_shared_policy=relaxed)
+    for key in keys:
+        producer.send(b"after", partition_key=key)
+    assert second.receive(TIMEOUT_MS).data() == b"after"
+    assert len(held) == len(keys)
 
 
 @pytest.mark.feature("key-shared-sticky")
 def test_sticky_ranges_own_their_keys_and_may_not_overlap(client: pulsar.Client, topic: str) -> None:
-    def policy(*ranges: tuple[int, int]) -> pulsar.ConsumerKeySharedPolicy:
-        return pulsar.ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=list(ranges))
+    def subscribe(*ranges: tuple[int, int]) -> pulsar.Consumer:
+        policy = pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, sticky_ranges=list(ranges))
+        return client.subscribe(topic, "s", consumer_type=Type.KeyShared, key_shared_policy=policy)
 
-    kind = ConsumerType.KeyShared
-    low = client.subscribe(topic, "s", consumer_type=kind, key_shared_policy=policy((0, 32_767)))
+    low = subscribe((0, 9_999), (20_000, 32_767))
     with pytest.raises(pulsar.ConsumerAssignError):
-        client.subscribe(topic, "s", consumer_type=kind, key_shared_policy=policy((30_000, 40_000)))
-    high = client.subscribe(topic, "s", consumer_type=kind, key_shared_policy=policy((32_768, 65_535)))
+        subscribe((30_000, 40_000))
+    high = subscribe((10_000, 19_999), (32_768, 65_535))
     producer = client.create_producer(topic)
     for number in range(100):
-        producer.send(b"%d" % number, partition_key=f"key-{number % 25}")
+        producer.send_async(b"%d" % number, None, partition_key=f"key-{number % 25}")
+    producer.flush()
     keys = [{message.partition_key() for message in own} for own in drain([low, high], 100)]
     assert keys[0]
     assert keys[1]
     assert not keys[0] & keys[1]
 
 
-# -- batches ----------------------------------------------------------------------------------------------------------
+@pytest.mark.feature("key-shared-sticky")
+def test_what_belongs_to_no_range_waits_for_a_consumer_that_takes_it(client: pulsar.Client, topic: str) -> None:
+    def subscribe(first: int, last: int) -> pulsar.Consumer:
+        policy = pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, sticky_ranges=[(first, last)])
+        return client.subscribe(topic, "s", consumer_type=Type.KeyShared, key_shared_policy=policy)
+
+    low = subscribe(0, 32_767)
+    producer = client.create_producer(topic)
+    for number in range(50):
+        producer.send_async(b"%d" % number, None, partition_key=f"key-{number}")
+    producer.flush()
+    before = []
+    with contextlib.suppress(pulsar.Timeout):
+        while True:
+            message = low.receive(300)
+            low.acknowledge(message)
+            before.append(message)
+    assert len(before) < 50
+    high = subscribe(32_768, 65_535)
+    received = drain([low, high], 50 - len(before))
+    assert received[1]
+
+
+# -- ways to receive --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("receiving")
+def test_a_listener_gets_every_message_and_may_pause(client: pulsar.Client, topic: str) -> None:
+    received: list[bytes] = []
+
+    def listener(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        consumer.acknowledge(message)
+        received.append(message.data())
+
+    consumer = client.subscribe(topic, "s", message_listener=listener)
+    producer = client.create_producer(topic)
+    publish(producer, numbered(20))
+    until(lambda: received == numbered(20), "for the listener")
+    consumer.pause_message_listener()
+    producer.send(b"while it pauses")
+    time.sleep(0.2)
+    assert len(received) == 20
+    consumer.resume_message_listener()
+    until(lambda: received[-1] == b"while it pauses", "for the listener to go on")
+
+
+@pytest.mark.feature("receiving")
+def test_a_listener_of_a_reader_gets_every_message(client: pulsar.Client, topic: str) -> None:
+    received: list[bytes] = []
+    publish(client.create_producer(topic), numbered(20))
+    reader = client.create_reader(
+        topic, pulsar.MessageId.earliest, reader_listener=lambda _, message: received.append(message.data())
+    )
+    until(lambda: received == numbered(20), "for the listener")
+    reader.close()
+
+
+@pytest.mark.feature("receiving")
+def test_messages_are_received_by_the_batch(client: pulsar.Client, topic: str) -> None:
+    policy = pulsar.ConsumerBatchReceivePolicy(10, -1, 200)
+    consumer = client.subscribe(topic, "s", batch_receive_policy=policy)
+    publish(client.create_producer(topic), numbered(25))
+    received: list[bytes] = []
+    while len(received) < 25:
+        messages = consumer.batch_receive()
+        assert 0 < len(messages) <= 10
+        for message in messages:
+            consumer.acknowledge(message)
+            received.append(message.data())
+    assert received == numbered(25)
+    assert consumer.batch_receive() == []
+
+
+@pytest.mark.feature("receiving")
+def test_a_consumer_without_a_queue_takes_only_what_it_asks_for(client: pulsar.Client, topic: str) -> None:
+    idle, busy = [
+        client.subscribe(topic, "s", consumer_type=Type.Shared, receiver_queue_size=0, consumer_name=name)
+        for name in ("idle", "busy")
+    ]
+    publish(client.create_producer(topic), numbered(10))
+    received = []
+    for _ in range(10):
+        message = busy.receive()
+        busy.acknowledge(message)
+        received.append(message.data())
+    assert received == numbered(10)
+    idle.close()
+
+
+@pytest.mark.feature("receiving")
+def test_a_reader_without_a_queue_reads_in_order(client: pulsar.Client, topic: str) -> None:
+    publish(client.create_producer(topic), numbered(5))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=0)
+    assert [reader.read_next().data() for _ in range(5)] == numbered(5)
+
+
+@pytest.mark.feature("receiving")
+def test_a_small_queue_is_filled_again_and_again(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", receiver_queue_size=3)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
+    publish(producer, numbered(200))
+    assert receive(consumer, 200) == numbered(200)
+
+
+# -- acknowledgements -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("ack-individual")
+@pytest.mark.parametrize("kind", [Type.Exclusive, Type.Shared, Type.KeyShared], ids=["exclusive", "shared", "keys"])
+def test_what_is_not_acknowledged_comes_again_to_the_next_consumer(
+    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=kind)
+    producer = client.create_producer(topic)
+    for payload in numbered(10):
+        producer.send(payload, partition_key="k")
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(10)]
+    for number in (1, 2, 5):
+        consumer.acknowledge(messages[number])
+    consumer.acknowledge(messages[8].message_id())
+    consumer.close()
+    consumer = client.subscribe(topic, "s", consumer_type=kind)
+    assert receive(consumer, 6) == [payload for payload in numbered(10) if int(payload) not in {1, 2, 5, 8}]
+    assert has_nothing(consumer)
+
+
+@pytest.mark.feature("ack-cumulative")
+@pytest.mark.parametrize("kind", [Type.Exclusive, Type.Failover], ids=["exclusive", "failover"])
+def test_cumulative_acknowledgement_covers_everything_before(
+    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=kind)
+    publish(client.create_producer(topic), numbered(10))
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(10)]
+    consumer.acknowledge_cumulative(messages[6])
+    consumer.close()
+    assert receive(client.subscribe(topic, "s", consumer_type=kind), 3) == numbered(10)[7:]
+
+
+@pytest.mark.feature("ack-cumulative")
+def test_a_shared_consumer_cannot_acknowledge_cumulatively(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=Type.Shared)
+    client.create_producer(topic).send(b"x")
+    with pytest.raises(pulsar.CumulativeAcknowledgementNotAllowedError):
+        consumer.acknowledge_cumulative(consumer.receive(TIMEOUT_MS))
 
 
 @pytest.mark.feature("ack-batch-index")
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+@pytest.mark.parametrize("kind", [Type.Shared, Type.Exclusive], ids=["shared", "exclusive"])
 def test_only_what_was_not_acknowledged_of_a_batch_comes_again(
     client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
 ) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=kind, batch_index_ack_enabled=True)
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
-    for number in range(10):
-        producer.send_async(b"%d" % number, None)
-    producer.flush()
+    def subscribe() -> pulsar.Consumer:
+        return client.subscribe(topic, "s", consumer_type=kind, batch_index_ack_enabled=True)
+
+    consumer = subscribe()
+    batch_of(client, topic, 10)
     messages = [consumer.receive(TIMEOUT_MS) for _ in range(10)]
     assert len({message.message_id().entry_id() for message in messages}) == 1
     for number in (0, 3, 4, 9):
         consumer.acknowledge(messages[number])
     consumer.close()
-    consumer = client.subscribe(topic, "s", consumer_type=kind, batch_index_ack_enabled=True)
-    again = [consumer.receive(TIMEOUT_MS) for _ in range(6)]
-    assert [message.data() for message in again] == [b"1", b"2", b"5", b"6", b"7", b"8"]
-    for message in again:
-        consumer.acknowledge(message)
+    consumer = subscribe()
+    assert receive(consumer, 6) == [b"%04d" % number for number in (1, 2, 5, 6, 7, 8)]
     consumer.close()
-    consumer = client.subscribe(topic, "s", consumer_type=kind, batch_index_ack_enabled=True)
-    assert has_nothing(consumer)
+    assert has_nothing(subscribe())
 
 
 @pytest.mark.feature("ack-batch-index")
 def test_a_cumulative_acknowledgement_may_end_inside_a_batch(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True)
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
-    for number in range(10):
-        producer.send_async(b"%d" % number, None)
-    producer.flush()
+    batch_of(client, topic, 10)
     messages = [consumer.receive(TIMEOUT_MS) for _ in range(10)]
     consumer.acknowledge_cumulative(messages[6])
     consumer.close()
-    consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True)
-    assert [consumer.receive(TIMEOUT_MS).data() for _ in range(3)] == [b"7", b"8", b"9"]
+    assert receive(client.subscribe(topic, "s", batch_index_ack_enabled=True), 3) == numbered(10)[7:]
+
+
+@pytest.mark.feature("ack-individual")
+def test_a_batch_that_was_acknowledged_in_part_comes_again_whole(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")  # It tells the broker of whole batches only.
+    batch_of(client, topic, 5)
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(5)]
+    for message in messages[:4]:
+        consumer.acknowledge(message)
+    consumer.close()
+    assert receive(client.subscribe(topic, "s"), 5) == numbered(5)
+
+
+@pytest.mark.feature("unsubscribe")
+def test_an_unsubscribed_subscription_is_gone_and_starts_anew(client: pulsar.Client, admin: Admin, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    producer.send(b"old")
+    consumer.unsubscribe()
+    assert admin.get(f"{path_of(topic)}/subscriptions") == []
+    consumer = client.subscribe(topic, "s")
+    producer.send(b"new")
+    assert receive(consumer, 1) == [b"new"]
+
+
+@pytest.mark.feature("unsubscribe")
+def test_one_of_several_consumers_cannot_unsubscribe(client: pulsar.Client, topic: str) -> None:
+    first, second = [client.subscribe(topic, "s", consumer_type=Type.Shared) for _ in range(2)]
+    with pytest.raises(pulsar.PulsarException):
+        first.unsubscribe()
+    first.close()
+    second.unsubscribe()
+
+
+@pytest.mark.feature("unsubscribe")
+def test_a_subscription_to_several_topics_is_given_up_on_all(client: pulsar.Client, admin: Admin, local: str) -> None:
+    topics = [admin.create_partitioned(local, 2), f"persistent://public/default/{local}-plain"]
+    client.subscribe(topics, "s").unsubscribe()
+    for name in (f"{topics[0]}-partition-0", f"{topics[0]}-partition-1", topics[1]):
+        assert admin.get(f"{path_of(name)}/subscriptions") == []
 
 
 # -- redelivery -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("negative-ack")
 @pytest.mark.feature("redelivery-count")
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+@pytest.mark.parametrize("kind", [Type.Shared, Type.KeyShared], ids=["shared", "keys"])
 def test_each_negative_acknowledgement_counts_one_more(
     client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
 ) -> None:
@@ -188,14 +467,52 @@ def test_each_negative_acknowledgement_counts_one_more(
     client.create_producer(topic).send(b"again")
     for count in range(4):
         message = consumer.receive(TIMEOUT_MS)
-        assert message.redelivery_count() == count
+        assert (message.data(), message.redelivery_count()) == (b"again", count)
         consumer.negative_acknowledge(message)
     consumer.acknowledge(consumer.receive(TIMEOUT_MS))
+    assert has_nothing(consumer)
+
+
+@pytest.mark.feature("redelivery-count")
+def test_the_count_goes_on_with_the_next_consumer(client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "s", consumer_type=Type.Shared).close()
+    client.create_producer(topic).send(b"again")
+    for count in range(3):
+        consumer = client.subscribe(topic, "s", consumer_type=Type.Shared)
+        assert consumer.receive(TIMEOUT_MS).redelivery_count() == (count if count else 0)
+        consumer.redeliver_unacknowledged_messages()
+        assert consumer.receive(TIMEOUT_MS).redelivery_count() == count + 1
+        consumer.close()
+
+
+@pytest.mark.feature("negative-ack")
+def test_a_negative_acknowledgement_in_a_batch_brings_the_rest_of_it_back(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(
+        topic, "s", consumer_type=Type.Shared, negative_ack_redelivery_delay_ms=50, batch_index_ack_enabled=True
+    )
+    batch_of(client, topic, 5)
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(5)]
+    for message in messages[:3]:
+        consumer.acknowledge(message)
+    for message in messages[3:]:
+        consumer.negative_acknowledge(message)
+    assert receive(consumer, 2) == numbered(5)[3:]
+
+
+@pytest.mark.feature("negative-ack")
+def test_all_that_is_not_acknowledged_can_be_asked_for_again(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    publish(client.create_producer(topic), numbered(5))
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(5)]
+    consumer.acknowledge(messages[0])
+    consumer.redeliver_unacknowledged_messages()
+    assert receive(consumer, 4) == numbered(5)[1:]
 
 
 @pytest.mark.feature("ack-timeout")
 def test_a_message_that_is_not_acknowledged_in_time_comes_again(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
+    # This client knows no shorter time.
+    consumer = client.subscribe(topic, "s", consumer_type=Type.Shared, unacked_messages_timeout_ms=10_000)
     client.create_producer(topic).send(b"slow")
     assert consumer.receive(TIMEOUT_MS).redelivery_count() == 0
     message = consumer.receive(30_000)
@@ -203,20 +520,8 @@ def test_a_message_that_is_not_acknowledged_in_time_comes_again(client: pulsar.C
     consumer.acknowledge(message)
 
 
-@pytest.mark.feature("negative-ack")
-def test_all_that_is_not_acknowledged_can_be_asked_for_again(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic)
-    for number in range(5):
-        producer.send(b"%d" % number)
-    messages = [consumer.receive(TIMEOUT_MS) for _ in range(5)]
-    consumer.acknowledge(messages[0])
-    consumer.redeliver_unacknowledged_messages()
-    assert [consumer.receive(TIMEOUT_MS).data() for _ in range(4)] == [b"1", b"2", b"3", b"4"]
-
-
 @pytest.mark.feature("dead-letter")
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+@pytest.mark.parametrize("kind", [Type.Shared, Type.KeyShared], ids=["shared", "keys"])
 def test_what_is_refused_too_often_goes_to_the_dead_letter_topic(
     client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
 ) -> None:
@@ -227,178 +532,51 @@ def test_what_is_refused_too_often_goes_to_the_dead_letter_topic(
         negative_ack_redelivery_delay_ms=50,
         dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(2, initial_subscription_name="letters"),
     )
-    dead = client.subscribe(f"{topic}-s-DLQ", "letters", initial_position=pulsar.InitialPosition.Earliest)
+    dead = client.subscribe(f"{topic}-s-DLQ", "letters", initial_position=EARLIEST)
     producer = client.create_producer(topic)
-    for number in range(5):
-        producer.send(b"%d" % number)
+    publish(producer, numbered(5), properties={"from": "here"})
     for _ in range(15):
         consumer.negative_acknowledge(consumer.receive(TIMEOUT_MS))
-    assert sorted(dead.receive(TIMEOUT_MS).data() for _ in range(5)) == [b"%d" % number for number in range(5)]
+    letters = [dead.receive(TIMEOUT_MS) for _ in range(5)]
+    assert sorted(letter.data() for letter in letters) == numbered(5)
+    assert all(letter.properties()["from"] == "here" for letter in letters)
     assert has_nothing(consumer)
 
 
-# -- Failover ---------------------------------------------------------------------------------------------------------
+@pytest.mark.feature("ack-individual")
+def test_many_threads_may_use_one_consumer(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=Type.Shared)
+    publish(client.create_producer(topic), numbered(200))
+    received: list[bytes] = []
+
+    def take() -> None:
+        with contextlib.suppress(pulsar.Timeout):
+            while True:
+                received.extend(receive_soon(consumer))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert sorted(received) == numbered(200)
 
 
-@pytest.mark.feature("failover")
-def test_when_the_active_consumer_closes_the_other_goes_on_with_what_is_not_acknowledged(
-    client: pulsar.Client, topic: str
-) -> None:
-    consumers = {
-        name: client.subscribe(topic, "s", consumer_type=ConsumerType.Failover, consumer_name=name)
-        for name in ("a", "b")
-    }
-    producer = client.create_producer(topic)
-    for number in range(10):
-        producer.send(b"%d" % number)
-    active = "a"
-    try:
-        first = consumers["a"].receive(3_000)
-    except pulsar.Timeout:
-        active = "b"
-        first = consumers["b"].receive(TIMEOUT_MS)
-    standby = consumers["b" if active == "a" else "a"]
-    assert has_nothing(standby)
-    consumers[active].acknowledge(first)
-    consumers[active].close()
-    assert [standby.receive(TIMEOUT_MS).data() for _ in range(9)] == [b"%d" % number for number in range(1, 10)]
+def receive_soon(consumer: pulsar.Consumer) -> list[Any]:
+    message = consumer.receive(300)
+    consumer.acknowledge(message)
+    return [message.data()]
 
 
-# -- seek -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.feature("seek-id")
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Failover])
-def test_a_seek_to_the_beginning_delivers_everything_again_on_every_type(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
-) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=kind)
-    producer = client.create_producer(topic)
-    for number in range(20):
-        producer.send(b"%d" % number)
-    drain([consumer], 20)
-    consumer.seek(pulsar.MessageId.earliest)
-    (again,) = drain([consumer], 20)
-    assert sorted(int(message.data()) for message in again) == list(range(20))
-
-
-@pytest.mark.feature("seek-time")
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_a_seek_by_time_delivers_what_was_published_since(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
-) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=kind)
-    producer = client.create_producer(topic)
-    for number in range(10):
-        producer.send(b"%d" % number)
-    (messages,) = drain([consumer], 10)
-    times = [message.publish_timestamp() for message in messages]
-    consumer.seek(times[6])
-    expected = [time_ms for time_ms in times if time_ms >= times[6]]
-    (again,) = drain([consumer], len(expected))
-    assert min(message.publish_timestamp() for message in again) >= times[6]
-
-
-@pytest.mark.feature("seek-id")
-def test_a_seek_while_others_are_attached_brings_them_back_too(broker: Subject, topic: str) -> None:
-    clients = [pulsar.Client(broker.url) for _ in range(2)]
-    consumers = [one.subscribe(topic, "s", consumer_type=ConsumerType.Shared) for one in clients]
-    producer = clients[0].create_producer(topic)
-    for number in range(20):
-        producer.send(b"%d" % number)
-    drain(consumers, 20)
-    consumers[0].seek(pulsar.MessageId.earliest)
-    received = drain(consumers, 20)
-    assert sorted(int(message.data()) for own in received for message in own) == list(range(20))
-    for one in clients:
-        one.close()
-
-
-@pytest.mark.feature("reader")
-def test_a_reader_seeks_by_id_and_by_time(client: pulsar.Client, topic: str) -> None:
-    producer = client.create_producer(topic)
-    ids = [producer.send(b"%d" % number) for number in range(10)]
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    messages = [reader.read_next(TIMEOUT_MS) for _ in range(10)]
-    reader.seek(ids[5])
-    assert int(reader.read_next(TIMEOUT_MS).data()) in (5, 6)
-    reader.seek(messages[0].publish_timestamp())
-    assert reader.read_next(TIMEOUT_MS).data() == b"0"
-
-
-@pytest.mark.feature("seek-id")
-def test_a_seek_inside_a_batch_goes_on_there(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
-    for number in range(10):
-        producer.send_async(b"%d" % number, None)
-    producer.flush()
-    messages = [consumer.receive(TIMEOUT_MS) for _ in range(10)]
-    consumer.acknowledge_cumulative(messages[9])
-    consumer.seek(messages[4].message_id())
-    assert int(consumer.receive(TIMEOUT_MS).data()) in (4, 5)
-
-
-@pytest.mark.feature("last-message-id")
-def test_the_last_message_id_names_the_last_message_of_a_batch(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
-    for number in range(5):
-        producer.send_async(b"%d" % number, None)
-    producer.flush()
-    last = [consumer.receive(TIMEOUT_MS) for _ in range(5)][-1]
-    found = consumer.get_last_message_id()
-    assert (found.entry_id(), found.batch_index()) == (last.message_id().entry_id(), 4)
-
-
-# -- delays -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.feature("delayed")
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_a_delayed_message_comes_later_than_one_sent_after_it(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
-) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=kind)
-    producer = client.create_producer(topic)
-    sent_ms = time.time() * 1000
-    producer.send(b"after", deliver_after=timedelta(seconds=3), partition_key="k")
-    producer.send(b"at", deliver_at=int(sent_ms + 3_500), partition_key="k")
-    producer.send(b"now", partition_key="k")
-    (messages,) = drain([consumer], 3)
-    assert sorted(message.data() for message in messages) == [b"after", b"at", b"now"]
-    assert messages[0].data() == b"now"
-    assert all(message.redelivery_count() == 0 for message in messages)
-
-
-@pytest.mark.feature("delayed")
-def test_an_exclusive_consumer_gets_delayed_messages_at_once(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    client.create_producer(topic).send(b"later", deliver_after=timedelta(hours=1))
-    assert consumer.receive(TIMEOUT_MS).data() == b"later"
-
-
-# -- the rest ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.feature("shared")
-def test_consumers_of_another_type_are_refused_while_some_are_attached(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=ConsumerType.Shared)
-    with pytest.raises(pulsar.ConsumerBusy):
-        client.subscribe(topic, "s", consumer_type=ConsumerType.KeyShared)
-    consumer.close()
-    client.subscribe(topic, "s", consumer_type=ConsumerType.KeyShared)
+# -- the initial position ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("initial-position")
 def test_the_initial_position_counts_for_new_subscriptions_only(client: pulsar.Client, topic: str) -> None:
-    earliest = pulsar.InitialPosition.Earliest
     producer = client.create_producer(topic)
     producer.send(b"old")
-    early = client.subscribe(topic, "early", initial_position=earliest)
-    assert early.receive(TIMEOUT_MS).data() == b"old"
-    late = client.subscribe(topic, "late")
-    late.close()
+    early = client.subscribe(topic, "early", initial_position=EARLIEST)
+    assert receive(early, 1) == [b"old"]
+    client.subscribe(topic, "late").close()
     producer.send(b"new")
-    late = client.subscribe(topic, "late", initial_position=earliest)
-    assert late.receive(TIMEOUT_MS).data() == b"new"
+    assert receive(client.subscribe(topic, "late", initial_position=EARLIEST), 1) == [b"new"]

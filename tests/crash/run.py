@@ -6,7 +6,8 @@ again and look:
 - every entry with a receipt is there, whole, at the position that the receipt named;
 - the entries of each producer are in the order of its SENDs;
 - what an ACK_RESPONSE confirmed, and what was acknowledged more than the documented second before the kill, is not
-  delivered again.
+  delivered again;
+- in every other round, what `administered` says of topics that deduplicate, are compacted and are deleted.
 
     python tests/crash/run.py --rounds 200 [--seed 1]
 
@@ -27,6 +28,10 @@ from pathlib import Path
 from penstock.testing.client import Frame, RawClient, Type, entry, frame, send
 from penstock.testing.process import BrokerProcess
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.crash.administered import Administered, Violation  # noqa: E402
+
 TOPICS = 4
 WINDOW = 200
 # Acknowledgements are stored within this long (design: metadata durability); the kill may take younger ones back.
@@ -42,10 +47,6 @@ class Topic:
     receipts: dict[int, int] = field(default_factory=dict)  # sequence id -> entry id
     confirmed: int = -1  # last entry id whose acknowledgement was answered, or is older than the interval
     acks: list[tuple[float, int]] = field(default_factory=list)  # (when, entry id)
-
-
-class Violation(AssertionError):
-    """The broker broke a promise."""
 
 
 def keep_everything(port: int, topic: Topic) -> None:
@@ -151,8 +152,11 @@ def check_cursor(port: int, topic: Topic, killed_at: float) -> None:
             raise Violation(f"{topic.name}: entry {entry_id} came again, {confirmed} was confirmed before the kill")
 
 
-def run_round(broker: BrokerProcess, topics: list[Topic], rng: random.Random) -> None:
+def run_round(
+    broker: BrokerProcess, topics: list[Topic], administered: Administered | None, rng: random.Random
+) -> None:
     """Start, load, kill."""
+    others = administered.begin(broker, rng) if administered is not None else []
     workers = [
         threading.Thread(target=work, args=(broker.port, topic, random.Random(rng.random())))
         for topic in topics
@@ -162,7 +166,7 @@ def run_round(broker: BrokerProcess, topics: list[Topic], rng: random.Random) ->
         worker.start()
     time.sleep(rng.uniform(0.05, 0.6) if rng.random() < 0.8 else rng.uniform(1.2, 1.8))
     broker.kill()
-    for worker in workers:
+    for worker in workers + others:
         worker.join()
 
 
@@ -177,14 +181,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         broker = BrokerProcess(Path(scratch) / "data")
         topics: list[Topic] = []
+        administered = Administered(0)
+        compactions = deleted = 0
         for number in range(arguments.rounds):
             # New topics every few rounds: creating them is killed too, and a check stays short.
             if number % 5 == 0:
                 topics = [Topic(f"persistent://public/default/crash-{number}-{i}") for i in range(TOPICS)]
+            if number % 10 == 0:
+                compactions, deleted = _counted(administered, compactions, deleted)
+                administered = Administered(number)
             broker.start()
             for topic in topics:
                 keep_everything(broker.port, topic)
-            run_round(broker, topics, rng)
+            run_round(broker, topics, administered if number % 2 else None, rng)
             killed_at = time.monotonic()
             broker.start()
             try:
@@ -192,6 +201,7 @@ def main() -> int:
                     stored += check_entries(broker.port, topic)
                     check_cursor(broker.port, topic, killed_at)
                     receipts += len(topic.receipts)
+                administered.check(broker)
             except Violation as violation:
                 print(f"round {number}, --seed {arguments.seed}: {violation}", file=sys.stderr)
                 broker.kill()
@@ -207,7 +217,16 @@ def main() -> int:
         f"{arguments.rounds} kills, seed {arguments.seed}: {receipts} acknowledged entries checked, 0 lost, "
         f"0 out of order, no cursor behind what was confirmed ({stored} entries read)"
     )
+    compactions, deleted = _counted(administered, compactions, deleted)
+    print(f"meanwhile {compactions} compactions were asked for, and {deleted} topics made and deleted")
     return 0
+
+
+def _counted(administered: Administered, compactions: int, deleted: int) -> tuple[int, int]:
+    return (
+        compactions + administered.once.compactions,
+        deleted + sum(one.incarnation for one in administered.churned),
+    )
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ _WRITES: Final = {
     HTTPStatus.CONFLICT: "It exists already, or is in use",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large",
 }
-_REASON: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Reason"}}}
+REASON: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Reason"}}}
 _DOMAINS: Final = {"type": "string", "enum": ["persistent", "non-persistent"]}
 _NAMED: Final = re.compile(r"{(\w+)}")
 _VERBS: Final = frozenset({"get", "put", "post", "delete"})
@@ -96,7 +96,7 @@ def documented(openapi: dict[str, Any]) -> dict[str, Any]:
 
 def _add_errors(operation: dict[str, Any], errors: Mapping[HTTPStatus, str]) -> None:
     for status, text in errors.items():
-        operation["responses"].setdefault(str(status.value), {"description": text, "content": _REASON})
+        operation["responses"].setdefault(str(status.value), {"description": text, "content": REASON})
 
 
 def _add_path_parameters(path: str, operation: dict[str, Any]) -> None:

@@ -187,8 +187,8 @@ async def _start_entry(session: Session, topic: Topic, body: codec.CommandSubscr
             return _first_entry(topic, compacted=body.read_compacted)
         if position == LATEST:
             return topic.last_entry_id + 1
-        # A reader starts behind the id it names, unless the id is inside a batch: then the client skips to it.
-        return _entry_at_or_after(topic, wanted, exclusive=wanted.batch_index < 0)
+        # What a reader names is delivered again: the client leaves it out, or a part of it, unless it was told not to.
+        return _entry_at_or_after(topic, wanted)
     if body.initialPosition == codec.CommandSubscribe.Earliest:
         return _first_entry(topic, compacted=body.read_compacted)
     return topic.last_entry_id + 1
@@ -199,7 +199,7 @@ def _first_entry(topic: Topic, *, compacted: bool) -> int:
     return 0 if compacted and topic.compacted is not None else topic.first_entry_id
 
 
-def _entry_at_or_after(topic: Topic, wanted: codec.MessageIdData, *, exclusive: bool) -> int:
+def _entry_at_or_after(topic: Topic, wanted: codec.MessageIdData) -> int:
     position = (wanted.ledgerId, wanted.entryId)
     if position == EARLIEST or wanted.ledgerId < topic.ledger_id:
         return topic.first_entry_id
@@ -207,7 +207,7 @@ def _entry_at_or_after(topic: Topic, wanted: codec.MessageIdData, *, exclusive: 
         return topic.last_entry_id + 1
     # Entry -1 is before the first one of its ledger; the field is unsigned.
     entry_id = wanted.entryId if wanted.entryId < _ENTRY_IDS_STOP else -1
-    return max(topic.first_entry_id, min(entry_id + int(exclusive), topic.last_entry_id + 1))
+    return max(topic.first_entry_id, min(entry_id, topic.last_entry_id + 1))
 
 
 def _on_redeliver(session: Session, body: codec.CommandRedeliverUnacknowledgedMessages) -> None:
@@ -230,7 +230,7 @@ async def _seek(session: Session, body: codec.CommandSeek) -> None:
     topic = subscription.topic
     members: list[int] = []
     if body.HasField("message_id"):
-        entry_id = _entry_at_or_after(topic, body.message_id, exclusive=False)
+        entry_id = _entry_at_or_after(topic, body.message_id)
         if (body.message_id.ledgerId, body.message_id.entryId) == EARLIEST:
             entry_id = _first_entry(topic, compacted=consumer.reads_compacted)
         if (body.message_id.ledgerId, body.message_id.entryId) == (topic.ledger_id, entry_id):

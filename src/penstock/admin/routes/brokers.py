@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from penstock import __version__
 from penstock.admin import load
 from penstock.admin.gateway import Ask
-from penstock.admin.models import Model, Reason
-from penstock.admin.routing import NO_CONTENT, Namespace
+from penstock.admin.models import Model
+from penstock.admin.routing import NO_CONTENT, REASON, Namespace
 from penstock.broker import broker_admin
 from penstock.broker.snapshot import take_snapshot
 from penstock.core.errors import NotFound, ServiceNotReady
@@ -155,7 +155,7 @@ def _status(ask: Ask, needs: Needs) -> APIRouter:
         "/status.html",
         dependencies=[needs.nobody],
         response_class=PlainTextResponse,
-        responses={404: {"model": Reason, "description": "It is not there, or the broker is not well"}},
+        responses={404: {"content": REASON, "description": "It is not there, or the broker is not well"}},
     )
     async def status() -> str:
         """Answer OK while the file that statusFilePath names is there, and the broker is well."""
