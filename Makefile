@@ -49,8 +49,9 @@ compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real brok
 	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(foreach client,$(CLIENT),--client $(client))
 
 .PHONY: fuzz
-fuzz: $(SETUP)  ## ten minutes of hostile bytes for the parser (FUZZ_SECONDS=600)
+fuzz: $(SETUP)  ## ten minutes of hostile bytes for the parser (FUZZ_SECONDS); then requests to the admin port (FUZZ_CASES)
 	$(PY) tests/fuzz/fuzz_parser.py --seconds $(or $(FUZZ_SECONDS),600)
+	PENSTOCK_API_CASES=$(or $(FUZZ_CASES),50) $(PY) -m pytest --quiet --timeout 3600 tests/admin/test_openapi.py
 
 .PHONY: crash
 crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS); then disks that lie, 2,000 cases (CRASH_CASES)

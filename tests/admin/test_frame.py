@@ -101,6 +101,36 @@ def test_a_body_that_does_not_read_is_400_with_a_reason(
     assert reason in answer.json()["reason"]
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("[" * 40 + "]" * 40, "nested deeper than 32 levels"),
+        ('{"a":' * 900 + "1" + "}" * 900, "nested deeper than 32 levels"),
+        ("[" * 100_000, "parsing the body"),
+        ("NaN", "nan is no number"),
+        ("1e999", "inf is no number"),
+        ('"\\ud800"', "half of a character"),
+        ('{"\\udfff": 1}', "half of a character"),
+        ("9" * 5000, "parsing the body"),
+    ],
+)
+def test_what_could_not_be_kept_or_shown_again_is_not_taken(
+    rest: httpx.Client, namespace: str, value: str, reason: str
+) -> None:
+    path = f"/admin/v2/namespaces/{namespace}/offloadPolicies"
+    answer = rest.post(path, content=f'{{"anything": {value}}}')
+    assert answer.status_code == 400
+    assert reason in answer.json()["reason"]
+    assert rest.get(path).status_code == 204
+
+
+def test_what_is_as_deep_as_anything_sensible_is_kept(rest: httpx.Client, namespace: str) -> None:
+    path = f"/admin/v2/namespaces/{namespace}/offloadPolicies"
+    value = {"anything": [{"of": ["any", {"kind": "𝄞"}]}]}
+    assert rest.post(path, json=value).status_code == 204
+    assert rest.get(path).json() == value
+
+
 def test_a_body_of_which_nothing_is_said_is_json(rest: httpx.Client, namespace: str) -> None:
     assert rest.post(f"/admin/v2/namespaces/{namespace}/messageTTL", content=b"7").status_code == 204
     assert rest.get(f"/admin/v2/namespaces/{namespace}/messageTTL").json() == 7

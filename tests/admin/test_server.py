@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -178,7 +179,47 @@ async def test_a_request_head_beyond_the_limit_is_refused() -> None:
         writer.write(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * (HttpLimits().head_bytes_max + 1))
         answer = await reader.read()
         writer.close()
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert answer.endswith(b'{"reason": "the head is larger than 16384 bytes"}')
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"GET \xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_what_is_not_a_request_is_told_so_in_the_shape_of_all_errors(sent: bytes) -> None:
+    async with serving(CannedGateway()) as (server, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+    assert json.loads(body)["reason"].startswith("not a request: ")
+
+
+async def test_a_body_in_chunks_that_are_none_is_refused() -> None:
+    async with serving(CannedGateway()) as (server, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        answer = await reader.read()
+        writer.close()
     assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_an_answer_does_not_wait_for_the_callers_acknowledgement() -> None:
+    async with serving(CannedGateway()) as (server, client):
+        await client.get("/healthz")
+        (connection,) = server._server.server_state.connections  # type: ignore[union-attr]  # noqa: SLF001 - its socket
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize(

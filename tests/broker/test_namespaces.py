@@ -285,7 +285,7 @@ async def test_a_bundle_is_cut_in_two_and_the_halves_hold_its_topics(tmp_path: P
         high = namespaces.in_bundle(broker, SALES, "0x7fffffff_0xffffffff")
         assert (len(low) + len(high), bool(low), bool(high)) == (20, True, True)
         await namespaces.unload_namespace(broker, SALES, "0x00000000_0x7fffffff")
-        assert {topic.name for topic in broker.topics.loaded()} == set(high)
+        assert {topic.text for topic in broker.topics.loaded()} == set(high)
 
 
 # -- clusters ---------------------------------------------------------------------------------------------------------

@@ -182,12 +182,13 @@ async def test_each_redelivery_counts_one_more_until_the_message_is_acknowledged
     assert subscription_of(harness).backlog == 0
 
 
-async def test_what_a_leaver_had_goes_to_others_with_a_count_and_to_a_later_one_without(harness: Harness) -> None:
+async def test_what_a_leaver_had_goes_to_others_with_its_count_and_to_a_later_one_without(harness: Harness) -> None:
     leaver, other = await Peer.connected(harness), await Peer.connected(harness)
     await leaver.produce()
     await leaver.publish(b"x")
     await leaver.subscribe(SHARED)
-    await leaver.message()
+    leaver.redeliver(await leaver.message())
+    assert (await leaver.message()).message.redelivery_count == 1
     await other.subscribe(SHARED)
     await leaver.client.close()
     assert (await other.message()).message.redelivery_count == 1

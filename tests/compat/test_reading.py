@@ -203,13 +203,13 @@ def test_a_reader_knows_the_end_and_what_comes_after(client: pulsar.Client, topi
 
 @pytest.mark.feature("reader-has-next")
 def test_a_reader_at_the_end_waits_for_what_is_new(client: pulsar.Client, topic: str, ten: list[Any]) -> None:
-    for start, inclusive, behind in ((last_of, False, []), (last_of, True, [b"0009"]), (ten[-1], False, [])):
-        reader = client.create_reader(topic, start, start_message_id_inclusive=inclusive)
+    cases = ((last_of, False, []), (last_of, True, [b"0009"]), (ten[-1], False, []), (ten[-2], False, [b"0009"]))
+    readers = [client.create_reader(topic, start, start_message_id_inclusive=at) for start, at, _ in cases]
+    for reader, (_, _, behind) in zip(readers, cases, strict=True):
         assert [message.data() for message in read_to_the_end(reader)] == behind
-        client.create_producer(topic).send(b"new")
+    client.create_producer(topic).send(b"new")
+    for reader in readers:
         assert read(reader, 1) == [b"new"]
-        reader.close()
-        ten.append(client.create_producer(topic).send(b"0009"))
 
 
 @pytest.mark.feature("reader-has-next")
@@ -253,8 +253,11 @@ def test_the_last_message_id_names_the_last_message_of_a_batch(
 
 
 def publish_keyed(
-    client: pulsar.Client, topic: str, messages: list[tuple[str | None, bytes | None]], **options: Any
-) -> None:  # noqa: ANN401,E501
+    client: pulsar.Client,
+    topic: str,
+    messages: list[tuple[str | None, bytes | None]],
+    **options: Any,  # noqa: ANN401 - as the client takes them
+) -> None:
     """Publish payloads under keys."""
     producer = client.create_producer(topic, **options)
     for key, payload in messages:

@@ -474,15 +474,22 @@ def test_each_negative_acknowledgement_counts_one_more(
 
 
 @pytest.mark.feature("redelivery-count")
-def test_the_count_goes_on_with_the_next_consumer(client: pulsar.Client, topic: str) -> None:
-    client.subscribe(topic, "s", consumer_type=Type.Shared).close()
+def test_the_count_goes_on_with_those_who_stay_and_is_forgotten_when_all_leave(
+    client: pulsar.Client, topic: str
+) -> None:
+    def subscribe() -> pulsar.Consumer:
+        return client.subscribe(topic, "s", consumer_type=Type.Shared)
+
+    leaving = subscribe()
     client.create_producer(topic).send(b"again")
-    for count in range(3):
-        consumer = client.subscribe(topic, "s", consumer_type=Type.Shared)
-        assert consumer.receive(TIMEOUT_MS).redelivery_count() == (count if count else 0)
-        consumer.redeliver_unacknowledged_messages()
-        assert consumer.receive(TIMEOUT_MS).redelivery_count() == count + 1
-        consumer.close()
+    assert leaving.receive(TIMEOUT_MS).redelivery_count() == 0
+    leaving.redeliver_unacknowledged_messages()
+    assert leaving.receive(TIMEOUT_MS).redelivery_count() == 1
+    staying = subscribe()
+    leaving.close()
+    assert staying.receive(TIMEOUT_MS).redelivery_count() == 1
+    staying.close()
+    assert subscribe().receive(TIMEOUT_MS).redelivery_count() == 0
 
 
 @pytest.mark.feature("negative-ack")

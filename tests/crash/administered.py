@@ -66,7 +66,7 @@ def prepare(broker: BrokerProcess) -> None:
         ("POST", f"namespaces/{NAMESPACE}/deduplication", True),
     ):
         status = ask(broker, method, path, body)
-        if status >= 300:
+        if status >= 300 and status != 409:  # It is there since an earlier round.
             raise Violation(f"{method} {path} was answered with {status}")
 
 

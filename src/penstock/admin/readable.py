@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a body of JSON must be beyond JSON, so that it can be stored, compared and sent back.
+r"""What a body of JSON must be beyond JSON, so that it can be stored, compared and sent back.
 
-Why: JSON has numbers without a value (`NaN`, and `1e999`), halves of characters (`"\\ud800"`) and no bound on nesting.
+Why: JSON has numbers without a value (`NaN`, and `1e999`), halves of characters (`"\ud800"`) and no bound on nesting.
 The parser takes them all; what is stored or rendered later does not, and what has been stored must always be readable.
 Where: `api` makes `check_body` a dependency of every route.
 """
@@ -15,7 +15,7 @@ from typing import Any, Final
 from fastapi import Request  # noqa: TC002 -- FastAPI reads annotations
 from starlette.exceptions import HTTPException
 
-# An administrator sends objects in objects in lists, and schemas as texts. The encoder stops at 255, the parser at 1,000.
+# An administrator sends objects in objects in lists, and schemas as texts. Encoders stop at 255, the parser at 1,000.
 DEPTH_MAX: Final = 32
 
 

@@ -11,9 +11,12 @@ Where: `server` imports this on its thread, at the first connection.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import ssl
+import sys
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 import h11
@@ -47,7 +50,8 @@ TLS_START: Final = b"\x16\x03"
 class PunctualProtocol(H11Protocol):
     """A connection that is dropped when for `REQUEST_S` it neither asks anything nor takes its answer.
 
-    A body may take as long as that too, however often a little of it comes.
+    A body may take as long as that too, however often a little of it comes; then 408 says so. Requests that cannot be
+    read, or whose head is too large, are answered in the one shape of errors.
     """
 
     _seen: tuple[object, int] = (None, 0)
@@ -88,10 +92,35 @@ class PunctualProtocol(H11Protocol):
         answering = cycle is not None and not cycle.response_complete
         waits_for_us = answering and unsent_bytes == 0 and self.conn.their_state is not h11.SEND_BODY
         if self._seen == (cycle, unsent_bytes) and not waits_for_us:
-            self.transport.abort()
+            if answering:
+                self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {REQUEST_S:g} s")
+            else:
+                self.transport.abort()
             return
         self._seen = (cycle, unsent_bytes)
         self._timer = self.loop.call_later(REQUEST_S, self._check)
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell the caller what is wrong with its request; uvicorn calls this where it has caught the reason."""
+        error = sys.exc_info()[1]
+        if getattr(error, "error_status_hint", None) == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            limit = self.config.h11_max_incomplete_event_size
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head is larger than {limit} bytes")
+        else:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"not a request: {error or msg}")
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        """Answer and close; only close, if another answer has begun."""
+        if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            self.transport.abort()
+            return
+        body = json.dumps({"reason": reason})
+        # Past h11: the application may still wait for the rest of a body, and must find the connection as it was.
+        self.transport.write(
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
+        )
+        self.transport.close()
 
 
 class AdminHttp(uvicorn.Server):

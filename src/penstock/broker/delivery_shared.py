@@ -56,7 +56,7 @@ class Shared(Delivery):
         self.subscription.wake()
 
     def leave(self, consumer: Consumer) -> None:
-        """What it did not acknowledge goes to others."""
+        """What it did not acknowledge goes to others. That counts for no redelivery: it never asked for one."""
         self._give_back(consumer, list(consumer.pending))
 
     def close(self) -> None:
@@ -231,19 +231,20 @@ class Shared(Delivery):
         """Those of them that it owes."""
         del epoch
         pending = consumer.pending
-        self._give_back(consumer, [entry for entry in entry_ids if entry in pending] if entry_ids else list(pending))
-
-    def _give_back(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """Entries sent to this consumer and not acknowledged are to be delivered again."""
-        messages = 0
-        for entry_id in entry_ids:
-            messages += consumer.pending.pop(entry_id)
+        owed = [entry for entry in entry_ids if entry in pending] if entry_ids else list(pending)
+        for entry_id in owed:
             self.redeliveries[entry_id] = self.redeliveries.get(entry_id, 0) + 1
-        self._wait_again(consumer, entry_ids)
+        messages = self._give_back(consumer, owed)
         consumer.messages_redelivered += messages
         self.subscription.messages_redelivered += messages
+
+    def _give_back(self, consumer: Consumer, entry_ids: list[int]) -> int:
+        """Entries sent to this consumer and not acknowledged are to be delivered again; how many messages they hold."""
+        messages = sum(map(consumer.pending.pop, entry_ids))
+        self._wait_again(consumer, entry_ids)
         self._pay(consumer, messages)
         self._unblock_all()
+        return messages
 
     def _wait_again(self, consumer: Consumer, entry_ids: list[int]) -> None:
         del consumer

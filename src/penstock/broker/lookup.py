@@ -46,9 +46,13 @@ def of_topic(broker: Broker, name: TopicName, listener: str | None = None) -> di
 def bundle_of_topic(broker: Broker, name: TopicName) -> str:
     """The bundle this topic is in: between which bounds the checksum of its name lies."""
     bounds = boundaries(broker, name.namespace_name)
-    at = bisect_right([int(bound, 16) for bound in bounds], zlib.crc32(str(name).encode()))
-    at = min(at, len(bounds) - 1)
-    return f"{bounds[at - 1]}_{bounds[at]}"
+    at = bundle_index([int(bound, 16) for bound in bounds], str(name))
+    return f"{bounds[at]}_{bounds[at + 1]}"
+
+
+def bundle_index(bounds: list[int], topic: str) -> int:
+    """Between which of these bounds a topic is, given by its full name."""
+    return min(bisect_right(bounds, zlib.crc32(topic.encode())), len(bounds) - 1) - 1
 
 
 def boundaries(broker: Broker, namespace: NamespaceName) -> list[str]:

@@ -200,7 +200,7 @@ async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
                 with contextlib.suppress(NotFound):  # Somebody else is deleting it.
                     await partitions.delete(broker, TopicName.parse(name), force=True)
             await broker.topics.arrived(f"{domain}://{text}/")
-            rest = [TopicName.parse(name) for name in broker.topics.names.of(domain, text)]
+            rest = map(TopicName.parse, list(broker.topics.names.of(domain, text)))
             await partitions.in_turns(lambda topic: topic_life.delete_if_there(broker, topic, force=True), rest)
         async with broker.policies.changing:
             await broker.stored(lambda done: broker.catalog.delete_namespace(text, done))
@@ -212,16 +212,18 @@ async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
 async def unload_namespace(broker: Broker, namespace: NamespaceName, bundle: str | None = None) -> None:
     """Take all topics of a namespace, or of a bundle of it, out of memory; whoever uses them comes back."""
     loaded = [name for name in in_bundle(broker, namespace, bundle) if broker.topics.get(name) is not None]
-    await partitions.in_turns(lambda name: topic_life.unload(broker, name), loaded)
+    await partitions.in_turns(lambda name: topic_life.unload(broker, name), map(TopicName.parse, loaded))
 
 
-def in_bundle(broker: Broker, namespace: NamespaceName, bundle: str | None) -> list[TopicName]:
-    """The topics of a namespace, or of a bundle of it."""
+def in_bundle(broker: Broker, namespace: NamespaceName, bundle: str | None) -> list[str]:
+    """Full names of the topics of a namespace, or of a bundle of it."""
     check_namespace(broker, namespace)
-    if bundle is not None:
-        _bundle_index(broker, namespace, bundle)
-    names = [TopicName.parse(name) for domain in _DOMAINS for name in broker.topics.names.of(domain, str(namespace))]
-    return [name for name in names if bundle is None or lookup.bundle_of_topic(broker, name) == bundle]
+    names = [name for domain in _DOMAINS for name in broker.topics.names.of(domain, str(namespace))]
+    if bundle is None:
+        return names
+    at = _bundle_index(broker, namespace, bundle)
+    bounds = [int(bound, 16) for bound in lookup.boundaries(broker, namespace)]
+    return [name for name in names if lookup.bundle_index(bounds, name) == at]
 
 
 async def split_bundle(broker: Broker, namespace: NamespaceName, bundle: str) -> None:

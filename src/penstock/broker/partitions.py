@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker import places, topic_life
 from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import AlreadyExists, NotAcceptable, NotAllowed, NotFound, TopicNotFound, Unprocessable
-from penstock.core.names import TopicName
+from penstock.core.names import TopicName, parent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -185,8 +185,8 @@ async def delete(broker: Broker, name: TopicName, *, force: bool) -> None:
         await broker.topics.arrived(_start_of_partitions(name))
         # Partitions first: after a crash on the way, the rest can be deleted by the same name. Also those that were
         # made for a growth that came to nothing: another topic of this name must not find them.
-        there = dict.fromkeys((*partitions, *_existing(broker, name)))
-        await in_turns(lambda partition: topic_life.delete_if_there(broker, partition, force=force), list(there))
+        there = map(TopicName.parse, _existing(broker, name))
+        await in_turns(lambda partition: topic_life.delete_if_there(broker, partition, force=force), there)
         await _delete_document(broker, name)
     finally:
         closing.discard(str(name))
@@ -196,12 +196,12 @@ def _start_of_partitions(name: TopicName) -> str:
     return str(name.of_partition(0))[:-1]
 
 
-def _existing(broker: Broker, name: TopicName) -> list[TopicName]:
+def _existing(broker: Broker, name: TopicName) -> list[str]:
     """The partitions that there are, whatever its document says."""
-    start = _start_of_partitions(name)
+    start, parent = _start_of_partitions(name), str(name)
     listed = broker.topics.names.of(name.domain, str(name.namespace_name))
     found = takewhile(lambda text: text.startswith(start), islice(listed, bisect_left(listed, start), None))
-    return [one for one in map(TopicName.parse, found) if one.parent == name]
+    return [text for text in found if parent_text(text) == parent]
 
 
 async def _delete_document(broker: Broker, name: TopicName) -> None:
@@ -246,10 +246,14 @@ def _document(broker: Broker, name: TopicName) -> Mapping[str, Any]:
     return document
 
 
-async def in_turns(work: Callable[[TopicName], Any], todo: list[TopicName]) -> None:
-    """Do the same to many topics, some at a time; the first failure ends it when its group is through."""
-    for start in range(0, len(todo), AT_ONCE):
-        done = await asyncio.gather(*map(work, todo[start : start + AT_ONCE]), return_exceptions=True)
+async def in_turns(work: Callable[[TopicName], Any], todo: Iterable[TopicName]) -> None:
+    """Do the same to many topics, some at a time; the first failure ends it when its group is through.
+
+    Names are taken when it is their turn: ten thousand parsed at once would hold the loop.
+    """
+    left = iter(todo)
+    while group := list(islice(left, AT_ONCE)):
+        done = await asyncio.gather(*map(work, group), return_exceptions=True)
         for outcome in done:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 # A change is carried to this many loaded topics before others get the loop.
-_TOPICS_PER_TURN: Final = 200
+_TOPICS_PER_TURN: Final = 100
 PARTITIONED: Final = "partitioned"  # the kind of document a partitioned topic is
 
 

@@ -26,7 +26,7 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from penstock.broker.broker import Broker
     from penstock.broker.subscription import Subscription
@@ -336,7 +336,7 @@ async def _members_from(topic: Topic, entry_id: int, index: int) -> list[int]:
 # -- all of a namespace -----------------------------------------------------------------------------------------------
 
 
-async def clear_backlogs(broker: Broker, topics: list[TopicName], subscription: str | None) -> None:
+async def clear_backlogs(broker: Broker, topics: Iterable[TopicName], subscription: str | None) -> None:
     """Acknowledge everything on these topics, for one subscription or all."""
 
     async def clear(name: TopicName) -> None:
@@ -362,4 +362,4 @@ async def unsubscribe_namespace(broker: Broker, namespace: NamespaceName, subscr
         if subscription in names_of(broker, name):
             await delete_subscription(broker, name, subscription)
 
-    await partitions.in_turns(unsubscribe, [TopicName.parse(name) for name in listed])
+    await partitions.in_turns(unsubscribe, map(TopicName.parse, listed))

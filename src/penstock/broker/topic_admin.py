@@ -87,7 +87,7 @@ from penstock.broker.subscription_admin import (
     update_subscription_properties,
 )
 from penstock.core.errors import AlreadyExists, NotAllowed, TopicNotFound
-from penstock.core.names import is_system_topic
+from penstock.core.names import TopicName, is_system_topic
 from penstock.core.position import Position
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.topic import Topic
-    from penstock.core.names import NamespaceName, TopicName
+    from penstock.core.names import NamespaceName
 
 __all__ = [
     "RawMessage",
@@ -288,7 +288,8 @@ async def clear_namespace_backlog(
     broker: Broker, namespace: NamespaceName, subscription: str | None = None, bundle: str | None = None
 ) -> None:
     """Acknowledge everything in a namespace, or a bundle of it, for one subscription or all."""
-    await clear_backlogs(broker, namespaces.in_bundle(broker, namespace, bundle), subscription)
+    names = namespaces.in_bundle(broker, namespace, bundle)
+    await clear_backlogs(broker, map(TopicName.parse, names), subscription)
 
 
 def _check_stored(name: TopicName, doing: str) -> None:

@@ -69,7 +69,7 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
     ) -> list[str]:
         """Name the topics of a namespace, or of one bundle of it, in one domain, partitions one by one."""
         if bundle is not None:
-            return [str(topic) for topic in await ask(namespaces.in_bundle, name, bundle) if topic.domain == domain]
+            return [topic for topic in await ask(namespaces.in_bundle, name, bundle) if topic.startswith(f"{domain}:")]
         return await ask(topic_admin.list_topics, name, persistent=domain == PERSISTENT, system=system)
 
     @router.get(f"{IN_NAMESPACE}/partitioned", dependencies=[needs.topic_lookup])
@@ -80,7 +80,7 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(BUNDLE, dependencies=[needs.topic_lookup])
     async def list_bundle(name: Namespace, bundle: str) -> list[str]:
         """Name the topics of one bundle that are not persistent."""
-        return [str(topic) for topic in await ask(namespaces.in_bundle, name, bundle) if not topic.is_persistent]
+        return [topic for topic in await ask(namespaces.in_bundle, name, bundle) if topic.startswith("non-persistent:")]
 
 
 def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
