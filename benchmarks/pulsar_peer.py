@@ -23,12 +23,13 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from benchmarks.process import Address, PeerError, free_port, stop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 PULSAR_VERSION = "4.2.4"
 JAVA_MAJOR_MIN = 17
@@ -116,12 +117,16 @@ MEMORY = ("-Xms256m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-XX:+UseG1GC")
 
 
 @contextmanager
-def pulsar(data: Path | None = None) -> Iterator[Address]:
+def pulsar(
+    data: Path | None = None, *, settings: Mapping[str, str] = MappingProxyType({}), token: str = ""
+) -> Iterator[Address]:
     """Start Apache Pulsar, yield it when it serves, and stop it.
 
     Args:
         data: where it keeps everything; a second start there finds what the first one stored. None: a folder of its
             own that is removed afterwards.
+        settings: what differs from `SETTINGS`.
+        token: what to show on the admin port, if that asks who we are.
 
     Raises:
         PeerError: Java, Maven or the artifacts are missing, or the broker did not come up.
@@ -129,15 +134,15 @@ def pulsar(data: Path | None = None) -> Iterator[Address]:
     java, class_path = find_java(), resolve()
     with tempfile.TemporaryDirectory(prefix="pulsar-peer-") as scratch:
         home = data or Path(scratch)
-        ports = {"brokerServicePort": free_port(), "webServicePort": free_port()}
+        ports = {"brokerServicePort": str(free_port()), "webServicePort": str(free_port())}
         home.mkdir(exist_ok=True)
         started_s = time.monotonic()
-        process = spawn(java, class_path, home, ports)
+        process = spawn(java, class_path, home, {**SETTINGS, **ports, **settings})
         try:
-            wait_until_ready(process, ports["webServicePort"], home)
+            wait_until_ready(process, int(ports["webServicePort"]), home, token)
             yield Address(
-                port=ports["brokerServicePort"],
-                admin_port=ports["webServicePort"],
+                port=int(ports["brokerServicePort"]),
+                admin_port=int(ports["webServicePort"]),
                 pid=process.pid,
                 data=home,
                 started_s=started_s,
@@ -184,10 +189,10 @@ def resolve() -> str:
     return kept.read_text()
 
 
-def spawn(java: str, class_path: str, home: Path, ports: dict[str, int]) -> subprocess.Popen[bytes]:
+def spawn(java: str, class_path: str, home: Path, said: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Write the settings and start the virtual machine; everything it writes stays under `home`."""
     settings, logging = home / "standalone.conf", home / "log4j2.xml"
-    settings.write_text("".join(f"{key}={value}\n" for key, value in {**SETTINGS, **ports}.items()))
+    settings.write_text("".join(f"{key}={value}\n" for key, value in said.items()))
     logging.write_text(LOGGING)
     options = [
         *MEMORY,
@@ -210,10 +215,11 @@ def spawn(java: str, class_path: str, home: Path, ports: dict[str, int]) -> subp
         return subprocess.Popen(command, cwd=home, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], admin_port: int, home: Path) -> None:
+def wait_until_ready(process: subprocess.Popen[bytes], admin_port: int, home: Path, token: str) -> None:
     """Return once the broker says it is ready and has made the namespace everybody uses."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while not (answers(admin_port, "brokers/ready") and answers(admin_port, "namespaces/public/default")):
+    paths = ("brokers/ready", "namespaces/public/default")
+    while not all(answers(admin_port, path, token) for path in paths):
         if process.poll() is not None or time.monotonic() > deadline:
             log = home / "pulsar.log"
             tail = (log if log.exists() else home / "stdout.log").read_text(errors="replace")[-2000:]
@@ -221,11 +227,13 @@ def wait_until_ready(process: subprocess.Popen[bytes], admin_port: int, home: Pa
         time.sleep(POLL_S)
 
 
-def answers(admin_port: int, path: str) -> bool:
+def answers(admin_port: int, path: str, token: str) -> bool:
     """Say whether the admin port serves a path; never through a proxy."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{admin_port}/admin/v2/{path}", headers=headers)
     try:
-        with opener.open(f"http://127.0.0.1:{admin_port}/admin/v2/{path}", timeout=5) as reply:
+        with opener.open(request, timeout=5) as reply:
             return bool(reply.status < 300)
     except (OSError, urllib.error.URLError):
         return False

@@ -56,6 +56,19 @@ async def stored(harness: Harness) -> list[int]:
 # -- what is kept
 
 
+async def test_what_deduplication_has_not_noted_yet_is_kept_where_nobody_subscribes(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        await harness.broker.policies.set_namespace(NAMESPACE, "deduplication", value=True)
+        producer = await Client.producing(harness.port)
+        await retain(harness, 1, -1)
+        await publish_now(harness, producer, [b""] * 10, ago_ms=2 * MINUTE_MS)
+        assert await trimmed_to(harness) == 0
+        topic = topic_of(harness)
+        assert topic.deduplication is not None
+        await harness.broker.deduplication._store(topic, topic.deduplication)  # noqa: SLF001
+        assert await trimmed_to(harness) == 10
+
+
 async def test_what_was_acknowledged_since_the_cursors_were_stored_is_kept(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         producer = await Client.producing(harness.port)

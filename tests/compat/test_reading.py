@@ -203,7 +203,12 @@ def test_a_reader_knows_the_end_and_what_comes_after(client: pulsar.Client, topi
 
 @pytest.mark.feature("reader-has-next")
 def test_a_reader_at_the_end_waits_for_what_is_new(client: pulsar.Client, topic: str, ten: list[Any]) -> None:
-    cases = ((last_of, False, []), (last_of, True, [b"0009"]), (ten[-1], False, []), (ten[-2], False, [b"0009"]))
+    cases: tuple[tuple[Any, bool, list[bytes]], ...] = (
+        (last_of, False, []),
+        (last_of, True, [b"0009"]),
+        (ten[-1], False, []),
+        (ten[-2], False, [b"0009"]),
+    )
     readers = [client.create_reader(topic, start, start_message_id_inclusive=at) for start, at, _ in cases]
     for reader, (_, _, behind) in zip(readers, cases, strict=True):
         assert [message.data() for message in read_to_the_end(reader)] == behind

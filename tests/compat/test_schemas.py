@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +104,18 @@ def test_a_primitive_value_arrives(client: pulsar.Client, topic: str, schema: Sc
     assert exchange(client, topic, schema, value) == value
 
 
+@pytest.mark.feature("schema-primitive")
+def test_a_topic_of_strings_takes_no_record(admin: Admin, client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic, schema=StringSchema())
+    (stored,) = schemas_of(admin, topic)
+    assert (stored["type"], stored["data"]) == ("STRING", "")
+    for other in (JsonSchema(Small), AvroSchema(Small)):
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.create_producer(topic, schema=other)
+
+
 @pytest.mark.feature("schema-json")
-def test_a_json_record_arrives(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_a_json_record_arrives(admin: Admin, client: pulsar.Client, topic: str) -> None:
     schema = JsonSchema(Larger)
     value = exchange(client, topic, schema, Larger(a=1, b="two"))
     assert (value.a, value.b) == (1, "two")
@@ -116,7 +125,7 @@ def test_a_json_record_arrives(broker: BrokerProcess, client: pulsar.Client, top
 
 
 @pytest.mark.feature("schema-avro")
-def test_an_avro_record_arrives(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_an_avro_record_arrives(admin: Admin, client: pulsar.Client, topic: str) -> None:
     value = exchange(client, topic, AvroSchema(Item), item())
     assert (value.name, value.count, value.color) == ("cup", 3, Color.GREEN)
     assert (value.size.width, value.tags, value.prices) == (1, ["x", "y"], {"eur": 7})
@@ -125,7 +134,7 @@ def test_an_avro_record_arrives(broker: BrokerProcess, client: pulsar.Client, to
 
 
 @pytest.mark.feature("schema-protobuf")
-def test_a_protobuf_message_arrives(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_a_protobuf_message_arrives(admin: Admin, client: pulsar.Client, topic: str) -> None:
     schema = ProtobufNativeSchema(StringValue)
     assert exchange(client, topic, schema, StringValue(value="here")) == StringValue(value="here")
     (stored,) = schemas_of(admin, topic)
@@ -156,7 +165,7 @@ def test_an_optional_field_may_come_and_a_required_one_may_not(
 
 @pytest.mark.feature("schema-evolution")
 def test_messages_carry_the_version_they_were_written_with_and_are_read_with_that_schema(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
+    admin: Admin, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s", schema=AvroSchema(Larger))
     # The consumer's schema came first; the smaller one is version 1.
@@ -170,20 +179,18 @@ def test_messages_carry_the_version_they_were_written_with_and_are_read_with_tha
 
 @pytest.mark.feature("schema-evolution")
 def test_the_same_schema_is_the_same_version_after_a_reconnect(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
+    broker: Subject, admin: Admin, client: pulsar.Client, topic: str
 ) -> None:
     client.create_producer(topic, schema=AvroSchema(Small)).close()
-    again = pulsar.Client(broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
+    again = connect(broker.url)
     again.create_producer(topic, schema=AvroSchema(Small))
     again.close()
     assert [stored["version"] for stored in schemas_of(admin, topic)] == [0]
 
 
 @pytest.mark.feature("schema-evolution")
-def test_partitions_share_one_schema(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
-    path = topic.replace("://", "/")
-    answer = httpx.put(f"{broker.admin_url}/admin/v2/{path}/partitions", json=3, trust_env=False, timeout=10)
-    assert answer.is_success, answer.text
+def test_partitions_share_one_schema(admin: Admin, client: pulsar.Client, topic: str) -> None:
+    admin.put(f"{path_of(topic)}/partitions", 3)
     producer = client.create_producer(topic, schema=AvroSchema(Small))
     for number in range(6):
         producer.send(Small(a=number))
@@ -227,16 +234,17 @@ def test_clients_without_a_schema_may_join_those_with_one(client: pulsar.Client,
 
 @pytest.mark.feature("schema-avro")
 def test_schemas_are_there_after_the_broker_was_killed(own_broker: BrokerProcess, topic: str) -> None:
-    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null")
-    client = pulsar.Client(own_broker.url, logger=logger)
+    client = connect(own_broker.url)
     client.create_producer(topic, schema=AvroSchema(Small)).send(Small(a=1))
     client.create_producer(topic, schema=AvroSchema(Larger)).send(Larger(a=2, b="two"))
-    before = schemas_of(own_broker, topic)
+    with Admin(own_broker.admin_url) as admin:
+        before = schemas_of(admin, topic)
     own_broker.kill()
     client.close()
     own_broker.start()
-    client = pulsar.Client(own_broker.url, logger=logger)
-    assert schemas_of(own_broker, topic) == before
+    client = connect(own_broker.url)
+    with Admin(own_broker.admin_url) as admin:
+        assert schemas_of(admin, topic) == before
     consumer = client.subscribe(topic, "s", schema=AvroSchema(Larger), initial_position=EARLIEST)
     came = [consumer.receive(TIMEOUT_MS).value() for _ in range(2)]
     assert [(value.a, value.b) for value in came] == [(1, None), (2, "two")]
@@ -250,28 +258,51 @@ def test_schemas_are_there_after_the_broker_was_killed(own_broker: BrokerProcess
 
 @pytest.mark.feature("admin-schemas")
 def test_an_administrator_sets_compares_and_deletes_the_schema_that_clients_meet(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
+    admin: Admin, client: pulsar.Client, topic: str
 ) -> None:
-    base = f"{broker.admin_url}/admin/v2/schemas/{topic.removeprefix('persistent://')}"
-
     def described(record: type[Record]) -> dict[str, object]:
         # Laid out as the client does: a version is found by its very bytes.
         return {"type": "AVRO", "schema": json.dumps(record.schema(), indent=True), "properties": {}}
 
-    with httpx.Client(trust_env=False, timeout=10) as admin:
-        answer = admin.post(f"{base}/schema", json=described(Small))
-        assert (answer.status_code, answer.json()) == (200, {"version": {"version": 0}})
-        assert admin.post(f"{base}/schema", json=described(Demanding)).status_code == 409
-        with pytest.raises(pulsar.IncompatibleSchema):
-            client.create_producer(topic, schema=AvroSchema(Demanding))
-        assert admin.post(f"{base}/compatibility", json=described(Larger)).json() == {
-            "compatibility": True,
-            "schemaCompatibilityStrategy": "FULL",
-        }
-        client.create_producer(topic, schema=AvroSchema(Larger)).close()
-        assert admin.post(f"{base}/version", json=described(Larger)).json() == {"version": 1}
-        assert admin.get(f"{base}/schema").json()["version"] == 1
-        assert admin.delete(f"{base}/schema").json() == {"version": 2}
-        assert admin.get(f"{base}/schema").status_code == 404
-        client.create_producer(topic, schema=AvroSchema(Demanding)).close()
-        assert [stored["version"] for stored in schemas_of(admin, topic)] == [3]
+    assert admin.post(f"{path(topic)}/schema", described(Small)) == {"version": {"version": 0}}
+    assert admin.refusal("POST", f"{path(topic)}/schema", described(Demanding)) == 409
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Demanding))
+    assert admin.post(f"{path(topic)}/compatibility", described(Larger)) == {
+        "compatibility": True,
+        "schemaCompatibilityStrategy": "FULL",
+    }
+    client.create_producer(topic, schema=AvroSchema(Larger)).close()
+    assert admin.post(f"{path(topic)}/version", described(Larger)) == {"version": 1}
+    assert admin.post(f"{path(topic)}/version", described(Demanding)) == {"version": -1}
+    assert admin.get(f"{path(topic)}/schema")["version"] == 1
+    assert admin.get(f"{path(topic)}/schema/0")["data"] == described(Small)["schema"]
+    assert admin.refusal("GET", f"{path(topic)}/schema/7") == 404
+    assert admin.delete(f"{path(topic)}/schema") == {"version": 2}
+    assert admin.refusal("GET", f"{path(topic)}/schema") == 404
+    client.create_producer(topic, schema=AvroSchema(Demanding)).close()
+    assert [stored["version"] for stored in schemas_of(admin, topic)] == [3]
+
+
+@pytest.mark.feature("admin-schemas")
+def test_what_is_no_schema_is_refused(admin: Admin, topic: str) -> None:
+    for kind, definition in (("AVRO", "{"), ("AVRO", '{"type": "nonsense"}'), ("STRING", "something")):
+        wrong = {"type": kind, "schema": definition, "properties": {}}
+        assert admin.refusal("POST", f"{path(topic)}/schema", wrong) == 422
+    assert admin.refusal("GET", f"{path(topic)}/schema") == 404
+
+
+@pytest.mark.feature("admin-schemas")
+@pytest.mark.feature("schema-evolution")
+def test_a_namespace_decides_what_may_follow_a_schema(admin: Admin, client: pulsar.Client) -> None:
+    namespace = admin.create_namespace()
+    admin.put(f"namespaces/{namespace}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    topic = f"persistent://{namespace}/t"
+    client.create_producer(topic, schema=AvroSchema(Small)).close()
+    client.create_producer(topic, schema=AvroSchema(Demanding)).close()
+    admin.put(f"namespaces/{namespace}/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(Larger))
+    admin.post(f"namespaces/{namespace}/schemaValidationEnforced", True)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic)

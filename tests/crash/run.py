@@ -30,7 +30,7 @@ from penstock.testing.process import BrokerProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.crash.administered import Administered, Violation  # noqa: E402
+from tests.crash.administered import Administered, Violation
 
 TOPICS = 4
 WINDOW = 200

@@ -86,16 +86,25 @@ async def connected(harness: Harness, role: str) -> Client:
     return client
 
 
-def everything(harness: Harness) -> dict[str, Any]:
-    """All that is stored, and of what is in memory all that whoever may not must not change."""
+def everything(harness: Harness, tenant: str = "") -> dict[str, Any]:
+    """All that is stored, and of what is in memory all that whoever may not must not change.
+
+    Topics are those of one tenant, if it is named: in others, something may still go on in the background.
+    """
     broker = harness.broker
     catalog = broker.catalog
+    topics = [topic for topic in catalog.topics() if f"://{tenant}" in topic.name]
     return {
         "tenants": dict(catalog.tenants()),
         "namespaces": dict(catalog.namespaces()),
-        "topics": list(catalog.topics()),
-        "subscriptions": [one for topic in catalog.topics() for one in catalog.subscriptions(topic.name)],
-        "documents": {kind: dict(named) for kind, named in catalog._documents.items()},  # noqa: SLF001 - of all kinds
+        "topics": topics,
+        "subscriptions": [one for topic in topics for one in catalog.subscriptions(topic.name)],
+        "documents": {
+            (kind, name): document
+            for kind, named in catalog._documents.items()  # noqa: SLF001 - of all kinds
+            for name, document in named.items()
+            if "://" not in name or f"://{tenant}" in name
+        },
         "configuration": dict(catalog.configuration()),
         "limits": broker.limits,
         "loaded": [
@@ -108,5 +117,6 @@ def everything(harness: Harness) -> dict[str, Any]:
                 [(one.name, one.cursor.encode()) for one in topic.subscriptions.values()],
             )
             for topic in broker.topics.loaded()
+            if f"://{tenant}" in topic.text
         ],
     }

@@ -12,7 +12,6 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
-from penstock.broker.snapshot import take_snapshot
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ class BrokerGateway:
 
     async def metrics(self) -> Iterable[str]:
         """See `Gateway.metrics`."""
+        from penstock.broker.snapshot import take_snapshot  # noqa: PLC0415 - a broker that nobody asks does without
+
         return self._render_metrics(await self._ask(take_snapshot(self._broker)))
 
     async def _read_health(self) -> Health:

@@ -138,11 +138,12 @@ def _check_bounds(consumer: Consumer) -> None:
     """Raises ConsumerBusy when the topic or the subscription has as many consumers as it may have."""
     topic = consumer.subscription.topic
     policies, of_broker = topic.policies, topic.broker.limits.policies
-    everybody = [other for subscription in topic.subscriptions.values() for other in subscription.consumers]
-    if policies.max_consumers and len(everybody) >= policies.max_consumers:
+    present = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
+    if policies.max_consumers and present >= policies.max_consumers:
         raise ConsumerBusy("Topic reached max consumers limit")
     if of_broker.max_same_address_consumers_per_topic:
         host = consumer.address.rpartition(":")[0]
+        everybody = (other for subscription in topic.subscriptions.values() for other in subscription.consumers)
         alike = sum(other.address.rpartition(":")[0] == host for other in everybody)
         if alike >= of_broker.max_same_address_consumers_per_topic:
             raise ConsumerBusy("Topic reached max same address consumers limit")

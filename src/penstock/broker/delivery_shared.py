@@ -243,7 +243,6 @@ class Shared(Delivery):
         messages = sum(map(consumer.pending.pop, entry_ids))
         self._wait_again(consumer, entry_ids)
         self._pay(consumer, messages)
-        self._unblock_all()
         return messages
 
     def _wait_again(self, consumer: Consumer, entry_ids: list[int]) -> None:
@@ -275,7 +274,6 @@ class Shared(Delivery):
         if self.redeliveries:
             for entry_id in entry_ids:
                 self.redeliveries.pop(entry_id, None)
-        self._unblock_all()
 
     def _settle_elsewhere(self, entry_ids: Iterable[int]) -> None:
         """Entries acknowledged by somebody who does not owe them: another consumer, or one that gave them back."""
@@ -300,7 +298,6 @@ class Shared(Delivery):
                 owner.pending[entry_id] = min(owed, wanted)
                 consumer.acks += owed - owner.pending[entry_id]
                 self._pay(owner, owed - owner.pending[entry_id])
-                self._unblock_all()
                 return
 
     def passed(self, entry_id: int) -> None:
@@ -311,21 +308,18 @@ class Shared(Delivery):
             self._settled(consumer, settled)
         self.replay.discard_through(entry_id)
         self.redeliveries = {entry: count for entry, count in self.redeliveries.items() if entry > entry_id}
-        self._unblock_all()
 
     def _pay(self, consumer: Consumer, messages: int) -> None:
+        """A consumer owes so many less. Dispatch goes on when half of what had stopped it is paid, as in Pulsar."""
+        subscription = self.subscription
         consumer.unacked -= messages
-        self.subscription.unacked -= messages
-
-    def _unblock_all(self) -> None:
-        """Dispatch goes on when half of what had stopped it is acknowledged, as in Pulsar."""
-        if self.blocked and self.subscription.unacked <= self._owed_together_max() // 2:
+        subscription.unacked -= messages
+        if self.blocked and subscription.unacked <= self._owed_together_max() // 2:
             self.blocked = False
-            self.subscription.wake()
-        for consumer in self.subscription.consumers:
-            if consumer.blocked and consumer.unacked <= self._owed_max() // 2:
-                consumer.blocked = False
-                self.subscription.wake()
+            subscription.wake()
+        if consumer.blocked and consumer.unacked <= self._owed_max() // 2:
+            consumer.blocked = False
+            subscription.wake()
 
     def limits_changed(self) -> None:
         """Who owes too much may be another question now."""

@@ -99,7 +99,7 @@ class Retention:
         # somebody moved back meanwhile wants more.
         await broker.save_cursors_of(topic)
         keep = min(keep, _unneeded_until(topic))
-        if keep <= topic.first_entry_id:
+        if keep <= topic.first_entry_id or topic.closed:
             return
         with contextlib.suppress(TopicNotFound):  # deleted meanwhile
             await broker.stored(lambda done: broker.catalog.set_first_retained_entry(topic.text, keep, done))
@@ -202,5 +202,8 @@ class Retention:
 
 
 def _unneeded_until(topic: Topic) -> int:
+    """The first entry that a subscription needs, or deduplication; the end when nobody needs any."""
     needed = topic.first_needed()
+    if needed is None:
+        needed = topic.broker.deduplication.replay_from(topic)
     return topic.last_entry_id + 1 if needed is None else needed

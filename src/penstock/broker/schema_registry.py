@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from penstock.broker.schema_checks.compatibility import check_consumer, check_producer, identity
 from penstock.broker.schema_checks.model import Schema, SchemaType, Strategy
-from penstock.broker.schema_checks.validity import check_valid
 from penstock.core.errors import IncompatibleSchema
 from penstock.core.units import KIB
 
@@ -36,8 +35,10 @@ T = TypeVar("T")
 
 DOCUMENTS: Final = "schema"
 NO_VERSION: Final = b""  # what a producer without a schema is told
-# Comparing this much text takes a millisecond or two; more is compared beside the loop.
+# Comparing this much text takes a millisecond or two; more is compared beside the loop. So is the first, for what
+# knows how to compare is imported then: a broker whose topics have no schemas does without it.
 INLINE_BYTES_MAX: Final = 16 * KIB
+_KNOWS_HOW: Final = "penstock.broker.schema_checks.compatibility"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,9 @@ def _is_idle(topic: Topic) -> bool:
 
 def _checked(schema: Schema, versions: Sequence[StoredSchema], strategy: Strategy) -> int:
     """The version that a schema is; -1 for a new one that may follow. Raises InvalidSchema or IncompatibleSchema."""
+    from penstock.broker.schema_checks.compatibility import check_producer  # noqa: PLC0415 - see above
+    from penstock.broker.schema_checks.validity import check_valid  # noqa: PLC0415
+
     check_valid(schema)
     same = _same_version(schema, versions)
     if same < 0:
@@ -247,6 +251,9 @@ def _checked(schema: Schema, versions: Sequence[StoredSchema], strategy: Strateg
 
 
 def _check_consumer(schema: Schema, versions: Sequence[StoredSchema], strategy: Strategy) -> None:
+    from penstock.broker.schema_checks.compatibility import check_consumer  # noqa: PLC0415
+    from penstock.broker.schema_checks.validity import check_valid  # noqa: PLC0415
+
     check_valid(schema)
     check_consumer(schema, [stored.schema for stored in versions], strategy)
 
@@ -256,13 +263,16 @@ def _same_version(schema: Schema, versions: Sequence[StoredSchema]) -> int:
     for stored in versions:
         if stored.schema == schema:
             return stored.version
+    from penstock.broker.schema_checks.compatibility import identity  # noqa: PLC0415
+
     wanted = identity(schema)
     return next((stored.version for stored in versions if identity(stored.schema) == wanted), -1)
 
 
 async def _decided(schema: Schema, versions: Sequence[StoredSchema], decide: Callable[[], T]) -> T:
     """Decide about these schemas at once when they are small, otherwise in a thread: others publish meanwhile."""
-    if len(schema.data) + sum(len(stored.schema.data) for stored in versions) <= INLINE_BYTES_MAX:
+    nbytes = len(schema.data) + sum(len(stored.schema.data) for stored in versions)
+    if nbytes <= INLINE_BYTES_MAX and _KNOWS_HOW in sys.modules:
         return decide()
     return await asyncio.to_thread(decide)
 

@@ -7,6 +7,7 @@ Where: `main` calls it. The broker itself is imported only when every setting ha
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -98,10 +99,15 @@ def run(arguments: argparse.Namespace) -> int:
         )
     effective = settings.load(file=arguments.config, environment=os.environ, flags=settings_given(arguments))
 
-    # The rest of penstock, asyncio included; `--help` and a bad setting need none of it.
-    from penstock import app
+    # The rest of penstock, asyncio included; `--help` and a bad setting need none of it. Importing makes next to
+    # nothing but what stays: no look for garbage until the broker is ready, when `app` begins with that.
+    gc.disable()
+    try:
+        from penstock import app
 
-    return app.run(effective, arguments.data_dir)
+        return app.run(effective, arguments.data_dir)
+    finally:
+        gc.enable()
 
 
 def _add_setting(group: argparse._ArgumentGroup, flag: str, key: Key) -> None:

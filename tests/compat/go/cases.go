@@ -326,6 +326,17 @@ var cases = []testCase{
 		ok(consumer.SeekByTime(before))
 		want(string(receive(consumer).Payload()) == "a", "wrong place")
 	}},
+	{"receiving", "through a channel, and without a queue", func(t *c) {
+		channel := make(chan pulsar.ConsumerMessage, 8)
+		t.consumer(pulsar.ConsumerOptions{SubscriptionName: "channel", MessageChannel: channel})
+		without := t.consumer(pulsar.ConsumerOptions{EnableZeroQueueConsumer: true})
+		texts := numbered("m", 8)
+		send(t.producer(pulsar.ProducerOptions{DisableBatching: true}), texts...)
+		want(slices.Equal(receiveTexts(without, 8), texts), "without a queue")
+		for _, text := range texts {
+			want(string((<-channel).Payload()) == text, "through a channel")
+		}
+	}},
 	{"unsubscribe", "the subscription is gone", func(t *c) {
 		consumer := t.consumer(pulsar.ConsumerOptions{})
 		ok(consumer.Unsubscribe())
@@ -513,6 +524,21 @@ var cases = []testCase{
 		ok(brokers.UpdateDynamicConfiguration("maxConcurrentLookupRequest", "40000"))
 		want(must(brokers.GetAllDynamicConfigurations())["maxConcurrentLookupRequest"] == "40000", "not set")
 		ok(brokers.DeleteDynamicConfiguration("maxConcurrentLookupRequest"))
+	}},
+	{"http-lookup", "topics and patterns are found over HTTP", func(t *c) {
+		client := must(pulsar.NewClient(pulsar.ClientOptions{URL: os.Getenv("PULSAR_ADMIN_URL")}))
+		defer client.Close()
+		over := &c{client, t.topic}
+		ok(admin().Topics().Create(*must(utils.GetTopicName(t.topic)), 2))
+		want(len(must(client.TopicPartitions(t.topic))) == 2, "not two partitions")
+		send(over.producer(pulsar.ProducerOptions{}), "a")
+		send(over.producer(pulsar.ProducerOptions{Topic: t.topic + "-alone"}), "b")
+		consumer := over.consumer(pulsar.ConsumerOptions{
+			TopicsPattern: t.topic + ".*", SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		})
+		got := receiveTexts(consumer, 2)
+		slices.Sort(got)
+		want(slices.Equal(got, []string{"a", "b"}), "got %v", got)
 	}},
 	{"no-transactions", "a client that wants them is told at once", func(t *c) {
 		client, err := pulsar.NewClient(pulsar.ClientOptions{URL: os.Getenv("PULSAR_URL"), EnableTransaction: true})

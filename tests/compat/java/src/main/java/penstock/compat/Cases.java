@@ -21,6 +21,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import org.apache.pulsar.client.admin.LongRunningProcessStatus;
 import org.apache.pulsar.client.admin.PulsarAdminException;
+import org.apache.pulsar.client.api.BatchReceivePolicy;
 import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
@@ -30,6 +31,7 @@ import org.apache.pulsar.client.api.KeySharedPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.MessageIdAdv;
+import org.apache.pulsar.client.api.Messages;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerAccessMode;
 import org.apache.pulsar.client.api.PulsarClient;
@@ -187,6 +189,20 @@ final class Cases {
             t.admin.topics().unload(t.topic);
             send(producer, "b");
             want(receive(consumer, 1).equals(List.of("b")), "b");
+        });
+        add("http-lookup: topics, partitions, patterns and schemas are found over HTTP", t -> {
+            t.admin.topics().createPartitionedTopic(t.topic, 2);
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(System.getenv("PULSAR_ADMIN_URL")).build()) {
+                want(client.getPartitionsForTopic(t.topic).get().size() == 2, "not two partitions");
+                client.newProducer(Schema.JSON(Person.class)).topic(t.topic).create().send(new Person());
+                client.newProducer(Schema.JSON(Person.class)).topic(t.topic + "-alone").create().send(new Person());
+                Consumer<GenericRecord> consumer = client.newConsumer(Schema.AUTO_CONSUME())
+                        .topicsPattern(t.topic + ".*").subscriptionName("s")
+                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe();
+                for (int i = 0; i < 2; i++) {
+                    want(receive(consumer).getValue().getField("age").equals(0), "no record");
+                }
+            }
         });
         add("no-transactions: a client that wants them is told at once", t -> {
             try (PulsarClient client = PulsarClient.builder().serviceUrl(System.getenv("PULSAR_URL"))
@@ -428,6 +444,34 @@ final class Cases {
             Consumer<String> inclusive = t.consumer().startMessageIdInclusive().subscribe();
             inclusive.seek(ids.get(0));
             want(receive(inclusive, 1).equals(List.of("a")), "inclusive");
+        });
+        add("receiving: a listener, by the batch, and without a queue", t -> {
+            List<String> heard = Collections.synchronizedList(new ArrayList<>());
+            t.consumer().subscriptionName("listens").messageListener((consumer, message) -> {
+                heard.add(message.getValue());
+                consumer.acknowledgeAsync(message);
+            }).subscribe();
+            Consumer<String> batches = t.consumer().batchReceivePolicy(BatchReceivePolicy.builder().maxNumMessages(4)
+                    .timeout(5, TimeUnit.SECONDS).build()).subscribe();
+            Consumer<String> without = t.consumer().subscriptionName("without").receiverQueueSize(0).subscribe();
+            List<String> wanted = Arrays.asList(numbered(8));
+            send(t.producer().create(), numbered(8));
+            List<String> got = new ArrayList<>();
+            for (int i = 0; i < 2; i++) {
+                Messages<String> messages = batches.batchReceive();
+                want(messages.size() == 4, "a batch of", messages.size());
+                messages.forEach(message -> got.add(message.getValue()));
+            }
+            want(got.equals(wanted), got);
+            List<String> one = new ArrayList<>();
+            for (int i = 0; i < 8; i++) {
+                one.add(without.receive().getValue());
+            }
+            want(one.equals(wanted), one);
+            for (int i = 0; i < 150 && heard.size() < 8; i++) {
+                Thread.sleep(100);
+            }
+            want(heard.equals(wanted), heard);
         });
         add("seek-time: seeking to the past delivers all of it, on every type", t -> {
             long before = System.currentTimeMillis() - 1000;
