@@ -10,6 +10,7 @@ import pytest
 
 from penstock.cli.main import build_parser
 from penstock.settings.model import KEYS
+from tests.compat.features import FEATURES
 from tools.write_reference import ROOT, actions, render
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ def test_every_setting_is_documented(key: Key) -> None:
 def test_every_flag_is_documented() -> None:
     flags = [flag for _, action in actions(build_parser()) for flag in action.option_strings]
     assert [flag for flag in flags if f"`{flag}`" not in CONFIGURATION] == []
+
+
+def test_the_compatibility_table_has_a_row_for_every_feature() -> None:
+    page = (ROOT / "docs/reference/compatibility.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows[1:]] == list(FEATURES.values()), "run tests/compat/run.py --write"
+    assert [row for row in rows if "**no**" in row] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_name)

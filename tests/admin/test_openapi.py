@@ -267,7 +267,10 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    """A broker of its own: what is asked of it at random is not for others to live with."""
+    """A broker of its own: what is asked of it at random is not for others to live with.
+
+    At the end it must start again with all that was stored.
+    """
     directory = tmp_path_factory.mktemp("asked")
     (directory / "broker.conf").write_text(SETTINGS)
     with BrokerProcess(directory / "data", ["--config", str(directory / "broker.conf")]) as process:
@@ -276,6 +279,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
             yield found
         finally:
             found.close()
+        assert process.stop() == 0
+        process.start()
+        with httpx.Client(base_url=process.admin_url, trust_env=False, timeout=30) as client:
+            assert client.get("/admin/v2/brokers/health").text == "ok"
 
 
 def test_of_what_exists_everything_is_answered_as_the_document_says(asked: Asked) -> None:
@@ -286,6 +293,7 @@ def test_of_what_exists_everything_is_answered_as_the_document_says(asked: Asked
         if statuses == {HTTPStatus.NOT_FOUND}:
             nowhere.add(operation.label)
     assert not faults, "\n\n".join(faults) + asked.errors()
+    assert not asked.errors()
     assert nowhere <= NOWHERE
 
 
@@ -294,6 +302,7 @@ def test_of_what_does_not_exist_everything_is_answered_as_the_document_says(aske
     for operation in asked.operations():
         faults += asked.ask(operation, GenerationMode.POSITIVE, {})[1]
     assert not faults, "\n\n".join(faults) + asked.errors()
+    assert not asked.errors()
 
 
 def test_what_does_not_fit_the_document_is_answered_as_it_says(asked: Asked) -> None:
@@ -303,6 +312,7 @@ def test_what_does_not_fit_the_document_is_answered_as_it_says(asked: Asked) -> 
         if operation.body or any(_is_typed(one) for one in operation.iter_parameters()):
             faults += asked.ask(operation, GenerationMode.NEGATIVE, places)[1]
     assert not faults, "\n\n".join(faults) + asked.errors()
+    assert not asked.errors()
 
 
 def _is_typed(parameter: Any) -> bool:  # noqa: ANN401 - of the library's own

@@ -313,6 +313,18 @@ async def test_a_producer_without_a_schema_is_taken_unless_schemas_are_enforced(
     assert await asking.produce(schema) == b""
 
 
+async def test_whoever_looks_while_schemas_are_forgotten_finds_one_or_none(
+    harness: Harness, registry: SchemaRegistry
+) -> None:
+    await registry.put(NAME, FIRST, FULL)
+    forgetting = asyncio.ensure_future(registry.forget(NAME))
+    while not forgetting.done():
+        registry.latest(NAME)
+        await asyncio.sleep(0)
+    await forgetting
+    assert registry.latest(NAME) is None
+
+
 async def test_without_automatic_updates_only_known_schemas_are_taken(harness: Harness) -> None:
     asking = await Asking.of(harness)
     await asking.produce(FIRST)

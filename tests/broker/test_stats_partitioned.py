@@ -1,11 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adding up the statistics of partitions: pure sums of dicts."""
+"""Adding up the statistics of partitions: pure sums of dicts; and a topic that goes meanwhile."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
-from penstock.broker.stats_partitioned import added
+import pytest
+
+from penstock.broker import partitions
+from penstock.broker.stats_partitioned import added, described, partitioned_stats
+from penstock.core.errors import NotFound
+from penstock.core.names import TopicName
+from tests.net.harness import running
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def subscription(**values: object) -> dict[str, Any]:
@@ -79,3 +89,17 @@ def test_no_partitions_add_up_to_nothing() -> None:
     total = added([])
     assert (total["publishers"], total["subscriptions"]) == ([], {})
     assert total["compaction"]["lastCompactionSucceedTimestamp"] == 0
+
+
+async def test_a_partitioned_topic_that_goes_while_its_statistics_are_gathered_is_not_found(tmp_path: Path) -> None:
+    name = TopicName.parse("p")
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        await partitions.create(broker, name, 1)
+        gathering = asyncio.ensure_future(partitioned_stats(broker, name))
+        await asyncio.sleep(0)
+        await broker.stored(lambda done: broker.catalog.put_document(partitions.KIND, str(name), None, done))
+        with pytest.raises(NotFound):
+            described(broker, name)
+        await asyncio.wait((gathering,))
+        assert gathering.exception() is None or isinstance(gathering.exception(), NotFound)

@@ -14,6 +14,7 @@ from penstock.broker import inactive, partitions, permissions, stats, topic_admi
 from penstock.broker.policies import PolicyDefaults
 from penstock.broker.topic_states import COMPACTED_LEDGER, ledgers_in_use
 from penstock.core.errors import (
+    AlreadyExists,
     MetadataFailed,
     NotAllowed,
     NotFound,
@@ -326,6 +327,25 @@ async def test_partitions_go_with_their_partitioned_topic_and_are_not_made_again
         await deleting
         assert await topic_admin.list_topics(broker, parent.namespace_name) == []
         assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
+
+
+@pytest.mark.parametrize("partitioned_first", [False, True])
+async def test_a_name_does_not_become_a_topic_and_a_partitioned_topic_at_once(
+    tmp_path: Path, *, partitioned_first: bool
+) -> None:
+    async with running(tmp_path) as harness:
+        broker = harness.broker
+        makers = [topic_admin.create_topic(broker, T), topic_admin.create_partitioned(broker, T, 2)]
+        with harness.catalog_held():
+            making = []
+            for maker in reversed(makers) if partitioned_first else makers:
+                making.append(asyncio.ensure_future(maker))
+                await turns(2)
+        outcomes = await asyncio.gather(*making, return_exceptions=True)
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], (AlreadyExists, NotAllowed))
+        assert (partitions.count(broker, T) > 0) is partitioned_first
+        assert broker.topics.exists(T) is not partitioned_first
 
 
 async def test_partitions_that_a_growth_left_behind_go_with_their_partitioned_topic(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,26 +40,40 @@ if TYPE_CHECKING:
 TABLE: Final = ROOT / "docs/reference/compatibility.md"
 # A suite takes a minute or two, and its first run fetches the client from its registry.
 SUITE_TIMEOUT_S: Final = 900.0
+# Each worker has a broker of its own. One Apache Pulsar is enough for most machines.
+WORKERS: Final = ("--numprocesses", "auto", "--dist", "worksteal")
 # What a cell says, from the best to the worst but one: a feature that one case skipped and another passed has passed.
 MARKS: Final = {"skipped": "–", "passed": "yes", "failed": "**no**"}
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One client's program: what must be installed, and how it is called from its folder."""
+    """One client's program: what must be installed, how it is called from its folder, and what it asks for."""
 
     client: str
     title: str
     needs: tuple[str, ...]
     command: tuple[str, ...]
+    pinned: tuple[str, str] | None = None  # the file and the words in it that say which version of the client
+
+    @property
+    def heading(self) -> str:
+        """The client and its version."""
+        if self.pinned is None:
+            return f"{self.title} {version('pulsar-client')}"
+        file, words = self.pinned
+        found = re.search(words + r"v?([\d.]+)", (HERE / file).read_text(encoding="utf-8"))
+        assert found is not None, f"no version of {self.title} in {file}"
+        return f"{self.title} {found[1]}"
 
 
+MAVEN: Final = "<pulsar.version>"
 SUITES: Final = (
     Suite("python", "Python (C++)", (), (sys.executable, "-m", "pytest", "--quiet", "tests/compat")),
-    Suite("java", "Java", ("java", "mvn"), (str(HERE / "java/run"),)),
-    Suite("tools", "pulsar-admin, pulsar-perf", ("java", "mvn"), (str(HERE / "tools/run"),)),
-    Suite("go", "Go", ("go",), (str(HERE / "go/run"),)),
-    Suite("node", "Node.js", ("node", "npm"), (str(HERE / "node/run"),)),
+    Suite("java", "Java", ("java", "mvn"), (str(HERE / "java/run"),), ("java/pom.xml", MAVEN)),
+    Suite("tools", "pulsar-admin, pulsar-perf", ("java", "mvn"), (str(HERE / "tools/run"),), ("tools/pom.xml", MAVEN)),
+    Suite("go", "Go", ("go",), (str(HERE / "go/run"),), ("go/go.mod", "pulsar-client-go ")),
+    Suite("node", "Node.js pulsar-flex", ("node", "npm"), (str(HERE / "node/run"),), ("node/package.json", 'flex": "')),
 )
 
 
@@ -103,16 +119,17 @@ def _run(suite: Suite, peer: str, results: Path) -> bool:
     environment = {**os.environ, "COMPAT_RESULTS": str(results), "PEER": peer}
     before = results.stat().st_size
     if suite.client == "python":  # Its fixtures start the broker, some tests one of their own.
-        passed = _call(suite, environment)
+        passed = _call(suite, environment, WORKERS if peer == "penstock" else ())
     else:
         with _broker(peer) as (url, admin_url):
             passed = _call(suite, {**environment, "PULSAR_URL": url, "PULSAR_ADMIN_URL": admin_url})
     return passed and results.stat().st_size > before  # a suite that ran no case has not passed
 
 
-def _call(suite: Suite, environment: dict[str, str]) -> bool:
+def _call(suite: Suite, environment: dict[str, str], options: Sequence[str] = ()) -> bool:
     cwd = ROOT if suite.client == "python" else Path(suite.command[0]).parent
-    return subprocess.run(suite.command, cwd=cwd, env=environment, timeout=SUITE_TIMEOUT_S, check=False).returncode == 0
+    command = [*suite.command, *options]
+    return subprocess.run(command, cwd=cwd, env=environment, timeout=SUITE_TIMEOUT_S, check=False).returncode == 0
 
 
 @contextmanager
@@ -134,7 +151,7 @@ def _broker(peer: str) -> Iterator[tuple[str, str]]:
 def _table(cases: Sequence[dict[str, str]]) -> str:
     """Features down, clients across; a cell says the worst outcome of its cases."""
     shown = [suite for suite in SUITES if any(case["client"] == suite.client for case in cases)]
-    rows = [["feature", *(suite.title for suite in shown)]]
+    rows = [["feature", *(suite.heading for suite in shown)]]
     for feature, title in FEATURES.items():
         cells = []
         for suite in shown:
@@ -153,11 +170,11 @@ def _page(table: str) -> str:
     return f"""# Compatibility
 
 What public Pulsar clients do with penstock, unchanged, as they come from their registries. Every cell is a test of
-ours that uses the official client; the same tests run against Apache Pulsar itself, which defines what is right.
+ours that uses the client itself; the same tests run against Apache Pulsar, which defines what is right.
 
 Run it: `make compat` (what is installed here), `make compat PEER=pulsar` (the same against Apache Pulsar). The table
 below is written by `tests/compat/run.py --write`. Empty: the client does not offer it, or its suite has no case for it.
-“–”: the case was skipped, with a reason in its output.
+“–”: the case was skipped, with a reason in its output. Where Python clients administrate, they do so by plain HTTP.
 
 {table}
 """

@@ -107,8 +107,7 @@ def test_a_primitive_value_arrives(client: pulsar.Client, topic: str, schema: Sc
 @pytest.mark.feature("schema-primitive")
 def test_a_topic_of_strings_takes_no_record(admin: Admin, client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic, schema=StringSchema())
-    (stored,) = schemas_of(admin, topic)
-    assert (stored["type"], stored["data"]) == ("STRING", "")
+    assert [stored["type"] for stored in schemas_of(admin, topic)] == ["STRING"]
     for other in (JsonSchema(Small), AvroSchema(Small)):
         with pytest.raises(pulsar.IncompatibleSchema):
             client.create_producer(topic, schema=other)

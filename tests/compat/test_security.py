@@ -454,6 +454,7 @@ def hang_up(broker: Guarded, *lines: str) -> None:
 
 
 @pytest.mark.penstock_only
+@pytest.mark.feature("authorization")
 def test_no_secret_is_in_the_log(guarded: Guarded) -> None:
     """After everything the tests above have done."""
     log = guarded.log

@@ -138,6 +138,8 @@ class TopicDirectory:
         places.check_namespace(self._broker, name.namespace_name)
         if str(name.parent) in self.closing:
             raise TopicNotFound(str(name))
+        if name.partition < 0:
+            partitions.check_usable(self._broker, name, exists=False)
 
     def _check_exists(self, name: TopicName) -> None:
         if not self.exists(name):

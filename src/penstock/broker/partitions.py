@@ -91,7 +91,7 @@ async def for_client(broker: Broker, name: TopicName, *, create: bool) -> int:
 
 
 async def _create_on_the_way(broker: Broker, name: TopicName, partitions: int) -> int:
-    async with broker.policies.changing:
+    async with broker.topics.leaving(name), broker.policies.changing:
         places.check_namespace(broker, name.namespace_name)
         existing = count(broker, name)
         if existing or broker.topics.exists(name):
@@ -114,7 +114,9 @@ async def create(broker: Broker, name: TopicName, partitions: int, properties: M
     _check_number(broker, partitions)
     if name.partition >= 0:
         raise NotAcceptable(f"Partitioned Topic Name should not contain '-partition-': {name}")
-    async with broker.policies.changing:
+    # Meanwhile nobody makes a topic of this name; one that is being made is there before we look. In this order: who
+    # deletes a topic holds its name, and may then wait for the lock.
+    async with broker.topics.leaving(name), broker.policies.changing:
         places.check_namespace(broker, name.namespace_name)
         if count(broker, name) or broker.topics.exists(name) or str(name) in broker.topics.closing:
             raise AlreadyExists("This topic already exists")

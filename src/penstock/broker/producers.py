@@ -220,9 +220,12 @@ def _promote(topic: Topic) -> None:
     except PenstockError as error:
         access.turn_away_waiting(error)
         return
-    producer, turn = access.waiting.popleft()
-    access.holder = producer
-    turn.set_result(None)
+    while access.waiting:
+        producer, turn = access.waiting.popleft()
+        if not turn.done():  # Its client is going away, too, and it was to leave the queue in a moment.
+            access.holder = producer
+            turn.set_result(None)
+            return
 
 
 def _producer_success(session: Session, producer: Producer, request_id: int, *, ready: bool = True) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.broker.schema_checks.model import Schema, SchemaType, Strategy
-from penstock.core.errors import IncompatibleSchema
+from penstock.core.errors import IncompatibleSchema, MetadataFailed
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
@@ -188,10 +188,13 @@ class SchemaRegistry:
         return version
 
     async def _forget(self, schema_id: str) -> int:
-        versions = self._versions.get(schema_id, [])
-        # Submitted at once, so that they become one commit.
-        await asyncio.gather(*(self._put_document(_key(schema_id, version), None) for version in versions))
-        self._versions.pop(schema_id, None)
+        versions = self._versions.pop(schema_id, [])
+        try:
+            # Submitted at once, so that they become one commit.
+            await asyncio.gather(*(self._put_document(_key(schema_id, version), None) for version in versions))
+        except MetadataFailed:
+            self._versions[schema_id] = versions
+            raise
         return versions[-1] if versions else -1
 
     def _put_document(self, key: str, document: Mapping[str, Any] | None) -> asyncio.Future[None]:

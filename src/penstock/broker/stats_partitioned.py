@@ -94,8 +94,10 @@ async def internal_info(broker: Broker, name: TopicName) -> Json:
 
 
 def described(broker: Broker, name: TopicName) -> Json:
-    """A partitioned topic's metadata, as its statistics show it."""
-    document = broker.catalog.documents(partitions.KIND)[str(name)]
+    """A partitioned topic's metadata, as its statistics show it. Raises NotFound when it is not one any more."""
+    document = broker.catalog.documents(partitions.KIND).get(str(name))
+    if document is None:
+        raise NotFound(f"Partitioned Topic {name} not found")
     metadata: Json = {"partitions": int(document["partitions"]), "deleted": False}
     if document.get("properties"):
         metadata["properties"] = dict(document["properties"])

@@ -526,7 +526,7 @@ var cases = []testCase{
 		ok(brokers.DeleteDynamicConfiguration("maxConcurrentLookupRequest"))
 	}},
 	{"http-lookup", "topics and patterns are found over HTTP", func(t *c) {
-		client := must(pulsar.NewClient(pulsar.ClientOptions{URL: os.Getenv("PULSAR_ADMIN_URL")}))
+		client := newClient(os.Getenv("PULSAR_ADMIN_URL"))
 		defer client.Close()
 		over := &c{client, t.topic}
 		ok(admin().Topics().Create(*must(utils.GetTopicName(t.topic)), 2))

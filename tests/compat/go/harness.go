@@ -66,11 +66,11 @@ func newTopic() string {
 	return fmt.Sprintf("persistent://public/default/go-%d-%d", os.Getpid(), topics.Add(1))
 }
 
-func newClient() pulsar.Client {
+func newClient(url string) pulsar.Client {
 	logger := logrus.New()
 	logger.SetLevel(logrus.PanicLevel)
 	return must(pulsar.NewClient(pulsar.ClientOptions{
-		URL: os.Getenv("PULSAR_URL"), Logger: log.NewLoggerWithLogrus(logger), OperationTimeout: 20 * time.Second,
+		URL: url, Logger: log.NewLoggerWithLogrus(logger), OperationTimeout: 20 * time.Second,
 	}))
 }
 
@@ -142,7 +142,7 @@ func runCase(test testCase) (outcome, why string) {
 				done <- failure{fmt.Sprint(caught)}
 			}
 		}()
-		client := newClient()
+		client := newClient(os.Getenv("PULSAR_URL"))
 		defer client.Close()
 		test.run(&c{client, newTopic()})
 	}()
