@@ -178,6 +178,44 @@ async def test_a_repeated_producer_is_answered_again(harness: Harness) -> None:
     assert len(topic_of(harness).producers) == 1
 
 
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/t"])
+async def test_an_id_that_is_asked_for_twice_in_one_breath_is_one_producer_and_one_consumer(
+    harness: Harness, topic: str
+) -> None:
+    first = await Client.producing(harness.port, topic=topic)  # The topic is there: nothing has to be waited for.
+    await first.close()
+    client = await Client.connected(harness.port)
+    said = {"topic": topic, "subscription": "s", "subType": 1}
+    client.write(
+        b"".join(frame(Type.PRODUCER, request_id=i, topic=topic, producer_id=7) for i in range(2))
+        + b"".join(frame(Type.SUBSCRIBE, request_id=2 + i, consumer_id=7, **said) for i in range(2))
+    )
+    answers = [await client.read() for _ in range(4)]
+    assert {answer.type for answer in answers} <= {Type.PRODUCER_SUCCESS, Type.SUCCESS, Type.ERROR}
+    found = harness.broker.topics.get(topic)
+    assert found is not None
+    assert len(found.producers) == 1
+    assert len(found.subscriptions["s"].consumers) == 1
+    client.abort()
+    await until(lambda: not harness.broker.sessions)
+    assert not found.producers
+    assert not found.subscriptions["s"].consumers if "s" in found.subscriptions else True
+
+
+async def test_a_client_that_holds_a_topic_and_waits_for_it_too_leaves_it_when_it_goes(harness: Harness) -> None:
+    client = await Client.connected(harness.port)
+    for producer_id, mode in ((0, 1), (1, 2), (2, 2)):
+        await client.request(
+            Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=producer_id, producer_access_mode=mode
+        )
+    waiting = await Client.connected(harness.port)
+    said = {"topic": TOPIC, "producer_id": 0, "producer_access_mode": 2}
+    assert not (await waiting.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, **said)).producer_success.producer_ready
+    client.abort()
+    assert (await waiting.expect(Type.PRODUCER_SUCCESS)).producer_success.producer_ready
+    await until(lambda: len(harness.broker.sessions) == 1)
+
+
 async def test_closing_answers_behind_the_last_receipt(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     harness.disk.hold()

@@ -52,7 +52,6 @@ FEATURES: Final[dict[str, str]] = {
     "seek-time": "Seek to a time",
     "unsubscribe": "Unsubscribe",
     "receiving": "Listeners, batch receive, queues of size zero",
-    "consumer-stats": "Statistics of a consumer from the broker",
     "last-message-id": "Last message id",
     "end-of-topic": "End of a terminated topic",
     "subscription-properties": "Subscription properties",

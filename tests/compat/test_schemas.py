@@ -294,14 +294,14 @@ def test_what_is_no_schema_is_refused(admin: Admin, topic: str) -> None:
 @pytest.mark.feature("admin-schemas")
 @pytest.mark.feature("schema-evolution")
 def test_a_namespace_decides_what_may_follow_a_schema(admin: Admin, client: pulsar.Client) -> None:
-    namespace = admin.create_namespace()
-    admin.put(f"namespaces/{namespace}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
-    topic = f"persistent://{namespace}/t"
-    client.create_producer(topic, schema=AvroSchema(Small)).close()
-    client.create_producer(topic, schema=AvroSchema(Demanding)).close()
-    admin.put(f"namespaces/{namespace}/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
-    with pytest.raises(pulsar.IncompatibleSchema):
-        client.create_producer(topic, schema=AvroSchema(Larger))
-    admin.post(f"namespaces/{namespace}/schemaValidationEnforced", True)
-    with pytest.raises(pulsar.IncompatibleSchema):
-        client.create_producer(topic)
+    anything, nothing = admin.create_namespace(), admin.create_namespace()
+    admin.put(f"namespaces/{anything}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    admin.put(f"namespaces/{nothing}/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
+    admin.post(f"namespaces/{nothing}/schemaValidationEnforced", True)
+    for namespace in (anything, nothing):
+        client.create_producer(f"persistent://{namespace}/t", schema=AvroSchema(Small)).close()
+    client.create_producer(f"persistent://{anything}/t", schema=AvroSchema(Demanding))
+    client.create_producer(f"persistent://{anything}/t")
+    for schema in (AvroSchema(Larger), BytesSchema()):
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.create_producer(f"persistent://{nothing}/t", schema=schema)

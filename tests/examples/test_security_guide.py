@@ -55,7 +55,7 @@ def test_the_five_minutes_of_the_guide_end_with_a_message_received(tmp_path: Pat
     with serving(tmp_path) as (port, admin_port):
         run(grant.replace("8443", admin_port), tmp_path)
         assert "hello" in run(client.replace("6651", port), tmp_path, python=True).splitlines()
-        forbidden = client.replace("6651", port).replace('"orders"', '"other/ns/t"')
+        forbidden = client.replace("6651", port).replace('"orders"', '"pulsar/system/t"')
         with_no_grant = subprocess.run(
             [sys.executable, "-c", forbidden],
             cwd=tmp_path,

@@ -49,15 +49,15 @@ _STRICT_NAME: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
 def _on_subscribe(session: Session, body: codec.CommandSubscribe) -> None:
-    if body.consumer_id in session.consumers:
-        session.reply(codec.success(body.request_id))
-        return
     key = ("consumer", body.consumer_id)
     session.request(body.request_id, partial(session.create_once, key, partial(_create_consumer, session, body)))
 
 
 async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> None:
     """Checks are in the order in which Pulsar makes them: clients that break two rules are told of the same one."""
+    if body.consumer_id in session.consumers:  # Said twice, perhaps in one breath: the first made it.
+        session.reply(codec.success(body.request_id))
+        return
     name = TopicName.parse(body.topic)
     session.require(Action.CONSUME, name, subscription=body.subscription)
     topic = await session.broker.topics.get_or_create(name, create=body.force_topic_creation)

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker import lookup, partitions, topic_life
 from penstock.broker.access.revocation import take_back
 from penstock.broker.places import bundles, check_namespace, check_tenant
-from penstock.core.errors import AlreadyExists, NotAllowed, NotFound, PreconditionFailed
+from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import NamespaceName, TopicName, is_system_topic
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ async def delete_tenant(broker: Broker, tenant: str, *, force: bool = False) -> 
     check_tenant(broker, tenant)
     if force:
         for namespace in list_namespaces(broker, tenant):
-            await broker.finish(_delete_namespace(broker, NamespaceName.parse(namespace)))
+            with contextlib.suppress(NamespaceNotFound):  # Somebody else is deleting it.
+                await broker.finish(_delete_namespace(broker, NamespaceName.parse(namespace)))
     async with broker.policies.changing:
         if list_namespaces(broker, tenant):
             raise AlreadyExists("The tenant still has active namespaces")
@@ -192,9 +193,12 @@ async def delete_namespace(broker: Broker, namespace: NamespaceName, *, force: b
 
 
 async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
+    check_namespace(broker, namespace)  # Perhaps somebody else is deleting it, and a third one makes it anew.
     text = str(namespace)
     broker.topics.closing.add(text)
     try:
+        async with broker.policies.changing:
+            pass  # A partitioned topic that was being made before is there now, and goes with the others.
         for domain in _DOMAINS:
             for name in list(partitions.of_namespace(broker, text, domain)):
                 with contextlib.suppress(NotFound):  # Somebody else is deleting it.

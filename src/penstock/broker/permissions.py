@@ -17,11 +17,12 @@ Plain functions on the broker, on its loop, for the admin port. What is granted 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access import Action
 from penstock.broker.places import check_namespace
-from penstock.core.errors import PreconditionFailed
+from penstock.core.errors import NamespaceNotFound, PreconditionFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -118,9 +119,10 @@ async def forget_topic(broker: Broker, name: TopicName) -> None:
     namespace = f"{name.tenant}/{name.namespace}"
     stored = broker.catalog.namespaces().get(namespace) or {}
     if str(name) in ((stored.get(AUTH) or {}).get(TOPICS) or {}):
-        await broker.policies.update_namespace(
-            namespace, lambda policies: _put(_part(_part(policies, AUTH), TOPICS), str(name), None)
-        )
+        with contextlib.suppress(NamespaceNotFound):  # It went meanwhile, with all that was granted in it.
+            await broker.policies.update_namespace(
+                namespace, lambda policies: _put(_part(_part(policies, AUTH), TOPICS), str(name), None)
+            )
 
 
 def _granted(broker: Broker, namespace: NamespaceName) -> Mapping[str, Any]:

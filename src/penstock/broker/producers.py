@@ -28,6 +28,7 @@ from penstock.core.errors import (
     PenstockError,
     ProducerBusy,
     ProducerFenced,
+    ServiceNotReady,
     TopicNotFound,
 )
 from penstock.core.names import TopicName
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
 
 
 def _on_producer(session: Session, body: codec.CommandProducer) -> None:
-    existing = session.producers.get(body.producer_id)
-    if existing is not None:
-        _producer_success(session, existing, body.request_id)
-        return
     coming, producer_id = session.creating_producers, body.producer_id
     create = partial(session.create_once, ("producer", producer_id), partial(_create_producer, session, body))
     task = session.request(body.request_id, create)
@@ -55,6 +52,10 @@ def _on_producer(session: Session, body: codec.CommandProducer) -> None:
 
 
 async def _create_producer(session: Session, body: codec.CommandProducer) -> None:
+    existing = session.producers.get(body.producer_id)
+    if existing is not None:  # Said twice, perhaps in one breath: the first made it.
+        _producer_success(session, existing, body.request_id)
+        return
     producer = await _prepare(session, body)
     if body.HasField("topic_epoch"):
         producer.topic_epoch = body.topic_epoch
@@ -147,6 +148,9 @@ async def _free_name(producer: Producer) -> None:
 
 def _join(producer: Producer) -> None:
     topic, session = producer.topic, producer.session
+    if not session.connection.is_open:
+        # It closed while others of its own were told to go, since the last moment at which it could be cancelled.
+        raise ServiceNotReady(f"the client of producer {producer.name!r} is gone")
     if producer.name in topic.producers:
         raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic '{topic.text}'")
     topic.broker.quotas.check_room(topic, session)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administrators who get in each other's way, by seed: whatever they do at the same time, what is left fits together.
+
+Why: each operation is a few changes of the catalog with waits in between. Which of them may come between which others
+is more than anybody can list, so all are thrown together, some given up half-way, and only the outcome is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.broker import namespaces, partitions, permissions, stats, stats_partitioned, topic_admin
+from penstock.core.errors import PenstockError
+from penstock.core.names import NamespaceName, TopicName
+from tests.net.harness import running, until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from penstock.broker.broker import Broker
+
+INFO = {"adminRoles": ["root"], "allowedClusters": ["test"]}
+OPERATIONS = 120  # of each administrator
+ADMINISTRATORS = 10
+HUNG_S = 15.0
+
+
+def operations(broker: Broker, rng: random.Random) -> list[Callable[[], Awaitable[object]]]:
+    """What an administrator may do next, all of it to a few names."""
+    namespace = NamespaceName(rng.choice("ab"), rng.choice("xy"))
+    topic = TopicName("persistent", namespace.tenant, namespace.namespace, rng.choice("pq"))
+    partition = topic.of_partition(rng.randrange(4))
+    either, force, few = rng.choice((topic, partition)), rng.random() < 0.5, rng.randrange(1, 4)
+
+    async def unload() -> None:
+        await namespaces.unload_namespace(broker, namespace)
+
+    return [
+        lambda: namespaces.create_tenant(broker, namespace.tenant, INFO),
+        lambda: namespaces.delete_tenant(broker, namespace.tenant, force=force),
+        lambda: namespaces.create_namespace(broker, namespace),
+        lambda: namespaces.create_namespace(broker, namespace),
+        lambda: namespaces.delete_namespace(broker, namespace, force=force),
+        lambda: topic_admin.create_partitioned(broker, topic, few),
+        lambda: topic_admin.create_partitioned(broker, topic, few),
+        lambda: topic_admin.update_partitioned(broker, topic, few + 1),
+        lambda: topic_admin.create_missed_partitions(broker, topic),
+        lambda: topic_admin.delete_partitioned(broker, topic, force=force),
+        lambda: partitions.for_client(broker, topic, create=True),
+        lambda: broker.topics.get_or_create(either, create=True),
+        lambda: broker.topics.get_or_create(partition, create=True),
+        lambda: topic_admin.create_topic(broker, topic),
+        lambda: topic_admin.delete_topic(broker, either, force=force),
+        lambda: topic_admin.create_subscription(broker, topic, "s"),
+        lambda: topic_admin.unsubscribe_namespace(broker, namespace, "s"),
+        lambda: permissions.grant_topic(broker, either, "r", ["consume"]),
+        lambda: permissions.revoke_topic(broker, either, "r"),
+        lambda: broker.policies.set_topic(either, "maxConsumers", few),
+        lambda: stats.topic_stats(broker, either),
+        lambda: stats_partitioned.partitioned_stats(broker, topic),
+        unload,
+    ]
+
+
+async def administer(broker: Broker, rng: random.Random) -> None:
+    """Do one thing after another; now and then give one up, as the admin port does when it takes too long."""
+    for _ in range(OPERATIONS):
+        task: asyncio.Future[Any] = asyncio.ensure_future(_carried_out(rng.choice(operations(broker, rng))))
+        if rng.random() < 0.2:
+            for _ in range(rng.randrange(8)):
+                await asyncio.sleep(0)
+            task.cancel()
+        async with asyncio.timeout(HUNG_S):
+            await asyncio.wait((task,))
+        if not task.cancelled():
+            await task  # An error that is not one of ours fails the test.
+
+
+async def _carried_out(operation: Callable[[], Awaitable[object]]) -> None:
+    with contextlib.suppress(PenstockError):  # Somebody else was faster.
+        await operation()
+
+
+def misfits(broker: Broker) -> list[object]:
+    """What does not fit together."""
+    catalog, found = broker.catalog, list[object]()
+    names = {record.name for record in catalog.topics()}
+    for name in names | set(catalog.documents(partitions.KIND)):
+        topic = TopicName.parse(name)
+        if str(topic.namespace_name) not in catalog.namespaces():
+            found.append(("its namespace is gone", name))
+        if topic.partition >= partitions.count(broker, topic.parent):
+            found.append(("a partition too many", name))
+        if name in names and partitions.count(broker, topic):
+            found.append(("a topic and a partitioned topic", name))
+    found += [("its tenant is gone", one) for one in catalog.namespaces() if one.split("/")[0] not in catalog.tenants()]
+    listed = {name for namespace in catalog.namespaces() for name in broker.topics.names.of("persistent", namespace)}
+    if names != listed:
+        found.append(("listed and stored", names ^ listed))
+    for loaded in broker.topics.loaded():
+        if loaded.fenced or loaded.closed or loaded.text not in names:
+            found.append(("loaded", loaded.text))
+    if broker.topics.closing or broker.topics.loading or broker.policies.changing.locked():
+        found.append("something is still held")
+    return found
+
+
+@pytest.mark.parametrize("seed", range(200))
+async def test_what_many_administrators_leave_fits_together(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with running(tmp_path, force_delete_tenant=True, force_delete_namespace=True) as harness:
+        broker = harness.broker
+        await asyncio.gather(*(administer(broker, random.Random(rng.random())) for _ in range(ADMINISTRATORS)))
+        await until(lambda: not broker._unfinished)  # noqa: SLF001 - what was given up goes on to its end
+        assert misfits(broker) == []
