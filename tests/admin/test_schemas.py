@@ -147,6 +147,10 @@ async def test_the_version_of_a_schema_is_told(admin: httpx.AsyncClient) -> None
         await admin.post(f"{T}/schema", json=payload(schema))
     found = [(await admin.post(f"{T}/version", json=payload(s))).json() for s in (SECOND, FIRST, INCOMPATIBLE)]
     assert found == [{"version": 1}, {"version": 0}, {"version": -1}]
+    # Written otherwise it brings no new version, and is not found: both as in Pulsar.
+    spaced = payload(SECOND, json.dumps(json.loads(SECOND.data), indent=3))
+    assert (await admin.post(f"{T}/schema", json=spaced)).json() == {"version": {"version": 1}}
+    assert (await admin.post(f"{T}/version", json=spaced)).json() == {"version": -1}
 
 
 async def test_an_administrator_may_add_schemas_where_producers_may_not(

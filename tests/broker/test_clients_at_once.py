@@ -166,7 +166,7 @@ async def work(harness: Harness, topic: str) -> None:
     client.abort()
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(20))
 async def test_clients_that_go_in_the_middle_of_everything_leave_nothing_behind(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,7 +183,12 @@ async def test_clients_that_go_in_the_middle_of_everything_leave_nothing_behind(
         for key in (*RATES, "deduplication"):
             await broker.policies.set_namespace(NAMESPACE, key, None)
         # Who is not read, for a rate, is not seen to be gone.
-        await until(lambda: harness.clock.advance(ms=1_000) or not broker.sessions)
+
+        def all_are_gone() -> bool:
+            harness.clock.advance(ms=1_000)
+            return not broker.sessions
+
+        await until(all_are_gone)
         await until(lambda: not broker._unfinished)  # noqa: SLF001
         await topic_life.settled(broker)
         assert left_behind(harness) == []
