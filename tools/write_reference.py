@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.admin.api import build
-from penstock.broker.policy_table import POLICIES
+from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
 from penstock.settings.memory import DELAYED, LISTINGS, OUTBOUND, PROCESS_BYTES, REQUESTS, TAIL_CACHE, BudgetRow
 from penstock.settings.model import GROUPS, KEYS, keys_of

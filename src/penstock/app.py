@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.access.authentication import Authenticator
     from penstock.broker.configuration import Keys
-    from penstock.broker.snapshot import BrokerSnapshot
+    from penstock.broker.stats.snapshot import BrokerSnapshot
     from penstock.settings import Settings
 
 T = TypeVar("T")

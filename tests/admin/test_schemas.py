@@ -11,8 +11,8 @@ import pytest
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
-from penstock.broker.schema_checks import key_value
-from penstock.broker.schema_checks.model import Schema, Strategy
+from penstock.broker.schemas.checks import key_value
+from penstock.broker.schemas.checks.model import Schema, Strategy
 from penstock.core.names import TopicName
 from tests.broker.schema_samples import INT32, STRING, avro, pair, protobuf_native
 from tests.net.harness import Harness, running

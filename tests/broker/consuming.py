@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from penstock.broker.subscription import Subscription
-    from penstock.broker.topic import Topic
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
 
 Type = codec.BaseCommand.Type
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)

@@ -12,8 +12,8 @@ from tests.net.harness import TOPIC, Client
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.subscription import Subscription
-    from penstock.broker.topic import Topic
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
     from tests.net.harness import Harness
 
 NAMESPACE = "public/default"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-from penstock.broker.schema_checks import key_value
-from penstock.broker.schema_checks.model import Schema, SchemaType
+from penstock.broker.schemas.checks import key_value
+from penstock.broker.schemas.checks.model import Schema, SchemaType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

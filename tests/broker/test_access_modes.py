@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.access_modes import AccessMode, Hold, Join, Wait, Writers, decide
+from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Wait, Writers, decide
 from penstock.core.errors import PenstockError, ProducerBusy, ProducerFenced, WireCode
 from penstock.testing.client import RawClient, Refused, Type, entry, frame, send
 

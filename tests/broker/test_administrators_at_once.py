@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import namespaces, partitions, permissions, stats, stats_partitioned, topic_admin
+from penstock.broker.administration import namespaces, topic_admin
+from penstock.broker.policies import permissions
+from penstock.broker.stats import stats, stats_partitioned
+from penstock.broker.topics import partitions
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName, TopicName
 from tests.net.harness import running, until

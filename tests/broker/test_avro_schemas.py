@@ -15,8 +15,8 @@ from fastavro.utils import generate_one
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.schema_checks import avro
-from penstock.broker.schema_checks.resolution import STEPS_MAX, why_unreadable
+from penstock.broker.schemas.checks import avro
+from penstock.broker.schemas.checks.resolution import STEPS_MAX, why_unreadable
 
 unhurried = settings(deadline=None)  # other tests share the machine
 

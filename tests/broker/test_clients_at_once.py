@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import topic_admin, topic_life
+from penstock.broker.administration import topic_admin
+from penstock.broker.topics import topic_life
 from penstock.core.errors import PenstockError
 from penstock.core.names import TopicName
 from penstock.testing.client import Type, frame

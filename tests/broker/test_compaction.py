@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker import compaction, topic_life
-from penstock.broker.compacting import Outcome, Stored, TwoPasses
-from penstock.broker.topic_states import COMPACTED_LEDGER, COMPACTION_SUBSCRIPTION
+from penstock.broker.topics import compaction, topic_life
+from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
+from penstock.broker.topics.topic_states import COMPACTED_LEDGER, COMPACTION_SUBSCRIPTION
 from penstock.core.checksum import is_sealed, seal
 from penstock.core.errors import AlreadyExists, MetadataFailed, NotAllowed
 from penstock.storage.latest_keys import LatestKeys, Place
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
     from pathlib import Path
 
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
     from penstock.storage.metadata import Done
 
 TOPIC = "persistent://public/default/t"

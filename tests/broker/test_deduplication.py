@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.broker.deduplication import KIND
-from penstock.broker.sequence_ids import NEVER, SequenceIds, Verdict
+from penstock.broker.publishing.deduplication import KIND
+from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict
 from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.testing.client import RawClient, Type, entry, frame, send
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 TOPIC = "persistent://public/default/t"
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import namespaces, partitions, topic_admin
-from penstock.broker.policies import PolicyDefaults
+from penstock.broker.administration import namespaces, topic_admin
+from penstock.broker.policies.policies import PolicyDefaults
+from penstock.broker.topics import partitions
 from penstock.core.errors import NotAllowed, TopicNotFound, WireCode
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import KIB, MIB

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.gate import Gate
+from penstock.broker.topics.gate import Gate
 from penstock.core.errors import TooManyRequests, WireCode
 
 

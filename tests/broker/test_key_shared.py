@@ -10,8 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.broker.key_shared import SLOTS, HashRing, RangeHalving, Selector, StickyRanges, ring_slot_of, slot_of
-from penstock.broker.key_shared_order import KeyOrder, stretch
+from penstock.broker.subscriptions.key_shared import (
+    SLOTS,
+    HashRing,
+    RangeHalving,
+    Selector,
+    StickyRanges,
+    ring_slot_of,
+    slot_of,
+)
+from penstock.broker.subscriptions.key_shared_order import KeyOrder, stretch
 from penstock.core.errors import ConsumerAssignFailed
 
 KEYS = [b"key-%d" % number for number in range(2_000)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.listing import Mode, NameIndex, PatternNotServed, list_topics, matcher, topics_hash
+from penstock.broker.topics.listing import Mode, NameIndex, PatternNotServed, list_topics, matcher, topics_hash
 from penstock.core.errors import InvalidTopicName
 from penstock.core.names import is_system_topic, parent_text
 

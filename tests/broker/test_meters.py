@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import meters
-from penstock.broker.subscription import Subscription
+from penstock.broker.stats import meters
+from penstock.broker.subscriptions.subscription import Subscription
 from penstock.core.names import TopicName
 from penstock.core.units import NS_PER_S
 from penstock.storage.cursor import Cursor
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import namespaces, partitions, permissions, topic_admin
 from penstock.broker.access import AccessRules
+from penstock.broker.administration import namespaces, topic_admin
+from penstock.broker.policies import permissions
+from penstock.broker.topics import partitions
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,

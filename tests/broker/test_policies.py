@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.policies import BacklogQuota, DelayedDelivery, EffectivePolicies, Inactive, PolicyDefaults, Rate
-from penstock.broker.policy_table import EMPTY_NAMESPACE, POLICIES, Policy, checked, effective, policy
+from penstock.broker.policies.policies import (
+    BacklogQuota,
+    DelayedDelivery,
+    EffectivePolicies,
+    Inactive,
+    PolicyDefaults,
+    Rate,
+)
+from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, POLICIES, Policy, checked, effective, policy
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName
 from penstock.settings.model import KEYS

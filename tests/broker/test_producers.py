@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.broker.members import Producer
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.members import Producer
+    from penstock.broker.topics.topic import Topic
 
 TOPIC = "persistent://public/default/t"
 ALL_ONES = 2**64 - 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.policy_values import EVICTION, EXCEPTION, HOLD, QUOTA_AGE, QUOTA_SIZE
+from penstock.broker.policies.policy_values import EVICTION, EXCEPTION, HOLD, QUOTA_AGE, QUOTA_SIZE
 from penstock.core.units import KIB
 from penstock.testing.client import Type, frame
 from penstock.wire.pulsar_pb2 import ServerError

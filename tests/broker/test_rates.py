@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.rates import throttled_events
+from penstock.broker.publishing.rates import throttled_events
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.net.connection import ARENA_BYTES

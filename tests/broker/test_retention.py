@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import topic_admin
-from penstock.broker.topic_states import COMPACTION_SUBSCRIPTION
+from penstock.broker.administration import topic_admin
+from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, MIB
 from penstock.testing.client import Type, frame

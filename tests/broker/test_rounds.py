@@ -16,7 +16,7 @@ from tests.net.harness import TOPIC, Client, running, turns, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 
 async def test_the_round_of_retention_comes_when_the_configuration_says(tmp_path: Path) -> None:

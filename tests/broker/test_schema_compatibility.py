@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.schema_checks import key_value
-from penstock.broker.schema_checks.compatibility import check_consumer, check_producer, identity
-from penstock.broker.schema_checks.model import (
+from penstock.broker.schemas.checks import key_value
+from penstock.broker.schemas.checks.compatibility import check_consumer, check_producer, identity
+from penstock.broker.schemas.checks.model import (
     NUMBERS,
     PRIMITIVE,
     SCHEMA_BYTES_MAX,
@@ -24,7 +24,7 @@ from penstock.broker.schema_checks.model import (
     Strategy,
     type_named,
 )
-from penstock.broker.schema_checks.validity import check_valid, root_message
+from penstock.broker.schemas.checks.validity import check_valid, root_message
 from penstock.core.errors import IncompatibleSchema, InvalidSchema
 from penstock.wire.pulsar_pb2 import Schema as WireSchema
 from tests.broker.schema_samples import BYTES, INT32, STRING, avro, in_json, legacy_json, pair, protobuf_native, record

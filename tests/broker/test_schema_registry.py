@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import partitions, topic_life
-from penstock.broker.schema_checks.model import NUMBERS, TYPES, Schema, SchemaType, Strategy
-from penstock.broker.schema_registry import DOCUMENTS, INLINE_BYTES_MAX, SchemaRegistry, version_bytes
+from penstock.broker.schemas.checks.model import NUMBERS, TYPES, Schema, SchemaType, Strategy
+from penstock.broker.schemas.schema_registry import DOCUMENTS, INLINE_BYTES_MAX, SchemaRegistry, version_bytes
+from penstock.broker.topics import partitions, topic_life
 from penstock.core.errors import IncompatibleSchema, InvalidSchema, WireCode
 from penstock.core.names import TopicName
 from penstock.testing.client import Type

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import snapshot
 from penstock.broker.broker import Broker, BrokerLimits
-from penstock.broker.snapshot import take_snapshot
+from penstock.broker.stats import snapshot
+from penstock.broker.stats.snapshot import take_snapshot
 from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S

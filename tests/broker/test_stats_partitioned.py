@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import partitions
-from penstock.broker.stats_partitioned import added, described, partitioned_stats
+from penstock.broker.stats.stats_partitioned import added, described, partitioned_stats
+from penstock.broker.topics import partitions
 from penstock.core.errors import NotFound
 from penstock.core.names import TopicName
 from tests.net.harness import running

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker import delays
-from penstock.broker.delays import Delays, Held
+from penstock.broker.subscriptions import delays
+from penstock.broker.subscriptions.delays import Delays, Held
 from penstock.core.units import MIB
 from tests.broker.consuming import (
     EXCLUSIVE,

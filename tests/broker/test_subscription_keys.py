@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker import key_shared_delivery
-from penstock.broker.key_shared import slot_of
-from penstock.broker.key_shared_delivery import KeyShared
+from penstock.broker.subscriptions import key_shared_delivery
+from penstock.broker.subscriptions.key_shared import slot_of
+from penstock.broker.subscriptions.key_shared_delivery import KeyShared
 from penstock.core.errors import WireCode
 from penstock.core.units import MIB
 from penstock.testing.client import Refused

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker.topic_admin import create_partitioned
+from penstock.broker.administration.topic_admin import create_partitioned
 from penstock.core.errors import WireCode
 from penstock.core.names import TopicName
 from penstock.testing.client import Refused

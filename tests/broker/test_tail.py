@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.tail import Tail, TailCache
+from penstock.broker.subscriptions.tail import Tail, TailCache
 from penstock.storage.entry_log import Batch
 
 LEDGER = 7

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker import partitions, topic_admin
+from penstock.broker.administration import topic_admin
+from penstock.broker.topics import partitions
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from penstock.broker.subscription import Subscription
+    from penstock.broker.subscriptions.subscription import Subscription
 
 T = TopicName.parse(TOPIC)
 P = TopicName.parse("persistent://public/default/p")

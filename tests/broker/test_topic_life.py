@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from penstock.broker import inactive, partitions, permissions, stats, topic_admin, topic_life
-from penstock.broker.policies import PolicyDefaults
-from penstock.broker.topic_states import COMPACTED_LEDGER, ledgers_in_use
+from penstock.broker.administration import topic_admin
+from penstock.broker.policies import permissions
+from penstock.broker.policies.policies import PolicyDefaults
+from penstock.broker.stats import stats
+from penstock.broker.topics import inactive, partitions, topic_life
+from penstock.broker.topics.topic_states import COMPACTED_LEDGER, ledgers_in_use
 from penstock.core.errors import (
     AlreadyExists,
     MetadataFailed,

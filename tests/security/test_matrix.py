@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.access.revocation import take_back
-from penstock.broker.session import Session
+from penstock.broker.commands.session import Session
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, connect, turns

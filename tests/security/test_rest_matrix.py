@@ -18,7 +18,7 @@ import httpx
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
-from penstock.broker import namespaces, schema_admin, topic_admin
+from penstock.broker.administration import namespaces, schema_admin, topic_admin
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST
 from penstock.testing.client import Type

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.broker.broker import Health
-from penstock.broker.snapshot import BrokerSnapshot, MemoryUse, ProcessUse, SubscriptionSnapshot, TopicSnapshot
+from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, ProcessUse, SubscriptionSnapshot, TopicSnapshot
 from penstock.governance.request_memory import RequestLimits, RequestMemory
 from penstock.storage.entry_log import LogStats
 

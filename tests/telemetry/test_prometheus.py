@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.broker import Health
-from penstock.broker.snapshot import MutedConnection
+from penstock.broker.stats.snapshot import MutedConnection
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
 from tests.telemetry.snapshots import IDLE, LOG, MEMORY, SUBSCRIPTION, TOPIC
 
 if TYPE_CHECKING:
-    from penstock.broker.snapshot import BrokerSnapshot
+    from penstock.broker.stats.snapshot import BrokerSnapshot
 
 
 METRICS = {instrument.name for instrument in INSTRUMENTS}

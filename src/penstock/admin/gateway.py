@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from penstock.broker.broker import Broker, Health
-    from penstock.broker.snapshot import BrokerSnapshot
+    from penstock.broker.stats.snapshot import BrokerSnapshot
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class BrokerGateway:
 
     async def metrics(self) -> Iterable[str]:
         """See `Gateway.metrics`."""
-        from penstock.broker.snapshot import take_snapshot  # noqa: PLC0415 - a broker that nobody asks does without
+        from penstock.broker.stats.snapshot import take_snapshot  # noqa: PLC0415 - a broker that nobody asks does without
 
         return self._render_metrics(await self._ask(take_snapshot(self._broker)))
 

@@ -15,8 +15,8 @@ from penstock.core.units import MIB, NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.broker_admin import Place
-    from penstock.broker.snapshot import BrokerSnapshot, MemoryUse, TopicSnapshot
+    from penstock.broker.administration.broker_admin import Place
+    from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, TopicSnapshot
 
     Json = dict[str, Any]
 

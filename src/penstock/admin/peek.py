@@ -25,7 +25,7 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.broker.topic_admin import RawMessage
+    from penstock.broker.administration.topic_admin import RawMessage
     from penstock.wire.codec import MessageMetadata
 
 _LENGTH_BYTES: Final = 4

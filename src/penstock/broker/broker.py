@@ -17,26 +17,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.broker import topic_life
 from penstock.broker.access import OPEN, Guard
 from penstock.broker.access.caps import refusal
-from penstock.broker.compaction import Compactor
+from penstock.broker.commands.session import Session
 from penstock.broker.configuration import Configuration, NoKeys
-from penstock.broker.deduplication import SNAPSHOTS_OFF_CHECK_S, Deduplication
-from penstock.broker.directory import TopicDirectory
-from penstock.broker.gate import Gate
-from penstock.broker.inactive import InactiveTopics
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.meters import Meters
-from penstock.broker.policies import PolicyBook
-from penstock.broker.quotas import Quotas
-from penstock.broker.rates import Rates
-from penstock.broker.retention import Retention
+from penstock.broker.policies.policies import PolicyBook
+from penstock.broker.policies.quotas import Quotas
+from penstock.broker.policies.retention import Retention
+from penstock.broker.publishing.deduplication import SNAPSHOTS_OFF_CHECK_S, Deduplication
+from penstock.broker.publishing.rates import Rates
 from penstock.broker.rounds import Round, Rounds
-from penstock.broker.schema_registry import SchemaRegistry
-from penstock.broker.session import Session
-from penstock.broker.tail import TailCache
-from penstock.broker.topic_states import TopicStates
+from penstock.broker.schemas.schema_registry import SchemaRegistry
+from penstock.broker.stats.meters import Meters
+from penstock.broker.subscriptions.tail import TailCache
+from penstock.broker.topics import topic_life
+from penstock.broker.topics.compaction import Compactor
+from penstock.broker.topics.directory import TopicDirectory
+from penstock.broker.topics.gate import Gate
+from penstock.broker.topics.inactive import InactiveTopics
+from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly
 from penstock.governance.muting import MuteReason
 from penstock.storage.catalog import CursorSave, StoredCursor, SubscriptionRecord
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.access import Access
     from penstock.broker.access.authentication import Authenticator
-    from penstock.broker.subscription import Subscription
-    from penstock.broker.topic import Topic
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.net.listener import Connections

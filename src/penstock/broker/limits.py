@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.broker.access.rules import AccessRules
-from penstock.broker.policy_values import PolicyDefaults
+from penstock.broker.policies.policy_values import PolicyDefaults
 
 if TYPE_CHECKING:
     from pathlib import Path

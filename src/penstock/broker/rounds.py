@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.broker.broker import Broker
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 log = logging.getLogger(__name__)
 

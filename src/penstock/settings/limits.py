@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.admin.server import HttpLimits
 from penstock.broker.broker import ServiceUrls
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.policy_values import PolicyDefaults
+from penstock.broker.policies.policy_values import PolicyDefaults
 from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.connection import ARENA_BYTES
 from penstock.settings import sources

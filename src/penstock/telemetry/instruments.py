@@ -22,7 +22,7 @@ from penstock.governance.muting import MuteReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.broker.snapshot import BrokerSnapshot, MemoryUse, SubscriptionSnapshot, TopicSnapshot
+    from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, SubscriptionSnapshot, TopicSnapshot
 
 Row = TypeVar("Row")
 Kind: TypeAlias = Literal["gauge", "counter"]  # a counter only rises, until the process ends

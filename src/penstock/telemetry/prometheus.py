@@ -15,7 +15,7 @@ from penstock.telemetry.instruments import INSTRUMENTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.broker.snapshot import BrokerSnapshot
+    from penstock.broker.stats.snapshot import BrokerSnapshot
     from penstock.telemetry.instruments import Scope
 
 ROWS_PER_PIECE: Final = 500

@@ -14,8 +14,8 @@ from penstock.admin import load
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Model
 from penstock.admin.routing import NO_CONTENT, REASON, Namespace
-from penstock.broker import broker_admin
-from penstock.broker.snapshot import take_snapshot
+from penstock.broker.administration import broker_admin
+from penstock.broker.stats.snapshot import take_snapshot
 from penstock.core.errors import NotFound, ServiceNotReady
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 from penstock.admin.gateway import Ask
 from penstock.admin.models import LookupData
 from penstock.admin.routing import Topic  # noqa: TC001 -- FastAPI reads annotations
-from penstock.broker import lookup
+from penstock.broker.topics import lookup
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs

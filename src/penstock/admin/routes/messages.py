@@ -12,7 +12,7 @@ from penstock.admin.gateway import Ask
 from penstock.admin.models import INT_MAX, LONG_MAX, BatchMessageId, MessageId
 from penstock.admin.peek import message_response
 from penstock.admin.routing import TOPIC, Topic, Wall
-from penstock.broker import topic_admin
+from penstock.broker.administration import topic_admin
 from penstock.core.position import Position
 
 if TYPE_CHECKING:

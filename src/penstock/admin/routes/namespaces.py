@@ -12,7 +12,8 @@ from penstock.admin.gateway import Ask
 from penstock.admin.models import AuthAction, Bundles, Reason
 from penstock.admin.models_policies import Policies
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
-from penstock.broker import namespaces, permissions, topic_admin
+from penstock.broker.administration import namespaces, topic_admin
+from penstock.broker.policies import permissions
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs

@@ -18,8 +18,9 @@ from penstock.admin import models_policies as models
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Int, Long, Model, Properties
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
-from penstock.broker import namespaces, places, policy_admin
-from penstock.broker.policy_checks import Json  # noqa: TC001 -- FastAPI reads annotations
+from penstock.broker.administration import namespaces, policy_admin
+from penstock.broker.policies.policy_checks import Json  # noqa: TC001 -- FastAPI reads annotations
+from penstock.broker.topics import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,13 +12,13 @@ from pydantic import Field
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Model, Properties, Reason
 from penstock.admin.routing import Force  # noqa: TC001 - FastAPI reads it
-from penstock.broker import schema_admin
+from penstock.broker.administration import schema_admin
 from penstock.core.names import TopicName
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
     from penstock.admin.gateway import Gateway
-    from penstock.broker.schema_checks.model import Schema
+    from penstock.broker.schemas.checks.model import Schema
 
 TOPIC: Final = "/{tenant}/{namespace}/{topic:local}"
 INVALID: Final[dict[int | str, dict[str, Any]]] = {

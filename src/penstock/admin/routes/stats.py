@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from penstock.admin import models_stats as models
 from penstock.admin.gateway import Ask
 from penstock.admin.routing import TOPIC, Topic
-from penstock.broker import stats_internal, stats_partitioned
-from penstock.broker.backlog_analysis import analyze_backlog
-from penstock.broker.stats import StatsOptions, topic_stats
+from penstock.broker.stats import stats_internal, stats_partitioned
+from penstock.broker.stats.backlog_analysis import analyze_backlog
+from penstock.broker.stats.stats import StatsOptions, topic_stats
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs

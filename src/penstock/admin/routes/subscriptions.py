@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Path
 from penstock.admin.gateway import Ask
 from penstock.admin.models import INT_MAX, LONG_MAX, Properties, ResetPosition
 from penstock.admin.routing import NO_CONTENT, TOPIC, Force, Topic, Wall
-from penstock.broker import topic_admin
+from penstock.broker.administration import topic_admin
 from penstock.core.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:

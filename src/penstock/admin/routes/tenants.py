@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from penstock.admin.gateway import Ask
 from penstock.admin.models import TenantInfo
 from penstock.admin.routing import NO_CONTENT, Force
-from penstock.broker import namespaces
+from penstock.broker.administration import namespaces
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs

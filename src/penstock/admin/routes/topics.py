@@ -25,7 +25,9 @@ from penstock.admin.models import (
     Reason,
 )
 from penstock.admin.routing import NO_CONTENT, TOPIC, Domain, Force, Namespace, Topic
-from penstock.broker import compaction, namespaces, permissions, topic_admin
+from penstock.broker.administration import namespaces, topic_admin
+from penstock.broker.policies import permissions
+from penstock.broker.topics import compaction
 from penstock.core.errors import NotAllowed
 from penstock.core.position import Position
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.handshake import NO_REQUEST
+from penstock.broker.commands.handshake import NO_REQUEST
 from penstock.core.errors import WireCode
 from penstock.wire import codec
 

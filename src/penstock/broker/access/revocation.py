@@ -17,8 +17,8 @@ from penstock.core.errors import AuthorizationFailed
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.members import Consumer, Producer
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.members import Consumer, Producer
+    from penstock.broker.topics.topic import Topic
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the admin port reads of topics: single messages, and where messages are. See `topic_admin` for the list."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.broker.administration.subscription_admin import entry_at, one, topic_of
+from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
+from penstock.core.position import Position
+from penstock.wire import metadata
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+    from penstock.core.names import TopicName
+
+NOTHING = Position(-1, -1)
+
+
+class RawMessage(NamedTuple):
+    """An entry as it was stored: sealed, with its metadata, compressed as it came."""
+
+    ledger_id: int
+    entry_id: int
+    partition: int
+    entry: bytes
+
+
+async def peek_message(broker: Broker, name: TopicName, subscription: str, nth: int) -> RawMessage:
+    """The nth entry, from 1 on, that the subscription has not acknowledged. Raises NotFound."""
+    _check_stored(name, "Peek messages")
+    found = await one(broker, name, subscription, "Peek messages")
+    for entry_id in islice(_unacknowledged(found), nth - 1, nth):
+        return await _read(found.topic, entry_id)
+    raise NotFound("Message not found")
+
+
+def _unacknowledged(subscription: Subscription) -> Iterator[int]:
+    cursor, topic = subscription.cursor, subscription.topic
+    first = max(cursor.mark_delete + 1, topic.first_entry_id)
+    for start, last in cursor.unacknowledged_ranges(first, topic.last_entry_id):
+        yield from range(start, last + 1)
+
+
+async def get_message(broker: Broker, name: TopicName, position: Position) -> RawMessage:
+    """The entry at a position. Raises NotFound."""
+    _check_stored(name, "Get message by id")
+    topic = await topic_of(broker, name, "Get message by id")
+    if position.ledger_id != topic.ledger_id:
+        raise NotFound("Message id not found")
+    return await _read(topic, position.entry_id)
+
+
+async def examine_message(broker: Broker, name: TopicName, initial_position: str, nth: int) -> RawMessage:
+    """The nth entry, from 1 on, counted from the `earliest` or from the `latest` one."""
+    _check_stored(name, "Examine messages")
+    topic = await topic_of(broker, name, "Examine messages")
+    if topic.last_entry_id < topic.first_entry_id:
+        raise PreconditionFailed("Could not examine messages due to the total message is zero")
+    first, last = topic.first_entry_id, topic.last_entry_id
+    wanted = first + nth - 1 if initial_position == "earliest" else last - nth + 1
+    return await _read(topic, min(max(wanted, first), last))
+
+
+async def _read(topic: Topic, entry_id: int) -> RawMessage:
+    entry = await topic.broker.read_entry(topic, entry_id)
+    if entry is None:
+        raise NotFound("Message not found")
+    return RawMessage(topic.ledger_id, entry_id, topic.partition, entry)
+
+
+async def last_message_id(broker: Broker, name: TopicName) -> tuple[Position, int]:
+    """The last entry, and the index of its last message when it is a batch, else -1; (-1, -1) when there is none."""
+    _check_stored(name, "GetLastMessageId")
+    topic = await topic_of(broker, name, "GetLastMessageId")
+    if topic.last_entry_id < topic.first_entry_id:
+        return NOTHING, -1
+    entry = await broker.read_entry(topic, topic.last_entry_id)
+    try:
+        size = metadata.batch_size(entry) if entry is not None else None
+    except ProtocolError:
+        size = None
+    return Position(topic.ledger_id, topic.last_entry_id), (size or 0) - 1
+
+
+async def message_id_by_time(broker: Broker, name: TopicName, wall_ms: int) -> Position:
+    """The first entry published at this time or later; behind the last one when there is none."""
+    _check_stored(name, "Get message id by timestamp")
+    topic = await topic_of(broker, name, "Get message id by timestamp")
+    return Position(topic.ledger_id, await broker.first_entry_published_since(topic, wall_ms))
+
+
+async def message_id_by_index(broker: Broker, name: TopicName, index: int) -> Position:
+    """Messages are not given an index by this broker. Raises TopicNotFound, PreconditionFailed."""
+    await topic_of(broker, name, "Get message id by index")
+    raise PreconditionFailed(f"GetMessageIDByIndex {index} is not allowed when broker entry metadata is disabled")
+
+
+async def backlog_size(broker: Broker, name: TopicName, position: Position) -> int:
+    """Bytes of this entry and all behind it."""
+    _check_stored(name, "Get backlog size")
+    topic = await topic_of(broker, name, "Get backlog size for a topic")
+    start = entry_at(topic, position)
+    return await broker.quotas.bytes_from(topic, start)
+
+
+def _check_stored(name: TopicName, doing: str) -> None:
+    if not name.is_persistent:
+        raise NotAllowed(f"{doing} on a non-persistent topic is not allowed")

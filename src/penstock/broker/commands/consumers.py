@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands about consumers: SUBSCRIBE and what a subscribed client may ask, but for FLOW and ACK.
+
+Where: the session's table of handlers leads here. FLOW and ACK, which come with every few messages, go from the session
+to the subscription directly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.access import Action
+from penstock.broker.commands.schemas import schema_in
+from penstock.broker.schemas.checks.model import SchemaType
+from penstock.broker.subscriptions.key_shared import AUTO_SPLIT, KeySharing
+from penstock.broker.subscriptions.subscription import EXCLUSIVE, FAILOVER, TYPE_NAMES
+from penstock.broker.topics.members import Consumer
+from penstock.core.errors import (
+    ConsumerBusy,
+    MetadataFailed,
+    NotAllowed,
+    ProducerBusy,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    WireCode,
+)
+from penstock.core.names import TopicName
+from penstock.core.position import EARLIEST, LATEST
+from penstock.wire import codec, metadata
+from penstock.wire.batches import last_index
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+
+# Names of subscriptions that the broker, or Pulsar's, keeps for itself.
+_RESERVED_PREFIX: Final = "pulsar.repl."
+_RESERVED_NAMES: Final = frozenset({"pulsar.dedup", "__compaction"})
+_ENTRY_IDS_STOP: Final = 2**63
+_STRICT_NAME: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+
+
+def _on_subscribe(session: Session, body: codec.CommandSubscribe) -> None:
+    key = ("consumer", body.consumer_id)
+    session.request(body.request_id, partial(session.create_once, key, partial(_create_consumer, session, body)))
+
+
+async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> None:
+    """Checks are in the order in which Pulsar makes them: clients that break two rules are told of the same one."""
+    if body.consumer_id in session.consumers:  # Said twice, perhaps in one breath: the first made it.
+        session.reply(codec.success(body.request_id))
+        return
+    name = TopicName.parse(body.topic)
+    session.require(Action.CONSUME, name, subscription=body.subscription)
+    topic = await session.broker.topics.get_or_create(name, create=body.force_topic_creation)
+    durable = body.durable and topic.persistent
+    if durable and body.subscription not in topic.subscriptions and not topic.policies.allow_auto_subscription_creation:
+        raise SubscriptionNotFound(topic.text, body.subscription)
+    schema = schema_in(body)
+    await session.broker.schemas.attach_consumer(topic, schema)
+    _check_subscribe(session, topic, body)
+    subscription = await _subscription(session, topic, body)
+    consumer = Consumer(
+        session=session,
+        consumer_id=body.consumer_id,
+        name=body.consumer_name,
+        priority_level=body.priority_level,
+        subscription=subscription,
+        epoch=body.consumer_epoch if body.HasField("consumer_epoch") else None,
+        connected_at_ms=session.broker.clock.wall_ms(),
+        metadata={pair.key: pair.value for pair in body.metadata},
+        key_sharing=_key_sharing(body),
+    )
+    consumer.reads_compacted = body.read_compacted
+    consumer.takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
+    await _make_room(consumer, body.subType)
+    if topic.subscriptions.get(subscription.name) is not subscription:
+        # It went with the last of its consumers, who was found dead: this one gets its own.
+        consumer.subscription = subscription = await _subscription(session, topic, body)
+    topic.check_open()
+    _check_bounds(consumer)
+    subscription.add(consumer, body.subType)
+    subscription.replicated = subscription.replicated or body.replicate_subscription_state
+    session.consumers[body.consumer_id] = consumer
+    session.reply(codec.success(body.request_id))
+    subscription.attached(consumer)
+
+
+def _check_subscribe(session: Session, topic: Topic, body: codec.CommandSubscribe) -> None:
+    """Raises NotAllowed or ProducerBusy (Pulsar's code for a bad name) when the command can have no success."""
+    kind = TYPE_NAMES[body.subType]
+    if body.read_compacted and (body.subType not in (EXCLUSIVE, FAILOVER) or not topic.persistent):
+        raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
+    if topic.policies.subscription_types and kind not in topic.policies.subscription_types:
+        raise NotAllowed(f"Topic[{topic.text}] doesn't support {kind} sub type!")
+    check_subscription_name(body.subscription, strict=session.broker.limits.strict_subscription_names)
+    address = session.connection.peer.rpartition(":")[0]
+    session.broker.rates.check_subscribe(topic, address, body.consumer_name, body.consumer_id)
+
+
+def check_subscription_name(name: str, *, strict: bool) -> None:
+    """Raises ProducerBusy, as Pulsar answers, for a name that no subscription of users can have."""
+    if not name.strip():
+        raise ProducerBusy("Empty subscription name")
+    if name.startswith(_RESERVED_PREFIX) or name in _RESERVED_NAMES:
+        raise ProducerBusy(f"Subscription with reserved subscription name attempted: {name}")
+    if strict and _STRICT_NAME.fullmatch(name) is None:
+        raise ProducerBusy(
+            f"subscription name {name!r} may hold letters, digits and - = : . _ only (strictlyVerifySubscriptionName)"
+        )
+
+
+async def _subscription(session: Session, topic: Topic, body: codec.CommandSubscribe) -> Subscription:
+    """The subscription, made if it is not there."""
+    if body.subscription not in topic.subscriptions and body.durable and topic.persistent:
+        check_subscription_bound(topic)
+    start = await _start_entry(session, topic, body)
+    properties = {pair.key: pair.value for pair in body.subscription_properties}
+    return await topic.open_subscription(body.subscription, durable=body.durable, start=start, properties=properties)
+
+
+def check_subscription_bound(topic: Topic) -> None:
+    """Raises NotAllowed when the topic may not have one more durable subscription."""
+    bound = topic.policies.max_subscriptions
+    if bound and sum(subscription.durable for subscription in topic.subscriptions.values()) >= bound:
+        raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.text}")
+
+
+def _check_bounds(consumer: Consumer) -> None:
+    """Raises ConsumerBusy when the topic or the subscription has as many consumers as it may have."""
+    topic = consumer.subscription.topic
+    policies, of_broker = topic.policies, topic.broker.limits.policies
+    present = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
+    if policies.max_consumers and present >= policies.max_consumers:
+        raise ConsumerBusy("Topic reached max consumers limit")
+    if of_broker.max_same_address_consumers_per_topic:
+        host = consumer.address.rpartition(":")[0]
+        everybody = (other for subscription in topic.subscriptions.values() for other in subscription.consumers)
+        alike = sum(other.address.rpartition(":")[0] == host for other in everybody)
+        if alike >= of_broker.max_same_address_consumers_per_topic:
+            raise ConsumerBusy("Topic reached max same address consumers limit")
+    bound = policies.max_consumers_per_subscription
+    if bound and len(consumer.subscription.consumers) >= bound:
+        raise ConsumerBusy("Subscription reached max consumers limit")
+
+
+def _key_sharing(body: codec.CommandSubscribe) -> KeySharing:
+    """How keys are divided; clients older than the choice say nothing."""
+    if not body.HasField("keySharedMeta"):
+        return AUTO_SPLIT
+    meta = body.keySharedMeta
+    return KeySharing(
+        sticky=meta.keySharedMode == codec.KeySharedMode.STICKY,
+        out_of_order=meta.allowOutOfOrderDelivery,
+        ranges=tuple((each.start, each.end) for each in meta.hashRanges),
+    )
+
+
+async def _make_room(consumer: Consumer, kind: int) -> None:
+    """A place that is taken, by type or by range, is free again when its holder is found dead."""
+    subscription = consumer.subscription
+    if subscription.fenced:
+        raise ServiceNotReady(f"subscription {subscription.name!r} is being reset; try again")
+    for holder in subscription.in_the_way(consumer, kind):
+        if holder.session is consumer.session or await holder.session.probe():
+            return  # `add` refuses with the right words.
+
+
+async def _start_entry(session: Session, topic: Topic, body: codec.CommandSubscribe) -> int:
+    """The first entry that a subscription made now would deliver."""
+    if body.subscription in topic.subscriptions:
+        return 0
+    if body.start_message_rollback_duration_sec:
+        since_ms = session.broker.clock.wall_ms() - 1000 * body.start_message_rollback_duration_sec
+        return await session.broker.first_entry_published_since(topic, since_ms)
+    if not body.durable and body.HasField("start_message_id"):
+        wanted = body.start_message_id
+        position = (wanted.ledgerId, wanted.entryId)
+        if position == EARLIEST:
+            return _first_entry(topic, compacted=body.read_compacted)
+        if position == LATEST:
+            return topic.last_entry_id + 1
+        # What a reader names is delivered again: the client leaves it out, or a part of it, unless it was told not to.
+        return _entry_at_or_after(topic, wanted)
+    if body.initialPosition == codec.CommandSubscribe.Earliest:
+        return _first_entry(topic, compacted=body.read_compacted)
+    return topic.last_entry_id + 1
+
+
+def _first_entry(topic: Topic, *, compacted: bool) -> int:
+    """The first entry there is; the compacted topic keeps entries that the topic itself has given up."""
+    return 0 if compacted and topic.compacted is not None else topic.first_entry_id
+
+
+def _entry_at_or_after(topic: Topic, wanted: codec.MessageIdData) -> int:
+    position = (wanted.ledgerId, wanted.entryId)
+    if position == EARLIEST or wanted.ledgerId < topic.ledger_id:
+        return topic.first_entry_id
+    if position == LATEST or wanted.ledgerId > topic.ledger_id:
+        return topic.last_entry_id + 1
+    # Entry -1 is before the first one of its ledger; the field is unsigned.
+    entry_id = wanted.entryId if wanted.entryId < _ENTRY_IDS_STOP else -1
+    return max(topic.first_entry_id, min(entry_id, topic.last_entry_id + 1))
+
+
+def _on_redeliver(session: Session, body: codec.CommandRedeliverUnacknowledgedMessages) -> None:
+    consumer = session.consumers.get(body.consumer_id)
+    if consumer is not None:
+        ledger_id = consumer.subscription.topic.ledger_id
+        entry_ids = [m.entryId for m in body.message_ids if m.ledgerId == ledger_id]
+        if entry_ids or not body.message_ids:
+            epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None
+            consumer.subscription.redeliver(consumer, entry_ids, epoch)
+
+
+def _on_seek(session: Session, body: codec.CommandSeek) -> None:
+    session.request(body.request_id, partial(_seek, session, body))
+
+
+async def _seek(session: Session, body: codec.CommandSeek) -> None:
+    consumer = session.consumer(body.consumer_id)
+    subscription = consumer.subscription
+    topic = subscription.topic
+    members: list[int] = []
+    if body.HasField("message_id"):
+        entry_id = _entry_at_or_after(topic, body.message_id)
+        if (body.message_id.ledgerId, body.message_id.entryId) == EARLIEST:
+            entry_id = _first_entry(topic, compacted=consumer.reads_compacted)
+        if (body.message_id.ledgerId, body.message_id.entryId) == (topic.ledger_id, entry_id):
+            members = list(body.message_id.ack_set)
+    elif body.HasField("message_publish_time"):
+        entry_id = await session.broker.first_entry_published_since(topic, body.message_publish_time)
+    else:
+        raise MetadataFailed("SEEK names neither a message id nor a time")
+    # Carried to its end: the client whose consumer is disconnected on the way may close its connection at that.
+    await session.broker.finish(subscription.move_to(entry_id, members))
+    session.reply(codec.success(body.request_id))
+
+
+def _on_unsubscribe(session: Session, body: codec.CommandUnsubscribe) -> None:
+    session.request(body.request_id, partial(_unsubscribe, session, body))
+
+
+async def _unsubscribe(session: Session, body: codec.CommandUnsubscribe) -> None:
+    subscription = session.consumer(body.consumer_id).subscription
+    others = [c for c in subscription.consumers if c.consumer_id != body.consumer_id or c.session is not session]
+    if others and not body.force:
+        raise ConsumerBusy(f"subscription {subscription.name!r} has {len(others)} other connected consumers")
+    await session.broker.delete_subscription(subscription)
+    for consumer in list(subscription.consumers):
+        if consumer in others:
+            consumer.session.disconnect_consumer(consumer)
+        else:
+            session.forget_consumer(consumer)
+    session.reply(codec.success(body.request_id))
+
+
+def _on_close_consumer(session: Session, body: codec.CommandCloseConsumer) -> None:
+    consumer = session.consumers.get(body.consumer_id)
+    if consumer is not None:
+        session.forget_consumer(consumer)
+    session.reply(codec.success(body.request_id))
+
+
+def _on_get_last_message_id(session: Session, body: codec.CommandGetLastMessageId) -> None:
+    session.request(body.request_id, partial(_get_last_message_id, session, body))
+
+
+async def _get_last_message_id(session: Session, body: codec.CommandGetLastMessageId) -> None:
+    consumer = session.consumer(body.consumer_id)
+    subscription = consumer.subscription
+    topic = subscription.topic
+    last, entry = await _last_entry(session, consumer)
+    batch_index = -1
+    if entry is not None:
+        with contextlib.suppress(ProtocolError):  # an entry without readable metadata is no batch
+            batch_index = last_index(metadata.decode(entry))
+    session.reply(
+        codec.last_message_id(
+            body.request_id,
+            topic.ledger_id if last >= 0 else -1,
+            last,
+            partition=topic.partition,
+            batch_index=batch_index,
+            mark_delete=(topic.ledger_id, subscription.cursor.mark_delete),
+        )
+    )
+
+
+async def _last_entry(session: Session, consumer: Consumer) -> tuple[int, bytes | None]:
+    """The last entry that the consumer can get, its id first; (-1, None) when it can get none."""
+    broker, topic = session.broker, consumer.subscription.topic
+    last, compacted = topic.last_entry_id, topic.compacted
+    if compacted is not None and consumer.reads_compacted and last <= compacted.horizon:
+        # The very last entries may have been compacted away: whoever waits for them would wait for ever.
+        return await broker.read_in_thread(partial(compacted.last, broker.log)) or (-1, None)
+    if last < topic.first_entry_id or not topic.persistent:
+        return last, None
+    return last, await broker.read_entry(topic, last)
+
+
+def _on_consumer_stats(session: Session, body: codec.CommandConsumerStats) -> None:
+    consumer = session.consumers.get(body.consumer_id)
+    if consumer is None:
+        session.reply(codec.consumer_stats_failed(body.request_id, WireCode.CONSUMER_NOT_FOUND, "Consumer not found"))
+        return
+    session.reply(codec.consumer_stats(body.request_id, _stats_of(session, consumer)))
+
+
+def _stats_of(session: Session, consumer: Consumer) -> dict[str, object]:
+    now_ms = session.broker.clock.wall_ms()
+    seconds = max((now_ms - consumer.connected_at_ms) / 1000, 0.001)
+    return {
+        "msgRateOut": consumer.messages_out / seconds,
+        "msgThroughputOut": consumer.bytes_out / seconds,
+        "msgRateRedeliver": consumer.messages_redelivered / seconds,
+        "consumerName": consumer.name,
+        "availablePermits": max(consumer.permits, 0),
+        "unackedMessages": consumer.unacked,
+        "blockedConsumerOnUnackedMsgs": consumer.blocked,
+        "address": consumer.session.connection.peer,
+        "connectedSince": _iso_time(consumer.connected_at_ms),
+        "type": TYPE_NAMES[consumer.subscription.kind],
+        "msgRateExpired": 0.0,
+        "msgBacklog": consumer.subscription.backlog,
+        "messageAckRate": consumer.acks / seconds,
+    }
+
+
+def _iso_time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+
+
+HANDLERS: Final[Mapping[int, Handler]] = {
+    codec.BaseCommand.SUBSCRIBE: _on_subscribe,
+    codec.BaseCommand.CLOSE_CONSUMER: _on_close_consumer,
+    codec.BaseCommand.UNSUBSCRIBE: _on_unsubscribe,
+    codec.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: _on_redeliver,
+    codec.BaseCommand.SEEK: _on_seek,
+    codec.BaseCommand.GET_LAST_MESSAGE_ID: _on_get_last_message_id,
+    codec.BaseCommand.CONSUMER_STATS: _on_consumer_stats,
+}

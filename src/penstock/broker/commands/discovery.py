@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that find topics: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE and WATCH_TOPIC_LIST.
+
+Where: the session's table of handlers leads here. All of them are counted against `maxConcurrentLookupRequest`.
+
+A LOOKUP says where a topic is, or would be: it creates nothing, and does not ask whether the topic exists. Java finds a
+place for its watcher with a LOOKUP of the pattern itself, so any name will do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.access import Action
+from penstock.broker.topics import partitions, places
+from penstock.broker.topics.listing import Mode, PatternNotServed, list_topics, matcher, topics_hash
+from penstock.broker.topics.watchers import TopicListWatcher
+from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady
+from penstock.core.names import NamespaceName, TopicName
+from penstock.wire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from penstock.broker.broker import Broker, ServiceUrls
+    from penstock.broker.commands.session import Handler, Session
+
+NO_WATCHER: Final = "Unable to create topic list watcher: "
+
+
+def _place(broker: Broker) -> AbstractContextManager[None]:
+    return broker.lookups.pass_or_refuse("lookup", "maxConcurrentLookupRequest")
+
+
+# -- LOOKUP -----------------------------------------------------------------------------------------------------------
+
+
+def _on_lookup(session: Session, body: codec.CommandLookupTopic) -> None:
+    broker = session.broker
+    try:
+        with _place(broker):
+            name = TopicName.parse(body.topic)
+            broker.check_lookup(name)
+            session.require(Action.LOOKUP, name)
+            places.check_namespace(broker, name.namespace_name)
+            urls = _urls(broker, body.advertised_listener_name)
+    except PenstockError as error:
+        session.reply(codec.lookup_failed(body.request_id, error.wire_code, str(error)))
+        return
+    session.reply(codec.lookup_connect(body.request_id, urls.plain, urls.tls))
+
+
+def _urls(broker: Broker, listener: str) -> ServiceUrls:
+    """Where clients of this listener connect; a blank name is none, as some clients send it."""
+    if not listener.strip():
+        return broker.service_urls
+    urls = broker.listeners.get(listener)
+    if urls is None:
+        # Pulsar's code and words: the C++ client goes by both.
+        raise ServiceNotReady(f"the broker do not have {listener} listener")
+    return urls
+
+
+# -- PARTITIONED_METADATA ---------------------------------------------------------------------------------------------
+
+
+def _on_partitioned_metadata(session: Session, body: codec.CommandPartitionedTopicMetadata) -> None:
+    session.request(body.request_id, partial(_partitioned_metadata, session, body))
+
+
+async def _partitioned_metadata(session: Session, body: codec.CommandPartitionedTopicMetadata) -> None:
+    broker = session.broker
+    try:
+        with _place(broker):
+            name = TopicName.parse(body.topic)
+            broker.check_lookup(name)
+            # Told to everybody, as by Pulsar: clients tell a tenant that is missing from one that is closed to them.
+            places.check_tenant(broker, name.tenant)
+            session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
+            count = await partitions.for_client(broker, name, create=body.metadata_auto_creation_enabled)
+    except PenstockError as error:
+        session.reply(codec.partitioned_metadata_failed(body.request_id, error.wire_code, str(error)))
+        return
+    session.reply(codec.partitioned_metadata(body.request_id, count))
+
+
+# -- GET_TOPICS_OF_NAMESPACE ------------------------------------------------------------------------------------------
+
+
+def _on_get_topics(session: Session, body: codec.CommandGetTopicsOfNamespace) -> None:
+    session.request(body.request_id, partial(_get_topics, session, body))
+
+
+async def _get_topics(session: Session, body: codec.CommandGetTopicsOfNamespace) -> None:
+    broker = session.broker
+    with _place(broker):
+        namespace = _namespace(session, body.namespace)
+        matches = _matcher_if_served(broker, body.topics_pattern)
+        names = await list_topics(broker.topics.names, str(namespace), Mode(body.mode), matches=matches)
+        digest = topics_hash(names)
+        changed = not body.topics_hash or body.topics_hash != digest
+        session.reply(
+            codec.topics_of_namespace(
+                body.request_id,
+                names if changed else (),
+                filtered=matches is not None,
+                topics_hash=digest,
+                changed=changed,
+            )
+        )
+
+
+def _namespace(session: Session, text: str) -> NamespaceName:
+    """The namespace that is asked for. One that does not exist has no topics: that is the answer Pulsar gives."""
+    if session.broker.stopping:
+        raise ServiceNotReady("broker is stopping; ask another one")
+    namespace = NamespaceName.parse(text)
+    session.require(Action.LOOKUP, namespace)
+    return namespace
+
+
+def _matcher_if_served(broker: Broker, pattern: str) -> Callable[[str], bool] | None:
+    """What filters by the pattern; None leaves it to the client."""
+    limits = broker.limits
+    if not pattern or not limits.evaluate_patterns or len(pattern) > limits.pattern_length_max:
+        return None
+    try:
+        return matcher(pattern)
+    except PatternNotServed:
+        return None
+
+
+# -- WATCH_TOPIC_LIST -------------------------------------------------------------------------------------------------
+
+
+def _on_watch(session: Session, body: codec.CommandWatchTopicList) -> None:
+    key = ("watcher", body.watcher_id)
+    session.request(body.request_id, partial(session.create_once, key, partial(_watch, session, body)))
+
+
+async def _watch(session: Session, body: codec.CommandWatchTopicList) -> None:
+    broker = session.broker
+    with _place(broker):
+        namespace = _namespace(session, body.namespace)
+        watcher = session.watchers.get(body.watcher_id)
+        if watcher is None:
+            # A refused client asks for whole lists from time to time.
+            matches = _matcher_of_watcher(broker, body.topics_pattern)
+            watcher = TopicListWatcher(session, body.watcher_id, str(namespace), matches)
+            session.watchers[body.watcher_id] = watcher
+        await watcher.answer(body.request_id, body.topics_hash)
+
+
+def _matcher_of_watcher(broker: Broker, pattern: str) -> Callable[[str], bool]:
+    limits = broker.limits
+    if not limits.topic_list_watchers:
+        raise NotAllowed(f"{NO_WATCHER}Topic-list watchers are disabled (enableBrokerTopicListWatcher).")
+    if not limits.evaluate_patterns:
+        raise NotAllowed(f"{NO_WATCHER}Evaluating subscription patterns is disabled.")
+    if len(pattern) > limits.pattern_length_max:
+        raise NotAllowed(f"{NO_WATCHER}Pattern longer than maximum: {limits.pattern_length_max}")
+    try:
+        return matcher(pattern)
+    except PatternNotServed:
+        raise NotAllowed(f"{NO_WATCHER}RE2 does not know the pattern {pattern!r}.") from None
+
+
+def _on_watch_close(session: Session, body: codec.CommandWatchTopicListClose) -> None:
+    watcher = session.watchers.pop(body.watcher_id, None)
+    if watcher is not None:
+        watcher.stop()
+    session.reply(codec.success(body.request_id))
+
+
+HANDLERS: Final[Mapping[int, Handler]] = {
+    codec.BaseCommand.PARTITIONED_METADATA: _on_partitioned_metadata,
+    codec.BaseCommand.LOOKUP: _on_lookup,
+    codec.BaseCommand.GET_TOPICS_OF_NAMESPACE: _on_get_topics,
+    codec.BaseCommand.WATCH_TOPIC_LIST: _on_watch,
+    codec.BaseCommand.WATCH_TOPIC_LIST_CLOSE: _on_watch_close,
+}

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handshake: CONNECT, AUTH_RESPONSE to what we asked, and asking again when what a client showed expires.
+
+Where: the session's table of handlers leads here; until the handshake is done, nothing else is carried out. Whether it
+is done in time is the keep-alive's business.
+
+Theory of operation, when clients must show who they are
+    CONNECT names a method; its provider says whose credentials these are and until when. A slow one is asked on a
+    thread. Whatever goes wrong, the client is told "Failed to authenticate", with request id -1, and is closed behind
+    that; the reason goes to the log.
+    Every `authenticationRefreshCheckSeconds` credentials are looked at: when they have expired, a client that can is
+    challenged, and has until the next look to show others of the same role. All others are closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock import __version__
+from penstock.broker.access import Guard
+from penstock.broker.access.credentials import Credentials
+from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, WireCode
+from penstock.governance.muting import MuteReason
+from penstock.wire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.access.credentials import Identity
+    from penstock.broker.commands.session import Handler, Session
+
+log = logging.getLogger(__name__)
+
+SERVER_VERSION: Final = f"Pulsar Server{__version__}-penstock"
+PROTOCOL_VERSION_MAX: Final = 21
+REFRESH: Final = b"PulsarAuthRefresh"
+# The request id of an answer to CONNECT, which has none.
+NO_REQUEST: Final = 2**64 - 1
+_NO_METHOD: Final = "none"
+# What the names of the protocol's first authentication methods began with: AuthMethodAthens.
+_LEGACY_PREFIX: Final = len("AuthMethod")
+
+
+@dataclass(slots=True)
+class Login:
+    """What a client has shown, and whether it must show it again."""
+
+    method: str
+    can_refresh: bool
+    next_check_ns: int
+    expires_ms: int | None = None
+    of_original: bool = False  # what was shown is its client's: it came through a proxy
+    challenged: bool = False
+
+
+# -- CONNECT ---------------------------------------------------------------------------------------------------------
+
+
+def _on_connect(session: Session, body: codec.CommandConnect) -> None:
+    if session.login is not None:
+        # Nobody becomes somebody else on the way.
+        session.connection.close("CONNECT came twice")
+        return
+    session.client_version = body.client_version
+    session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
+    broker = session.broker
+    if not isinstance(broker.access, Guard):
+        _welcome(session)
+        return
+    session.login = Login(
+        method=_method(body),
+        can_refresh=body.feature_flags.supports_auth_refresh,
+        next_check_ns=broker.clock.monotonic_ns() + broker.access.rules.refresh_check_ns,
+    )
+    session.request(NO_REQUEST, partial(_authenticate, session, session.login, broker.access, body))
+
+
+def _method(body: codec.CommandConnect) -> str:
+    if body.HasField("auth_method_name"):
+        return body.auth_method_name
+    if body.HasField("auth_method"):
+        return codec.AuthMethod.Name(body.auth_method)[_LEGACY_PREFIX:].lower()
+    return _NO_METHOD
+
+
+async def _authenticate(session: Session, login: Login, guard: Guard, body: codec.CommandConnect) -> None:
+    try:
+        identity = await _identify(session, guard, login.method, body.auth_data)
+        original_role, shown = await _original(session, guard, login, body)
+        _check_roles(guard, identity.role, original_role, body)
+    except (AuthenticationFailed, AuthorizationFailed) as error:
+        _refuse(session, error)
+        return
+    except Exception:
+        # A provider's own fault says nothing about the client: it does not come in.
+        log.exception("connection %s: authentication failed", session.connection.peer)
+        _refuse(session, AuthenticationFailed("an error of our own"))
+        return
+    session.role, session.original_role = identity.role, original_role
+    login.expires_ms = (shown or identity).expires_ms
+    _welcome(session)
+
+
+async def _original(
+    session: Session, guard: Guard, login: Login, body: codec.CommandConnect
+) -> tuple[str | None, Identity | None]:
+    """For whom a proxy speaks, and what that client has shown, if we look at it."""
+    if not body.original_principal:
+        return None, None
+    if not guard.rules.authenticate_original:
+        return body.original_principal, None
+    method = body.original_auth_method or _NO_METHOD
+    shown = await _identify(session, guard, method, body.original_auth_data.encode())
+    login.of_original = True
+    login.method = method
+    return shown.role, shown
+
+
+def _check_roles(guard: Guard, role: str, original_role: str | None, body: codec.CommandConnect) -> None:
+    guard.check_pair(role, original_role)
+    if guard.rules.authorizing and body.HasField("proxy_version") and role not in guard.rules.proxy_roles:
+        raise AuthorizationFailed("Must not set proxyVersion without connecting as a ProxyRole.")
+
+
+async def _identify(session: Session, guard: Guard, method: str, data: bytes) -> Identity:
+    return await guard.identify(Credentials(method, data, session.connection.certificate))
+
+
+def _welcome(session: Session) -> None:
+    session.connected = True
+    limits = session.broker.limits
+    session.reply(
+        codec.connected(
+            SERVER_VERSION,
+            session.protocol_version,
+            limits.message_bytes_max,
+            topic_watchers=limits.topic_list_watchers,
+        )
+    )
+
+
+def _refuse(session: Session, error: AuthenticationFailed | AuthorizationFailed) -> None:
+    """Tell the client that it may not come in, or not stay, and close behind that."""
+    log.warning("connection %s is refused: %s", session.connection.peer, error)
+    session.let_go()
+    unknown = isinstance(error, AuthenticationFailed)
+    code = WireCode.AUTHENTICATION_ERROR if unknown else WireCode.AUTHORIZATION_ERROR
+    session.reply(codec.error(NO_REQUEST, code, "Failed to authenticate" if unknown else "Invalid roles."))
+    session.connection.close_after_flush(f"refused: {error}")
+
+
+# -- refresh ---------------------------------------------------------------------------------------------------------
+
+
+def check_login(session: Session, login: Login, now_ns: int) -> None:
+    """Ask a client whose credentials have expired for new ones; close it if it cannot give any, or did not."""
+    if now_ns < login.next_check_ns or not session.connected:
+        return
+    broker = session.broker
+    if login.expires_ms is None or broker.clock.wall_ms() < login.expires_ms:
+        return
+    connection = session.connection
+    if login.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
+        return  # We do not read: its answer may be waiting. Asked as soon as we do.
+    login.next_check_ns = now_ns + broker.limits.access.refresh_check_ns
+    if session.original_role is not None and not login.of_original:
+        connection.close("the credentials have expired, and those of a proxy's client are not shown to us")
+    elif not login.can_refresh:
+        connection.close("the credentials have expired, and the client cannot refresh them")
+    elif login.challenged:
+        connection.close("the credentials have expired, and the client did not refresh them in time")
+    else:
+        login.challenged = True
+        session.reply(codec.auth_challenge(SERVER_VERSION, session.protocol_version, login.method, REFRESH))
+
+
+def _on_auth_response(session: Session, body: codec.CommandAuthResponse) -> None:
+    """What we asked for is looked at; an answer to nothing is ignored."""
+    login, guard = session.login, session.broker.access
+    if login is None or not login.challenged or not isinstance(guard, Guard):
+        return
+    login.challenged = False
+    session.request(NO_REQUEST, partial(_refresh, session, login, guard, body.response.auth_data))
+
+
+async def _refresh(session: Session, login: Login, guard: Guard, data: bytes) -> None:
+    expected = session.original_role if login.of_original else session.role
+    try:
+        identity = await _identify(session, guard, login.method, data)
+        if identity.role != expected:
+            raise AuthenticationFailed(f"role {expected!r} cannot become {identity.role!r} in a refresh")
+        if identity.expired(session.broker.clock.wall_ms()):
+            raise AuthenticationFailed("what it was refreshed with has expired already")
+    except AuthenticationFailed as error:
+        _refuse(session, error)
+    else:
+        login.expires_ms = identity.expires_ms
+        log.info("connection %s refreshed its credentials as role %r", session.connection.peer, expected)
+
+
+HANDLERS: Final[Mapping[int, Handler]] = {
+    codec.BaseCommand.CONNECT: _on_connect,
+    codec.BaseCommand.AUTH_RESPONSE: _on_auth_response,
+}

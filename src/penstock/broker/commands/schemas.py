@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands about schemas: GET_SCHEMA and GET_OR_CREATE_SCHEMA; and the schemas in PRODUCER and SUBSCRIBE.
+
+Where: the session's table of handlers leads here; `producers` and `consumers` read the schema of a command with
+`schema_in` and hand it to the registry.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.access import Action
+from penstock.broker.schemas.checks.model import NUMBERS, TYPES, Schema
+from penstock.broker.schemas.schema_registry import schema_id_of
+from penstock.core.errors import IncompatibleSchema, PenstockError, TopicNotFound, WireCode
+from penstock.core.names import TopicName
+from penstock.wire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.schemas.schema_registry import StoredSchema
+
+VERSION_BYTES: Final = 8
+
+
+def schema_in(body: codec.CommandProducer | codec.CommandSubscribe | codec.CommandGetOrCreateSchema) -> Schema | None:
+    """The schema that a command carries; None when it carries none."""
+    if not body.HasField("schema"):
+        return None
+    schema = body.schema
+    return Schema(TYPES[schema.type], schema.schema_data, {each.key: each.value for each in schema.properties})
+
+
+def _on_get_schema(session: Session, body: codec.CommandGetSchema) -> None:
+    try:
+        name = TopicName.parse(body.topic)
+        session.require(Action.LOOKUP, name)
+        stored = _wanted(session, name, body)
+    except PenstockError as error:
+        session.reply(codec.get_schema_failed(body.request_id, error.wire_code, str(error)))
+        return
+    if stored is None:
+        text = "Topic not found or no-schema"
+        session.reply(codec.get_schema_failed(body.request_id, WireCode.TOPIC_NOT_FOUND, text))
+        return
+    schema = stored.schema
+    session.reply(
+        codec.get_schema_response(
+            body.request_id,
+            name=schema_id_of(name),
+            kind=NUMBERS[schema.type],
+            data=schema.data,
+            properties=schema.properties,
+            version=stored.version_bytes,
+        )
+    )
+
+
+def _wanted(session: Session, name: TopicName, body: codec.CommandGetSchema) -> StoredSchema | None:
+    registry = session.broker.schemas
+    if not body.HasField("schema_version"):
+        return registry.latest(name)
+    if len(body.schema_version) != VERSION_BYTES:
+        size = len(body.schema_version)
+        raise IncompatibleSchema(f"a schema version has {VERSION_BYTES} bytes, that of the request has {size}")
+    return registry.version(name, int.from_bytes(body.schema_version, "big"))
+
+
+def _on_get_or_create_schema(session: Session, body: codec.CommandGetOrCreateSchema) -> None:
+    session.request(body.request_id, partial(_get_or_create_schema, session, body))
+
+
+async def _get_or_create_schema(session: Session, body: codec.CommandGetOrCreateSchema) -> None:
+    try:
+        version = await _attached(session, body)
+    except TopicNotFound as error:
+        # Pulsar's words, which clients have been seen to look for.
+        text = f"Topic not found {error.topic}"
+        session.reply(codec.get_or_create_schema_failed(body.request_id, error.wire_code, text))
+    except PenstockError as error:
+        session.reply(codec.get_or_create_schema_failed(body.request_id, error.wire_code, str(error)))
+    else:
+        session.reply(codec.get_or_create_schema_response(body.request_id, version))
+
+
+async def _attached(session: Session, body: codec.CommandGetOrCreateSchema) -> bytes:
+    name = TopicName.parse(body.topic)
+    session.require(Action.PRODUCE, name)
+    topic = await session.broker.topics.get_or_create(name, create=False)
+    return await session.broker.schemas.attach_producer(topic, schema_in(body))
+
+
+HANDLERS: Final[Mapping[int, Handler]] = {
+    codec.BaseCommand.GET_SCHEMA: _on_get_schema,
+    codec.BaseCommand.GET_OR_CREATE_SCHEMA: _on_get_or_create_schema,
+}

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies in force: what an administrator set for a topic, over its namespace, over the broker's configuration.
+
+Why: whoever decides something about a topic (may this producer join, what may be trimmed, how fast may it go) wants one
+value and no search. So `Topic.policies` is that value, replaced as a whole whenever anything it comes from changes.
+Where: the admin port sets and reads through `Broker.policies`; the directory asks for a topic's value when it loads it;
+`policy_table` knows what each policy is called and means.
+
+Namespaces keep Pulsar's Policies JSON, as `GET namespaces/{tenant}/{namespace}` shows it; a topic keeps what was set
+for it alone under the names of Pulsar's TopicPolicies. What is set for a partitioned topic holds for its partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.access.revocation import GRANTS, take_back
+from penstock.broker.policies import policy_checks
+from penstock.broker.policies.policy_table import (
+    EMPTY_NAMESPACE,
+    KEPT_OF_TOPICS,
+    Policy,
+    applied,
+    checked,
+    effective,
+    in_namespace,
+    in_topic,
+    policy,
+)
+from penstock.broker.policies.policy_values import (
+    QUOTA_AGE,
+    QUOTA_SIZE,
+    BacklogQuota,
+    DelayedDelivery,
+    EffectivePolicies,
+    Inactive,
+    PolicyDefaults,
+    Rate,
+)
+from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
+from penstock.core.names import TopicName, parent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.policies.policy_checks import Json
+    from penstock.broker.topics.topic import Topic
+
+__all__ = [
+    "BacklogQuota",
+    "DelayedDelivery",
+    "EffectivePolicies",
+    "Inactive",
+    "PolicyBook",
+    "PolicyDefaults",
+    "Rate",
+]
+
+# A change is carried to this many loaded topics before others get the loop.
+_TOPICS_PER_TURN: Final = 100
+PARTITIONED: Final = "partitioned"  # the kind of document a partitioned topic is
+
+
+class PolicyBook:
+    """Policies of all namespaces and topics. Everything is called on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._of_namespaces: dict[str, EffectivePolicies] = {}
+        # Held while a stored document is read, changed and replaced as a whole: one such change at a time.
+        self.changing = asyncio.Lock()
+
+    # -- in force
+
+    def of_namespace(self, namespace: str) -> EffectivePolicies:
+        """What holds for topics of this namespace that say nothing of their own."""
+        found = self._of_namespaces.get(namespace)
+        if found is None:
+            found = self._effective(namespace, {})
+            self._of_namespaces[namespace] = found
+        return found
+
+    def of_topic(self, name: TopicName) -> EffectivePolicies:
+        """What holds for a topic or a partition, loaded or not."""
+        own = self.topic(name)
+        namespace = f"{name.tenant}/{name.namespace}"
+        return self._effective(namespace, own) if own else self.of_namespace(namespace)
+
+    def _effective(self, namespace: str, own: Mapping[str, Json]) -> EffectivePolicies:
+        limits = self._broker.limits
+        stored = self._broker.catalog.namespaces().get(namespace, {})
+        return effective(topic=own, namespace=stored, defaults=limits.policies, cluster=limits.cluster_name)
+
+    # -- as they are set
+
+    def namespace(self, namespace: str) -> dict[str, Any]:
+        """What is stored for a namespace, as it is. Raises NamespaceNotFound."""
+        stored = self._broker.catalog.namespaces().get(namespace)
+        if stored is None:
+            raise NamespaceNotFound(namespace)
+        return dict(stored)
+
+    def as_pulsar_json(self, namespace: str) -> dict[str, Any]:
+        """The namespace's Policies JSON with every member Pulsar's has. Raises NamespaceNotFound."""
+        stored = {key: value for key, value in self.namespace(namespace).items() if value is not None}
+        return copy.deepcopy({**EMPTY_NAMESPACE, **stored})
+
+    def topic(self, name: TopicName | str) -> dict[str, Any]:
+        """What is set for this topic alone, or for the partitioned topic it is a partition of."""
+        text = str(name if isinstance(name, TopicName) else TopicName.parse(name))
+        catalog = self._broker.catalog
+        document = catalog.documents(PARTITIONED).get(parent_text(text))
+        if document is not None:
+            return dict(document.get("policies") or {})
+        record = catalog.topic(text)
+        return dict(record.policies) if record is not None else {}
+
+    def set_in_namespace(self, namespace: str, key: str) -> Json:
+        """One policy as it is set for a namespace, in the admin port's shape; None when it is not."""
+        row, stored = policy(key), self.namespace(namespace)
+        if row is None or row.namespace_key is None:
+            return stored.get(key, EMPTY_NAMESPACE.get(key))
+        return in_namespace(row, stored, self._broker.limits.cluster_name)
+
+    def set_in_topic(self, name: TopicName | str, key: str) -> Json:
+        """One policy as it is set for a topic, in the admin port's shape; None when it is not."""
+        row, stored = policy(key), self.topic(name)
+        return stored.get(key) if row is None else in_topic(row, stored)
+
+    def applied_to_topic(self, name: TopicName, key: str) -> Json:
+        """One policy as it holds for a topic, in the admin port's shape (`applied=true`)."""
+        row = _row(key)
+        limits = self._broker.limits
+        namespace = self._broker.catalog.namespaces().get(f"{name.tenant}/{name.namespace}", {})
+        return applied(
+            row, topic=self.topic(name), namespace=namespace, defaults=limits.policies, cluster=limits.cluster_name
+        )
+
+    # -- changing
+
+    async def set_namespace(self, namespace: str, key: str, value: Json) -> None:
+        """Set one policy of a namespace, in the admin port's shape, or with None remove it.
+
+        Raises:
+            NamespaceNotFound: there is no such namespace.
+            PreconditionFailed: there is no such policy, the value cannot be, or it contradicts another.
+        """
+        row = policy(key)
+        if row is None or row.namespace_key is None:
+            if key not in EMPTY_NAMESPACE:
+                raise PreconditionFailed(f"namespaces have no policy {key!r}")
+            await self.update_namespace(namespace, lambda stored: _put(stored, key, value))
+            return
+        if value is not None:
+            value = checked(row, value)
+        cluster = self._broker.limits.cluster_name
+        namespace_key = row.namespace_key
+
+        def change(stored: dict[str, Any]) -> None:
+            if row.per_cluster:
+                of_clusters = _put(dict(stored.get(namespace_key) or {}), cluster, value)
+                _put(stored, namespace_key, of_clusters or None)
+            else:
+                _put(stored, namespace_key, value)
+            _check_quota_fits_retention(
+                in_namespace(_row("retention"), stored, cluster), in_namespace(_row("backlogQuotaMap"), stored, cluster)
+            )
+
+        await self.update_namespace(namespace, change)
+
+    async def set_topic(self, name: TopicName | str, key: str, value: Json) -> None:
+        """Set one policy of a topic, in the admin port's shape, or with None remove it.
+
+        A partition's policies are those of its partitioned topic.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            PreconditionFailed: there is no such policy, the value cannot be, or it contradicts another.
+            NotAllowed: policies of topics are switched off, or the topic keeps nothing.
+        """
+        row = policy(key)
+        if row is None or row.topic_key is None:
+            if key not in KEPT_OF_TOPICS:
+                raise PreconditionFailed(f"topics have no policy {key!r}")
+            await self.update_topic(name, lambda stored: _put(stored, key, value))
+            return
+        if value is not None:
+            value = checked(row, value)
+        topic_key = row.topic_key
+
+        def change(stored: dict[str, Any]) -> None:
+            _put(stored, topic_key, value)
+            _check_quota_fits_retention(in_topic(_row("retention"), stored), in_topic(_row("backlogQuotaMap"), stored))
+
+        await self.update_topic(name, change)
+
+    async def set_namespace_quota(self, namespace: str, kind: str, quota: Json) -> None:
+        """Set one kind of backlog quota of a namespace, or with None remove it; raises as `set_namespace` does."""
+        quotas = self.set_in_namespace(namespace, "backlogQuotaMap")
+        await self.set_namespace(namespace, "backlogQuotaMap", _with_quota(quotas, kind, quota))
+
+    async def set_topic_quota(self, name: TopicName | str, kind: str, quota: Json) -> None:
+        """Set one kind of backlog quota of a topic, or with None remove it; raises as `set_topic` does."""
+        quotas = self.set_in_topic(name, "backlogQuotaMap")
+        await self.set_topic(name, "backlogQuotaMap", _with_quota(quotas, kind, quota))
+
+    async def set_subscription_rate(self, name: TopicName | str, subscription: str, rate: Json) -> None:
+        """Set the dispatch rate of one subscription, or with None remove it; raises as `set_topic` does."""
+        of_subscriptions = self.set_in_topic(name, "subscriptionPolicies") or {}
+        changed = _put(of_subscriptions, subscription, {"dispatchRate": rate} if rate is not None else None)
+        await self.set_topic(name, "subscriptionPolicies", changed or None)
+
+    async def delete_topic_policies(self, name: TopicName | str) -> None:
+        """Forget all that is set for a topic alone."""
+        await self.update_topic(name, lambda stored: stored.clear())
+
+    async def update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change what is stored for a namespace, in place; nothing else changes it in between.
+
+        To its end also when nobody waits any more: what is stored must be in force.
+        """
+        await self._broker.finish(self._update_namespace(namespace, change))
+
+    async def _update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
+        async with self.changing:
+            stored = copy.deepcopy(self.namespace(namespace))
+            change(stored)
+            broker = self._broker
+            before = self.namespace(namespace)
+            await broker.stored(lambda done: broker.catalog.put_namespace(namespace, stored, done))
+        self.refresh()
+        if any(stored.get(key) != before.get(key) for key in GRANTS):
+            await take_back(broker, *namespace.split("/"))
+
+    async def update_topic(self, name: TopicName | str, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change what is stored for a topic, in place, to the end; nothing else changes it in between."""
+        if not self._broker.limits.policies.topic_level_policies_enabled:
+            raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
+        name = TopicName.parse(name) if isinstance(name, str) else name
+        await self._broker.finish(self._update_topic(name, change))
+
+    async def _update_topic(self, name: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
+        broker = self._broker
+        async with self.changing:
+            stored = copy.deepcopy(self.topic(name))
+            change(stored)
+            parent = str(name.parent)
+            document = broker.catalog.documents(PARTITIONED).get(parent)
+            if document is not None:
+                whole = {**document, "policies": stored}
+                await broker.stored(lambda done: broker.catalog.put_document(PARTITIONED, parent, whole, done))
+            elif broker.catalog.topic(str(name)) is not None:
+                await broker.stored(lambda done: broker.catalog.set_topic_policies(str(name), stored, done))
+            elif name.is_persistent or not broker.topics.exists(name):
+                raise TopicNotFound(str(name))
+            else:
+                raise NotAllowed(f"{name} is not persistent and has no partitions: nothing is stored of it")
+        self.refresh()
+
+    # -- spreading a change
+
+    def refresh(self) -> None:
+        """Something changed: work out anew what holds for every loaded topic, and tell those for which it differs.
+
+        Whoever asks from now on gets the new values. Topics follow in this turn of the loop, many of them in a few.
+        """
+        self._of_namespaces.clear()
+        self._spread(self._broker.topics.loaded(), all_differ=self._broker.rates.refresh())
+
+    def _spread(self, topics: list[Topic], *, all_differ: bool) -> None:
+        for topic in topics[:_TOPICS_PER_TURN]:
+            policies = self.of_topic(topic.name)
+            if all_differ or policies != topic.policies:
+                topic.policies = policies
+                topic.policies_changed()
+        rest = topics[_TOPICS_PER_TURN:]
+        if rest:
+            self._broker.loop.call_soon(partial(self._spread, rest, all_differ=all_differ))
+
+
+def _row(key: str) -> Policy:
+    row = policy(key)
+    if row is None:
+        raise PreconditionFailed(f"there is no policy {key!r}")
+    return row
+
+
+def _put(stored: dict[str, Any], key: str, value: Json) -> dict[str, Any]:
+    if value is None:
+        stored.pop(key, None)
+    else:
+        stored[key] = value
+    return stored
+
+
+def _with_quota(quotas: Json, kind: str, quota: Json) -> Json:
+    if kind not in {QUOTA_SIZE, QUOTA_AGE}:
+        raise PreconditionFailed(f"backlog quotas are {QUOTA_SIZE} and {QUOTA_AGE}, got {kind!r}")
+    try:
+        value = policy_checks.backlog_quota(quota) if quota is not None else None
+    except ValueError as error:
+        raise PreconditionFailed(str(error)) from None
+    return _put(dict(quotas or {}), kind, value) or None
+
+
+def _check_quota_fits_retention(retention: Json, quotas: Json) -> None:
+    """A backlog that may grow beyond what is retained promises what retention breaks. Raises PreconditionFailed."""
+    if retention is None or not quotas or retention["retentionSizeInMB"] == retention["retentionTimeInMinutes"] == 0:
+        return
+    size, age = quotas.get(QUOTA_SIZE), quotas.get(QUOTA_AGE)
+    megabytes, minutes = retention["retentionSizeInMB"], retention["retentionTimeInMinutes"]
+    over_size = size is not None and megabytes > 0 and size["limitSize"] >= megabytes << 20
+    over_age = age is not None and minutes > 0 and age["limitTime"] >= minutes * 60
+    if over_size or over_age:
+        raise PreconditionFailed("Retention Quota must exceed configured backlog quota.")

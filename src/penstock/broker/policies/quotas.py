@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas: how large and how old a topic's backlog may become, and how many producers it takes.
+
+Why: a subscription that nobody reads keeps everything that is published; a quota says when its publishers shall wait,
+fail, or its oldest messages shall be given up.
+Where: `rounds` checks backlogs now and then, `producers` asks before it lets one in. The backlog of a topic is that of
+its slowest durable subscription, in bytes of entries as they are stored; where that begins and ends the index knows to
+a block.
+
+A producer of a topic over its quota is disconnected, whichever way its policy says; its client comes back at once, and
+is told then: to keep its messages and try again (`producer_request_hold`), or that it failed (`producer_exception`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
+from penstock.broker.topics import topic_life
+from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
+from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
+from penstock.core.names import is_system_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.commands.session import Session
+    from penstock.broker.policies.policies import BacklogQuota
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+
+log = logging.getLogger(__name__)
+
+# Eviction goes on to this part of the quota, in percent, so that the next message does not start it anew; as in Pulsar.
+_EVICT_TO_PERCENT: Final = 90
+# What clients are told, word for word as Pulsar does.
+REFUSED: Final = "Cannot create producer on topic with backlog quota exceeded"
+
+
+class Sizes(NamedTuple):
+    """How many bytes a topic keeps, and how many of them each subscription still has before it."""
+
+    storage: int
+    backlogs: Mapping[str, int]
+
+
+class Quotas:
+    """Checks backlogs against quotas, and tells how large they are."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    # -- sizes
+
+    async def sizes(self, topic: Topic) -> Sizes:
+        """How large the topic and its subscriptions' backlogs are."""
+        if not topic.persistent:
+            return Sizes(0, dict.fromkeys(topic.subscriptions, 0))
+        subscriptions = list(topic.subscriptions.values())
+        entry_ids = [topic.first_entry_id, *(subscription.cursor.mark_delete + 1 for subscription in subscriptions)]
+        storage, *backlogs = await self._broker.bytes_from(topic, entry_ids)
+        return Sizes(storage, {one.name: nbytes for one, nbytes in zip(subscriptions, backlogs, strict=True)})
+
+    async def bytes_from(self, topic: Topic, entry_id: int) -> int:
+        """How many bytes an entry and all behind it take."""
+        return (await self._broker.bytes_from(topic, [entry_id]))[0] if topic.persistent else 0
+
+    async def backlog_bytes(self, topic: Topic) -> int:
+        """How many bytes the slowest durable subscription is behind; 0 without one."""
+        slowest = _slowest(topic)
+        return await self.bytes_from(topic, slowest.cursor.mark_delete + 1) if slowest is not None else 0
+
+    async def backlog_age_s(self, topic: Topic) -> int:
+        """How old the oldest message is that the slowest durable subscription has before it; 0 without one."""
+        slowest = _slowest(topic)
+        if slowest is None:
+            return 0
+        end = topic.last_entry_id + 1
+        first = slowest.cursor.mark_delete + 1
+        entry_id, published_ms = await self._broker.retention.published(topic, first, end)
+        return max(0, self._broker.clock.wall_ms() - published_ms) // 1000 if entry_id < end else 0
+
+    # -- backlogs
+
+    def concerns(self, topic: Topic) -> bool:
+        """Whether the topic's backlog is bounded."""
+        policies = topic.policies
+        bounded = policies.backlog_quota_size.limit > 0 or policies.backlog_quota_age.limit > 0
+        return bounded and topic.persistent and not is_system_topic(topic.text)
+
+    def checks(self, topic: Topic) -> bool:
+        """Whether the round has to look at this topic."""
+        return self._broker.limits.policies.backlog_quota_check_enabled and self.concerns(topic)
+
+    async def check(self, topic: Topic) -> None:
+        """Do what the policies say if the backlog is over a quota."""
+        size, age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
+        if size.limit > 0 and await self.backlog_bytes(topic) > size.limit:
+            if size.policy == EVICTION:
+                await self._evict_to_size(topic, size.limit * _EVICT_TO_PERCENT // 100)
+            else:
+                await _disconnect_producers(topic, "size", size)
+        elif age.limit > 0 and await self.backlog_age_s(topic) > age.limit:
+            if age.policy == EVICTION:
+                await self._evict_to_age(topic, age.limit * _EVICT_TO_PERCENT // 100)
+            else:
+                await _disconnect_producers(topic, "age", age)
+
+    async def _evict_to_size(self, topic: Topic, nbytes: int) -> None:
+        last = await self._broker.entry_within(topic, nbytes) - 1
+        for subscription in _durable(topic):
+            if subscription.cursor.mark_delete < last:
+                _tell_of_eviction(subscription, subscription.give_up_through(last))
+
+    async def _evict_to_age(self, topic: Topic, seconds: int) -> None:
+        for subscription in list(_durable(topic)):
+            _tell_of_eviction(subscription, await self._broker.retention.expire(subscription, seconds))
+
+    async def check_producer(self, topic: Topic) -> None:
+        """Ask before a producer joins. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
+        if not self.concerns(topic):
+            return
+        size, age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
+        if size.limit > 0 and size.policy != EVICTION and await self.backlog_bytes(topic) > size.limit:
+            _refuse(size)
+        if age.limit > 0 and age.policy != EVICTION and await self.backlog_age_s(topic) > age.limit:
+            _refuse(age)
+
+    # -- how many
+
+    def check_room(self, topic: Topic, session: Session, name: str | None = None) -> None:
+        """Ask before a producer joins, and again right before; `name` is whom it replaces. Raises ProducerBusy."""
+        bound = topic.policies.max_producers
+        same_address_max = self._broker.limits.policies.max_same_address_producers_per_topic
+        if (bound <= 0 and same_address_max <= 0) or is_system_topic(topic.text):
+            return
+        others = [producer for producer in topic.producers.values() if producer.name != name]
+        if 0 < bound <= len(others):
+            raise ProducerBusy(f"Topic '{topic.text}' reached max producers limit")
+        host = _host(session)
+        if 0 < same_address_max <= sum(_host(producer.session) == host for producer in others):
+            raise ProducerBusy(f"Topic '{topic.text}' reached max same address producers limit")
+
+
+def _durable(topic: Topic) -> Iterable[Subscription]:
+    """Those whose backlog counts; what is not compacted yet is nobody's."""
+    return (one for one in topic.subscriptions.values() if one.durable and one.name != COMPACTION_SUBSCRIPTION)
+
+
+def _slowest(topic: Topic) -> Subscription | None:
+    return min(_durable(topic), key=lambda subscription: subscription.cursor.mark_delete, default=None)
+
+
+def _host(session: Session) -> str:
+    return session.connection.peer.rpartition(":")[0]
+
+
+def _refuse(quota: BacklogQuota) -> None:
+    raise (BacklogQuotaExceeded if quota.policy == EXCEPTION else BacklogQuotaHold)(REFUSED)
+
+
+async def _disconnect_producers(topic: Topic, what: str, quota: BacklogQuota) -> None:
+    if topic.producers:
+        log.warning(
+            "backlog of %s is over its quota of %s, %d (%s): its %d producers are disconnected",
+            topic.text,
+            what,
+            quota.limit,
+            quota.policy,
+            len(topic.producers),
+        )
+        await topic_life.disconnect_producers(topic)
+
+
+def _tell_of_eviction(subscription: Subscription, count: int) -> None:
+    if count:
+        topic = subscription.topic.text
+        log.warning("%s: subscription %s lost %d entries to the backlog quota", topic, subscription.name, count)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deduplication: a topic stores each message of a producer once, also when the producer had to send it again.
+
+Why: after a lost connection, or a broker that was killed, a client sends again whatever was not answered. With
+deduplication on (policy of broker, namespace or topic), what is stored already is answered and not stored again.
+Where: `producers` waits for `ready` before it admits anybody; publish asks `Topic.deduplication`, which is None on
+topics that do not want it: those pay nothing.
+
+What must survive a crash are the sequence ids that are durable. They are in the entries themselves, so it suffices to
+store them now and then (document kind `dedup`: the ids, and the last entry they know of) and to read what came after
+that entry when the topic is used again. The entries behind the last snapshot must not be trimmed: `replay_from`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.publishing import publish_checks
+from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict
+from penstock.broker.topics.topic_life import settled
+from penstock.core.errors import MetadataFailed, TopicNotFound
+from penstock.core.units import MIB, NS_PER_S
+from penstock.wire import metadata
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.topics.members import Producer
+    from penstock.broker.topics.topic import Topic
+    from penstock.storage.entry_log import ReadResult
+
+log = logging.getLogger(__name__)
+
+KIND: Final = "dedup"
+MS_PER_MINUTE: Final = 60_000
+# Replay takes entries in such portions: about 2 ms of the loop each.
+REPLAY_ENTRIES: Final = 500
+REPLAY_BYTES: Final = 2 * MIB
+# How often producers that left are looked for when configuration says that snapshots are not.
+SNAPSHOTS_OFF_CHECK_S: Final = 60
+
+
+class TopicDeduplication:
+    """One topic's sequence ids, and how much of them is stored."""
+
+    __slots__ = ("ids", "known", "recovered", "snapshot_at_ns", "snapshot_entry_id", "storing")
+
+    def __init__(self, recovered: asyncio.Future[None], now_ns: int) -> None:
+        self.ids = SequenceIds()
+        # Until the log was read, nothing is judged; what is published meanwhile is only recorded.
+        self.recovered = recovered
+        self.known = False
+        self.snapshot_entry_id = -1
+        self.snapshot_at_ns = now_ns
+        self.storing = False
+
+    def all_new(self, producer: str, sequence_ids: Sequence[int], highest: Sequence[int] | None) -> int:
+        """The highest sequence id of a stretch if all of it is new, which is nearly always so; else -1."""
+        return self.ids.all_new(producer, sequence_ids, highest) if self.known else NEVER
+
+    def judge(self, producer: str, sequence_id: int, highest: int) -> Verdict:
+        """Say what an entry is; until it is known what is stored, everything is new."""
+        if self.known:
+            return self.ids.judge(producer, sequence_id, highest)
+        self.ids.push(producer, highest)
+        return Verdict.NEW
+
+
+class Deduplication:
+    """All topics that deduplicate. Everything is called on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._forgetting: set[str] = set()  # topics whose document is on its way out
+
+    # -- on and off ---------------------------------------------------------------------------------------------------
+
+    async def ready(self, topic: Topic) -> None:
+        """Return when the topic knows what it has stored, if its policies want that. Raises MetadataFailed."""
+        self.policies_changed(topic)
+        if topic.deduplication is not None:
+            # Shielded: when the client that came first goes away, the others still want to know.
+            await asyncio.shield(topic.deduplication.recovered)
+
+    def policies_changed(self, topic: Topic) -> None:
+        """Begin or end to deduplicate, as the topic's policies say."""
+        wanted = topic.persistent and topic.policies.deduplication
+        if wanted and topic.deduplication is None and not topic.fenced:
+            self._begin(topic)
+        elif not wanted and topic.persistent:
+            self._end(topic)
+
+    def _begin(self, topic: Topic) -> None:
+        broker = self._broker
+        recovered: asyncio.Future[None] = broker.loop.create_future()
+        topic.deduplication = TopicDeduplication(recovered, broker.clock.monotonic_ns())
+        publish_checks.refresh(topic)
+        broker.finish(self._recover(topic, topic.deduplication))
+
+    def _end(self, topic: Topic) -> None:
+        broker = self._broker
+        stored = topic.text in broker.catalog.documents(KIND)
+        if topic.deduplication is not None:
+            topic.deduplication = None
+            publish_checks.refresh(topic)
+            stored = True  # or it will be in a moment, and behind that it is forgotten
+        if stored and not topic.closed:
+            broker.finish(self._forget(topic.text))
+
+    async def _forget(self, topic: str) -> None:
+        self._forgetting.add(topic)
+        try:
+            await self._broker.stored(lambda done: self._broker.catalog.put_document(KIND, topic, None, done))
+        finally:
+            self._forgetting.discard(topic)
+
+    # -- recovery -----------------------------------------------------------------------------------------------------
+
+    async def _recover(self, topic: Topic, state: TopicDeduplication) -> None:
+        """Learn what is stored: the last snapshot, and the entries behind it."""
+        try:
+            await self._replay(topic, state)
+        except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits hears of it
+            log.warning("cannot learn what %s has stored, it will be tried again: %s", topic.text, error)
+            if topic.deduplication is state:
+                topic.deduplication = None  # The next producer tries again.
+                publish_checks.refresh(topic)
+            state.recovered.set_exception(MetadataFailed(f"cannot learn what {topic.text} has stored: {error}"))
+            state.recovered.exception()  # It is told to whoever waits; perhaps nobody does.
+            return
+        state.known = True
+        state.recovered.set_result(None)
+
+    async def _replay(self, topic: Topic, state: TopicDeduplication) -> None:
+        broker = self._broker
+        stored = None if topic.text in self._forgetting else broker.catalog.documents(KIND).get(topic.text)
+        # What is on its way now may not have been recorded when it was published: it is read like the rest.
+        end = topic.next_entry_id
+        await settled(broker)
+        if stored is None:
+            # Switched on lately, or killed right after that: look at the last entries, as many as may be unrecorded.
+            entry_id = end - broker.limits.deduplication_entries_interval
+        else:
+            state.ids.restore(stored["sequence_ids"])
+            entry_id = stored["entry_id"] + 1
+        entry_id = max(entry_id, topic.first_entry_id)
+        while entry_id < end:
+            result = await broker.read_log(
+                topic.ledger_id, entry_id, bytes_max=REPLAY_BYTES, entries_max=min(REPLAY_ENTRIES, end - entry_id)
+            )
+            state.ids.replay(_sequence_ids(result))
+            if result.next_entry_id <= entry_id:
+                break
+            entry_id = result.next_entry_id
+        if stored is None or end > stored["entry_id"] + 1:
+            # Before anybody is admitted: whatever is published then is behind this snapshot.
+            await self._store(topic, state)
+        else:
+            state.snapshot_entry_id = stored["entry_id"]
+
+    def replay_from(self, topic: Topic) -> int | None:
+        """The first entry that a recovery would read, and that must be kept for it; None when none must."""
+        if not topic.policies.deduplication or not topic.persistent:
+            return None
+        stored = self._broker.catalog.documents(KIND).get(topic.text)
+        return None if stored is None else int(stored["entry_id"]) + 1
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def recorded(self, producer: Producer, highest: int) -> None:
+        """Entries of a producer, up to this sequence id, became durable: time for a snapshot, perhaps."""
+        topic = producer.topic
+        state = topic.deduplication
+        if state is None:  # Switched off since.
+            return
+        state.ids.persist(producer.name, highest)
+        if not state.known:
+            return
+        interval = self._broker.limits.deduplication_entries_interval
+        if topic.last_entry_id - state.snapshot_entry_id >= interval and not state.storing:
+            self._broker.finish(self._store(topic, state))
+
+    async def _store(self, topic: Topic, state: TopicDeduplication) -> None:
+        broker, catalog = self._broker, self._broker.catalog
+        if topic.deduplication is not state or topic.closed:  # Switched off meanwhile, unloaded or deleted.
+            return
+        state.storing = True
+        entry_id = topic.last_entry_id
+        document = {"entry_id": entry_id, "sequence_ids": state.ids.snapshot()}
+        try:
+            await broker.stored(
+                lambda done: catalog.put_document(KIND, topic.text, document, done, ledger_id=topic.ledger_id)
+            )
+        except TopicNotFound:  # deleted meanwhile
+            return
+        finally:
+            state.storing = False
+        state.snapshot_entry_id = entry_id
+        state.snapshot_at_ns = broker.clock.monotonic_ns()
+
+    def concerns(self, topic: Topic) -> bool:
+        """Whether the round has to look at this topic."""
+        return topic.deduplication is not None
+
+    async def check(self, topic: Topic) -> None:
+        """Now and then: forget who is long gone, store what is old."""
+        broker, limits, state = self._broker, self._broker.limits, topic.deduplication
+        if state is None or not state.known or state.storing:
+            return
+        now_ms = broker.clock.wall_ms()
+        state.ids.expire(
+            topic.producers,
+            now_ms=now_ms,
+            left_before_ms=now_ms - limits.deduplication_inactivity_min * MS_PER_MINUTE,
+            producers_max=limits.deduplication_producers_max,
+        )
+        due = broker.clock.monotonic_ns() >= state.snapshot_at_ns + limits.deduplication_snapshot_s * NS_PER_S
+        if limits.deduplication_snapshot_check_s and due and topic.last_entry_id > state.snapshot_entry_id:
+            await self._store(topic, state)
+
+
+def _sequence_ids(result: ReadResult) -> Iterator[tuple[str, int]]:
+    """Who sent each entry, and its highest sequence id; not of chunks before the last, which count for nothing."""
+    for batch in result.batches:
+        for _, entry in batch.entries():
+            try:
+                said = metadata.decode(entry)
+            except ProtocolError:
+                continue  # An entry that says nothing of its producer is nobody's duplicate.
+            if said.num_chunks_from_msg > 1 and said.chunk_id < said.num_chunks_from_msg - 1:
+                continue
+            yield said.producer_name, max(said.sequence_id, said.highest_sequence_id)

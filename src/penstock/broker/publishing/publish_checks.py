@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be wrong with a single SEND of a topic that asks for more than a checksum.
+
+Why apart from publish: most topics ask for nothing of this, and a publish there must not pay for it. A producer is
+`careful` when something here concerns it; only then is what it sends looked at entry by entry.
+Where: publish asks `refusal` about each entry of a careful producer; `refresh` is called when policies change, when
+deduplication begins or ends, and for each new producer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.errors import PenstockError, TopicTerminated, WireCode
+from penstock.wire import metadata
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.broker.topics.members import Producer
+    from penstock.broker.topics.topic import Topic
+
+
+class Reason(NamedTuple):
+    """Why one SEND is answered with an error."""
+
+    code: WireCode
+    message: str
+
+
+def refresh(topic: Topic) -> None:
+    """Note on every producer whether its entries must be looked at; turn away who must encrypt and does not."""
+    for producer in list(topic.producers.values()):
+        if topic.policies.encryption_required and not producer.encrypted:
+            producer.session.disconnect_producer(producer)
+        else:
+            producer.careful = is_careful(producer)
+
+
+def is_careful(producer: Producer) -> bool:
+    """Whether the entries of this producer must be looked at."""
+    topic = producer.topic
+    return (
+        producer.encrypted
+        or topic.deduplication is not None
+        or 0 < topic.policies.max_message_bytes < topic.broker.limits.message_bytes_max
+        or _delay_max_ms(topic) > 0
+    )
+
+
+def _delay_max_ms(topic: Topic) -> int:
+    delayed = topic.policies.delayed_delivery
+    return delayed.max_ms if delayed.active else 0
+
+
+def passes_all(producer: Producer, lengths: Sequence[int]) -> bool:
+    """Whether nothing in these entries can be refused, which their lengths tell."""
+    topic = producer.topic
+    bytes_max = topic.policies.max_message_bytes
+    if topic.terminated or producer.encrypted or _delay_max_ms(topic):
+        return False
+    return bytes_max <= 0 or max(lengths) <= bytes_max
+
+
+def refusal(producer: Producer, data: memoryview, offset: int, length: int, *, chunk: bool) -> Reason | None:
+    """Why this entry is refused; None when it is not."""
+    topic = producer.topic
+    if topic.terminated:
+        return reason_of(TopicTerminated(topic.text))
+    bytes_max = topic.policies.max_message_bytes
+    if length > bytes_max > 0 and not chunk:
+        return Reason(
+            WireCode.NOT_ALLOWED_ERROR, f"Exceed maximum message size: {length} bytes, {topic.text} takes {bytes_max}"
+        )
+    delay_max_ms = _delay_max_ms(topic)
+    if not producer.encrypted and not delay_max_ms:
+        return None
+    try:
+        said = metadata.decode(data[offset : offset + length])
+    except ProtocolError as error:
+        return Reason(WireCode.METADATA_ERROR, str(error))
+    if producer.encrypted and not said.encryption_keys:
+        return Reason(WireCode.METADATA_ERROR, "Messages must be encrypted")
+    if delay_max_ms and said.deliver_at_time - said.publish_time > delay_max_ms:
+        return Reason(WireCode.NOT_ALLOWED_ERROR, f"Exceeds max allowed delivery delay of {delay_max_ms} milliseconds")
+    return None
+
+
+def is_last_chunk(entry: memoryview) -> bool:
+    """Whether an entry that is a chunk is the last of its message."""
+    try:
+        said = metadata.decode(entry)
+    except ProtocolError:
+        return True
+    return not said.HasField("chunk_id") or said.chunk_id >= said.num_chunks_from_msg - 1
+
+
+def reason_of(error: PenstockError) -> Reason:
+    """The same, of an error."""
+    return Reason(error.wire_code, str(error))

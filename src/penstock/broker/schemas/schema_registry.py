@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schemas of topics: their versions, and who may add one.
+
+A topic's schemas are numbered from 0. Partitions share those of their partitioned topic, and so do a persistent and a
+non-persistent topic of one name, as in Pulsar. Deleting a schema adds a version that says "none": what came before is
+out of reach, and numbers go on. Only when the topic itself is deleted do they start again.
+
+Why a document for each version: a new version must not rewrite those before it, which may be large and many.
+Where: sessions attach the schemas of producers and consumers; the admin port lists, adds and deletes; what is
+compatible is decided in `checks`. Documents are found by `tenant/namespace/topic/version`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
+from penstock.core.errors import IncompatibleSchema, MetadataFailed
+from penstock.core.units import KIB
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.topics.topic import Topic
+    from penstock.core.names import TopicName
+
+T = TypeVar("T")
+
+DOCUMENTS: Final = "schema"
+NO_VERSION: Final = b""  # what a producer without a schema is told
+# Comparing this much text takes a millisecond or two; more is compared beside the loop. So is the first, for what
+# knows how to compare is imported then: a broker whose topics have no schemas does without it.
+INLINE_BYTES_MAX: Final = 16 * KIB
+_KNOWS_HOW: Final = "penstock.broker.schemas.checks.compatibility"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """One version of a topic's schema."""
+
+    version: int
+    schema: Schema
+    timestamp_ms: int
+    deleted: bool = False
+
+    @property
+    def version_bytes(self) -> bytes:
+        """The version as it travels."""
+        return version_bytes(self.version)
+
+
+class SchemaRegistry:
+    """The schemas of all topics. Belongs to the broker's loop; what it knows is in the catalog."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._versions = _versions(broker.catalog.documents(DOCUMENTS))
+        # One change of a topic's schemas at a time: what is compared must not grow meanwhile.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._changes: set[asyncio.Task[int]] = set()
+
+    # -- reading
+
+    def latest(self, name: TopicName) -> StoredSchema | None:
+        """The topic's schema; None when it has none, or it was deleted."""
+        schema_id = schema_id_of(name)
+        versions = self._versions.get(schema_id)
+        stored = self._stored(schema_id, versions[-1]) if versions else None
+        return None if stored is None or stored.deleted else stored
+
+    def version(self, name: TopicName, version: int) -> StoredSchema | None:
+        """One version of the topic's schema; None when there is none, or it was deleted."""
+        return next((stored for stored in self.versions(name) if stored.version == version), None)
+
+    def versions(self, name: TopicName) -> list[StoredSchema]:
+        """All versions of the topic's schema since it was last deleted, the oldest first."""
+        schema_id = schema_id_of(name)
+        kept: list[StoredSchema] = []
+        for version in reversed(self._versions.get(schema_id, ())):
+            stored = self._stored(schema_id, version)
+            if stored.deleted:
+                break
+            kept.append(stored)
+        return kept[::-1]
+
+    async def find(self, name: TopicName, schema: Schema) -> int:
+        """The version that this schema is; -1 when it is none. Raises InvalidSchema."""
+        versions = self.versions(name)
+        return await _decided(schema, versions, partial(_same_version, schema, versions))
+
+    # -- attaching
+
+    async def attach_producer(self, topic: Topic, schema: Schema | None) -> bytes:
+        """Let a producer, or messages of an AUTO_PRODUCE one, use a schema; returns its version, empty for none.
+
+        Raises:
+            IncompatibleSchema: the topic has schemas and takes no other, or not this one, or nobody without one.
+            InvalidSchema: the definition does not read as one.
+            MetadataFailed: it could not be stored.
+        """
+        policies = topic.policies
+        if schema is None or schema.type is SchemaType.NONE:
+            if policies.schema_validation_enforced and self.latest(topic.name) is not None:
+                raise IncompatibleSchema(
+                    "Producers cannot connect or send message without a schema to topics with a schema "
+                    "when SchemaValidationEnforced is enabled"
+                )
+            return NO_VERSION
+        if policies.allow_auto_update_schema:
+            version = await self.put(topic.name, schema, strategy_of(policies.schema_compatibility))
+        else:
+            version = await self.find(topic.name, schema)
+            if version < 0:
+                raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
+        return version_bytes(version)
+
+    async def attach_consumer(self, topic: Topic, schema: Schema | None) -> None:
+        """Let a consumer use a schema. A topic without one that nobody has used takes it for its own.
+
+        Raises:
+            IncompatibleSchema: a consumer with this schema cannot read what the topic has.
+            InvalidSchema: the definition does not read as one.
+            MetadataFailed: it could not be stored.
+        """
+        if schema is None or schema.type in (SchemaType.NONE, SchemaType.AUTO_CONSUME):
+            return
+        strategy = strategy_of(topic.policies.schema_compatibility)
+        versions = self.versions(topic.name)
+        if versions:
+            await _decided(schema, versions, partial(_check_consumer, schema, versions, strategy))
+        elif _is_idle(topic):
+            await self.attach_producer(topic, schema)
+        elif strategy is not Strategy.ALWAYS_COMPATIBLE:
+            raise IncompatibleSchema(
+                f"Failed to add schema to an active topic with empty(BYTES) schema: new schema type {schema.type}"
+            )
+
+    # -- changing
+
+    async def put(self, name: TopicName, schema: Schema, strategy: Strategy) -> int:
+        """The version that this schema is, stored as a new one if the strategy lets it follow those that are there.
+
+        Raises:
+            IncompatibleSchema: it does not.
+            InvalidSchema: the definition does not read as one.
+            MetadataFailed: it could not be stored.
+        """
+        return await self._alone(name, partial(self._put, name, schema, strategy))
+
+    async def check(self, name: TopicName, schema: Schema, strategy: Strategy) -> None:
+        """Return if `put` would take this schema. Raises IncompatibleSchema or InvalidSchema."""
+        versions = self.versions(name)
+        await _decided(schema, versions, partial(_checked, schema, versions, strategy))
+
+    async def delete(self, name: TopicName) -> int:
+        """Leave the topic without a schema. Returns the version that says so."""
+        return await self._alone(name, partial(self._store, name, Schema(SchemaType.NONE), deleted=True))
+
+    async def forget(self, name: TopicName) -> int:
+        """Delete all versions as if there never were any, for a topic that is deleted. Returns the last; -1 for none.
+
+        A partition's schemas are those of its partitioned topic, and stay until that is forgotten.
+        """
+        if name.partition >= 0 or schema_id_of(name) not in self._versions:
+            return -1
+        return await self._alone(name, partial(self._forget, schema_id_of(name)))
+
+    # -- inside
+
+    async def _put(self, name: TopicName, schema: Schema, strategy: Strategy) -> int:
+        versions = self.versions(name)
+        same = await _decided(schema, versions, partial(_checked, schema, versions, strategy))
+        return same if same >= 0 else await self._store(name, schema)
+
+    async def _store(self, name: TopicName, schema: Schema, *, deleted: bool = False) -> int:
+        versions = self._versions.get(schema_id_of(name), [])
+        version = versions[-1] + 1 if versions else 0
+        stored = StoredSchema(version, schema, self._broker.clock.wall_ms(), deleted)
+        await self._put_document(_key(schema_id_of(name), version), _document(stored))
+        self._versions[schema_id_of(name)] = [*versions, version]
+        return version
+
+    async def _forget(self, schema_id: str) -> int:
+        versions = self._versions.pop(schema_id, [])
+        try:
+            # Submitted at once, so that they become one commit.
+            await asyncio.gather(*(self._put_document(_key(schema_id, version), None) for version in versions))
+        except MetadataFailed:
+            self._versions[schema_id] = versions
+            raise
+        return versions[-1] if versions else -1
+
+    def _put_document(self, key: str, document: Mapping[str, Any] | None) -> asyncio.Future[None]:
+        return self._broker.stored(lambda done: self._broker.catalog.put_document(DOCUMENTS, key, document, done))
+
+    async def _alone(self, name: TopicName, change: Callable[[], Awaitable[int]]) -> int:
+        """Make a change while no other one is made to this topic's schemas, to its end even if the client is gone."""
+        lock = self._locks.setdefault(schema_id_of(name), asyncio.Lock())
+
+        async def locked() -> int:
+            async with lock:
+                return await change()
+
+        task = self._broker.loop.create_task(locked())
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    def _stored(self, schema_id: str, version: int) -> StoredSchema:
+        return _read_document(self._broker.catalog.documents(DOCUMENTS)[_key(schema_id, version)])
+
+
+def schema_id_of(name: TopicName) -> str:
+    """Under what a topic's schemas are kept; Pulsar calls a schema so on the wire, too."""
+    return f"{name.tenant}/{name.namespace}/{name.parent.local}"
+
+
+def version_bytes(version: int) -> bytes:
+    """A version as it travels: eight bytes, the most significant first."""
+    return version.to_bytes(8, "big")
+
+
+def strategy_of(name: str | None) -> Strategy:
+    """The strategy that a policy names; FULL where it leaves that open."""
+    strategy = Strategy(name or Strategy.UNDEFINED)
+    return Strategy.FULL if strategy is Strategy.UNDEFINED else strategy
+
+
+def _is_idle(topic: Topic) -> bool:
+    """Nobody writes or reads with a schema in mind, and nothing is stored."""
+    if topic.producers or topic.last_entry_id >= topic.first_entry_id:
+        return False
+    consumers = (consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers)
+    return all(consumer.takes_any_schema for consumer in consumers)
+
+
+def _checked(schema: Schema, versions: Sequence[StoredSchema], strategy: Strategy) -> int:
+    """The version that a schema is; -1 for a new one that may follow. Raises InvalidSchema or IncompatibleSchema."""
+    from penstock.broker.schemas.checks.compatibility import check_producer  # noqa: PLC0415 - see above
+    from penstock.broker.schemas.checks.validity import check_valid  # noqa: PLC0415
+
+    check_valid(schema)
+    same = _same_version(schema, versions)
+    if same < 0:
+        check_producer(schema, [stored.schema for stored in versions], strategy)
+    return same
+
+
+def _check_consumer(schema: Schema, versions: Sequence[StoredSchema], strategy: Strategy) -> None:
+    from penstock.broker.schemas.checks.compatibility import check_consumer  # noqa: PLC0415
+    from penstock.broker.schemas.checks.validity import check_valid  # noqa: PLC0415
+
+    check_valid(schema)
+    check_consumer(schema, [stored.schema for stored in versions], strategy)
+
+
+def _same_version(schema: Schema, versions: Sequence[StoredSchema]) -> int:
+    # Mostly it is what is there byte by byte: then nothing has to be parsed.
+    for stored in versions:
+        if stored.schema == schema:
+            return stored.version
+    from penstock.broker.schemas.checks.compatibility import identity  # noqa: PLC0415
+
+    wanted = identity(schema)
+    return next((stored.version for stored in versions if identity(stored.schema) == wanted), -1)
+
+
+async def _decided(schema: Schema, versions: Sequence[StoredSchema], decide: Callable[[], T]) -> T:
+    """Decide about these schemas at once when they are small, otherwise in a thread: others publish meanwhile."""
+    nbytes = len(schema.data) + sum(len(stored.schema.data) for stored in versions)
+    if nbytes <= INLINE_BYTES_MAX and _KNOWS_HOW in sys.modules:
+        return decide()
+    return await asyncio.to_thread(decide)
+
+
+def _key(schema_id: str, version: int) -> str:
+    return f"{schema_id}/{version}"
+
+
+def _versions(documents: Mapping[str, object]) -> dict[str, list[int]]:
+    """The versions of each topic's schema, in order."""
+    found: dict[str, list[int]] = {}
+    for key in documents:
+        schema_id, _, version = key.rpartition("/")
+        found.setdefault(schema_id, []).append(int(version))
+    for versions in found.values():
+        versions.sort()
+    return found
+
+
+def _document(stored: StoredSchema) -> Mapping[str, Any]:
+    schema = stored.schema
+    document: dict[str, Any] = {
+        "version": stored.version,
+        "type": str(schema.type),
+        "timestamp": stored.timestamp_ms,
+        "properties": dict(schema.properties),
+    }
+    try:
+        document["data"] = schema.data.decode()
+    except UnicodeDecodeError:  # The lengths in a key-value definition may be anything.
+        document["base64"] = base64.b64encode(schema.data).decode()
+    if stored.deleted:
+        document["deleted"] = True
+    return document
+
+
+def _read_document(document: Mapping[str, Any]) -> StoredSchema:
+    data = document["data"].encode() if "data" in document else base64.b64decode(document["base64"])
+    schema = Schema(SchemaType(document["type"]), data, document["properties"])
+    return StoredSchema(document["version"], schema, document["timestamp"], document.get("deleted", False))

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rates of what flows: what counters were a while ago, so that whoever asks learns how fast they grow.
+
+Why marks and not meters: counters grow once per run, on the hot paths; how fast they grow is asked now and then. So the
+counters of everything that is loaded are noted every half a minute, and a rate is what came since the older of two
+notes, over the time since then: a mean over the last 30 to 60 seconds.
+Where: the broker ticks; statistics and snapshots read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from penstock.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.members import Consumer, Producer
+    from penstock.broker.topics.topic import Topic
+
+    Counted: TypeAlias = Topic | Subscription | Producer | Consumer
+    Key: TypeAlias = tuple[int, object]
+
+NOTE_INTERVAL_NS: Final = 30 * NS_PER_S
+# Things noted in one turn of the loop: half a millisecond's worth.
+ROWS_PER_TURN: Final = 500
+
+
+class In(NamedTuple):
+    """What a topic or a producer has taken in."""
+
+    messages: float
+    bytes: float
+
+
+class Out(NamedTuple):
+    """What a subscription or a consumer has given out and got back."""
+
+    messages: float
+    bytes: float
+    acks: float
+    redelivered: float
+    expired: float
+    dropped: float
+
+
+_NO_IN: Final = In(0, 0)
+_NO_OUT: Final = Out(0, 0, 0, 0, 0, 0)
+
+
+class _Notes(NamedTuple):
+    """By `_key`: a note must not keep alive what has gone since, and its buffers."""
+
+    at_ns: int
+    taken_in: dict[Key, In]
+    given_out: dict[Key, Out]
+
+
+class Meters:
+    """The notes of the last minute, of everything that is loaded."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        now_ns = broker.clock.monotonic_ns()
+        # What was not there when a note was taken began at zero after it.
+        self._older = self._newer = _Notes(now_ns, {}, {})
+        self._noting: asyncio.Task[None] | None = None
+
+    def tick(self, now_ns: int) -> None:
+        """Take the next notes, if it is time to; in portions, beside everything else."""
+        if now_ns - self._newer.at_ns >= NOTE_INTERVAL_NS and self._noting is None:
+            self._noting = self._broker.loop.create_task(self._note(now_ns))
+            self._noting.add_done_callback(self._noted)
+
+    def stop(self) -> None:
+        """Take no more."""
+        if self._noting is not None:
+            self._noting.cancel()
+
+    def _noted(self, _task: asyncio.Task[None]) -> None:
+        self._noting = None
+
+    async def _note(self, now_ns: int) -> None:
+        notes = _Notes(now_ns, {}, {})
+        rows = 0
+        for topic in self._broker.topics.loaded():
+            rows += 1 + _note_topic(notes, topic)
+            if rows >= ROWS_PER_TURN:
+                rows = 0
+                await asyncio.sleep(0)
+        self._older, self._newer = self._newer, notes
+
+    def taken_in(self, what: Topic | Producer) -> In:
+        """Messages and bytes a second that come in."""
+        before = self._older.taken_in.get(_key(what), _NO_IN)
+        return In._make(self._grown((what.messages_in, what.bytes_in), before))
+
+    def given_out(self, what: Subscription | Consumer) -> Out:
+        """The same of what goes out, and of what comes back."""
+        before = self._older.given_out.get(_key(what), _NO_OUT)
+        return Out._make(self._grown(_out(what), before))
+
+    def _grown(self, now: Iterable[float], before: Iterable[float]) -> Iterator[float]:
+        # Never over so few seconds that one message seems many.
+        seconds = max(1.0, (self._broker.clock.monotonic_ns() - self._older.at_ns) / NS_PER_S)
+        for count, then in zip(now, before, strict=True):
+            # Below the note: it began anew, under the name and in the place of another that is gone.
+            yield (count - then if count >= then else count) / seconds
+
+
+def _note_topic(notes: _Notes, topic: Topic) -> int:
+    """Note what has counted anything; returns how much was looked at."""
+    rows = len(topic.producers)
+    if topic.messages_in:
+        notes.taken_in[_key(topic)] = In(topic.messages_in, topic.bytes_in)
+        for producer in topic.producers.values():
+            notes.taken_in[_key(producer)] = In(producer.messages_in, producer.bytes_in)
+    for subscription in topic.subscriptions.values():
+        notes.given_out[_key(subscription)] = _out(subscription)
+        for consumer in subscription.consumers:
+            notes.given_out[_key(consumer)] = _out(consumer)
+        rows += 1 + len(subscription.consumers)
+    return rows
+
+
+def _key(what: Counted) -> Key:
+    return id(what), what.name
+
+
+def _out(what: Subscription | Consumer) -> Out:
+    return Out(
+        what.messages_out,
+        what.bytes_out,
+        what.acks,
+        what.messages_redelivered,
+        getattr(what, "expired", 0),
+        getattr(what, "dropped", 0),
+    )

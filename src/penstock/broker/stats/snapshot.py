@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One frozen view of the whole broker: what metrics, the admin port and people see of it.
+
+Why: a face that walked live objects would hold the loop while it renders, would see them half changed, and would have
+to know how they work. Here everything is read in one place, on the loop, as plain numbers and strings; what is made of
+it happens elsewhere.
+Where: the admin port asks for one per request; telemetry renders it; nothing is counted for its sake.
+
+Many topics are read in several turns of the loop. Each topic, and each connection, is seen as it was at one moment; two
+of them may be seen a few milliseconds apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.stats.stats import in_replay
+from penstock.broker.subscriptions.subscription import TYPE_NAMES
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker, Health
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+    from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
+    from penstock.storage.entry_log import LogStats
+
+# Topics, subscriptions, consumers and connections read in one turn of the loop: well under a millisecond's worth, where
+# nothing but publishing may hold it for more than five.
+ROWS_PER_TURN: Final = 200
+
+_STATM: Final = Path("/proc/self/statm")
+_PAGE_BYTES: Final = resource.getpagesize()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionSnapshot:
+    """One subscription. Counters start when the subscription is loaded or made."""
+
+    name: str
+    type: str  # as Pulsar spells it: Exclusive, Shared, Failover, Key_Shared
+    durable: bool
+    consumers: int
+    backlog: int  # entries not acknowledged
+    unacked: int  # messages that consumers have and did not acknowledge; counted in Shared subscriptions
+    blocked: bool  # nothing is delivered until some of those are acknowledged
+    messages_out: int
+    bytes_out: int
+    dropped: int  # entries of a non-persistent topic that nobody had permits for
+    delayed: int  # entries held until they are due
+    in_replay: int  # entries that wait to be delivered again
+    expired: int  # entries acknowledged because they were too old
+    # A second, over the last 30 to 60 seconds.
+    message_rate_out: float
+    byte_rate_out: float
+    redelivery_rate: float
+    ack_rate: float
+    expiry_rate: float
+    drop_rate: float
+    # When it last happened; 0 for never.
+    last_expired_ms: int
+    last_flow_ms: int
+    last_consumed_ms: int
+    last_acked_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSnapshot:
+    """One topic that was used since the start; its counters start there."""
+
+    name: str  # in full: persistent://tenant/namespace/topic
+    namespace: str  # tenant/namespace
+    producers: int
+    messages_in: int
+    bytes_in: int
+    entries_in: int
+    # A second, over the last 30 to 60 seconds.
+    message_rate_in: float
+    byte_rate_in: float
+    publish_limited: int  # times that a rate let publishers wait
+    subscriptions: tuple[SubscriptionSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutedConnection:
+    """A connection that is not read, why, and how much request memory it holds and waits for."""
+
+    peer: str
+    muted_ns: int  # for how long
+    reasons: tuple[str, ...]  # oldest first
+    held_bytes: int  # of an unfinished frame; 0 when it does not wait for request memory
+    want_bytes: int  # that its next read asked for; 0 when it does not wait for request memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """What one owner of the memory budget holds, and may hold."""
+
+    used_bytes: int
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """What the operating system says about this process."""
+
+    resident_bytes: int
+    cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSnapshot:
+    """Everything, at (nearly) one moment."""
+
+    cluster: str
+    started_at_ms: int
+    taken_at_ms: int
+    stopping: bool
+    health: Health
+    connections_accepted: int
+    connections_open: int
+    lookups_pending: int
+    topic_loads_pending: int
+    muted: tuple[MutedConnection, ...]
+    topics: tuple[TopicSnapshot, ...]
+    log: LogStats
+    log_read_only: bool
+    log_stalled: bool
+    request_memory: RequestMemorySnapshot
+    outbound: MemoryUse
+    tail_cache: MemoryUse
+    process: ProcessUse
+
+
+async def take_snapshot(broker: Broker) -> BrokerSnapshot:
+    """Read everything. Runs on the broker's loop, and lets others have it between portions."""
+    pace = _Pace()
+    topics = []
+    for topic in broker.topics.loaded():
+        topics.append(_topic(topic))
+        await pace.rows(1 + len(topic.subscriptions) + sum(len(s.consumers) for s in topic.subscriptions.values()))
+    connections = broker.connections
+    request_memory = connections.memory.snapshot(broker.clock.monotonic_ns())
+    muted = await _muted_connections(broker, {reader.owner: reader for reader in request_memory.muted}, pace)
+    log_health = broker.log.health
+    return BrokerSnapshot(
+        cluster=broker.limits.cluster_name,
+        started_at_ms=broker.started_at_ms,
+        taken_at_ms=broker.clock.wall_ms(),
+        stopping=broker.stopping,
+        health=broker.health,
+        connections_accepted=connections.accepted,
+        connections_open=len(connections),
+        lookups_pending=broker.lookups.inside,
+        topic_loads_pending=broker.topics.loading,
+        muted=muted,
+        topics=tuple(topics),
+        log=broker.log.stats(),
+        log_read_only=log_health.read_only is not None,
+        log_stalled=log_health.stalled,
+        request_memory=request_memory,
+        outbound=MemoryUse(used_bytes=connections.outbound.used_bytes, budget_bytes=connections.outbound.budget_bytes),
+        tail_cache=MemoryUse(used_bytes=broker.tail_cache.used_bytes, budget_bytes=broker.tail_cache.budget_bytes),
+        process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),
+    )
+
+
+class _Pace:
+    """Gives the loop away after every portion of rows."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    async def rows(self, count: int) -> None:
+        self._rows += count
+        if self._rows >= ROWS_PER_TURN:
+            self._rows = 0
+            await asyncio.sleep(0)
+
+
+def _topic(topic: Topic) -> TopicSnapshot:
+    subscriptions = topic.subscriptions.values()
+    rate = topic.broker.meters.taken_in(topic)
+    return TopicSnapshot(
+        name=topic.text,
+        namespace=f"{topic.name.tenant}/{topic.name.namespace}",
+        producers=len(topic.producers),
+        messages_in=topic.messages_in,
+        bytes_in=topic.bytes_in,
+        entries_in=topic.entries_in,
+        message_rate_in=rate.messages,
+        byte_rate_in=rate.bytes,
+        publish_limited=topic.publish_limited_times,
+        subscriptions=tuple(map(_subscription, subscriptions)),
+    )
+
+
+def _subscription(subscription: Subscription) -> SubscriptionSnapshot:
+    rate = subscription.topic.broker.meters.given_out(subscription)
+    return SubscriptionSnapshot(
+        name=subscription.name,
+        type=TYPE_NAMES[subscription.kind],
+        durable=subscription.durable,
+        consumers=len(subscription.consumers),
+        backlog=subscription.backlog,
+        unacked=subscription.unacked,
+        blocked=subscription.blocked,
+        messages_out=subscription.messages_out,
+        bytes_out=subscription.bytes_out,
+        dropped=subscription.dropped,
+        delayed=subscription.delayed,
+        in_replay=in_replay(subscription),
+        expired=subscription.expired,
+        message_rate_out=rate.messages,
+        byte_rate_out=rate.bytes,
+        redelivery_rate=rate.redelivered,
+        ack_rate=rate.acks,
+        expiry_rate=rate.expired,
+        drop_rate=rate.dropped,
+        last_expired_ms=subscription.last_expired_ms,
+        last_flow_ms=subscription.last_flow_ms,
+        last_consumed_ms=subscription.last_consumed_ms,
+        last_acked_ms=subscription.last_acked_ms,
+    )
+
+
+async def _muted_connections(
+    broker: Broker, waiting: dict[int, MutedReader], pace: _Pace
+) -> tuple[MutedConnection, ...]:
+    muted = []
+    for connection in broker.connections.all():
+        mutes = connection.muted.snapshot()
+        if mutes:
+            reader = waiting.get(connection.id)
+            muted.append(
+                MutedConnection(
+                    peer=connection.peer,
+                    muted_ns=broker.clock.monotonic_ns() - mutes[0].since_ns,
+                    reasons=tuple(dict.fromkeys(mute.reason.value for mute in mutes)),
+                    held_bytes=reader.held_bytes if reader is not None else 0,
+                    want_bytes=reader.want_bytes if reader is not None else 0,
+                )
+            )
+        await pace.rows(1)
+    return tuple(muted)
+
+
+def _resident_bytes() -> int:
+    """The second number of Linux's statm is the resident size in pages."""
+    return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES

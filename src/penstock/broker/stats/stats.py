@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of topics, as Pulsar's admin API tells them: TopicStats as plain dicts, under Pulsar's JSON names.
+
+Why dicts: they are shown, not worked with, and there are a hundred keys of which most are another broker's business.
+Java clients read numbers into primitives, so a number is never null; what has no value here is 0, or -1 where Pulsar
+says so. Keys that Pulsar leaves out when they say nothing are left out.
+Where: the admin port asks, on the broker's loop; sizes are worked out by a reader thread. `stats_partitioned` adds up
+partitions, `stats_internal` tells of ledgers and cursors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.publishing.access_modes import AccessMode
+from penstock.broker.publishing.rates import throttled_events
+from penstock.broker.subscriptions.delivery_shared import Shared
+from penstock.broker.subscriptions.key_shared_delivery import KeyShared
+from penstock.broker.subscriptions.subscription import TYPE_NAMES
+from penstock.broker.topics import partitions
+from penstock.core.errors import TopicNotFound
+from penstock.wire import metadata
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.members import Consumer, Producer
+    from penstock.broker.topics.topic import Topic
+    from penstock.core.names import TopicName
+
+Json = dict[str, Any]
+
+ACCESS_MODES: Final = {
+    AccessMode.SHARED: "Shared",
+    AccessMode.EXCLUSIVE: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+NO_COMPACTION: Final = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsOptions:
+    """What to look for and what to leave out, as the admin port's parameters say it."""
+
+    subscription_backlog_size: bool = True
+    earliest_time: bool = False
+    exclude_publishers: bool = False
+    exclude_consumers: bool = False
+
+
+async def topic_stats(broker: Broker, name: TopicName, options: StatsOptions | None = None) -> Json:
+    """TopicStats of a topic or a partition. Raises TopicNotFound, also for a partitioned topic."""
+    return await stats_of(await loaded(broker, name), options or StatsOptions())
+
+
+async def loaded(broker: Broker, name: TopicName) -> Topic:
+    """The topic, if it exists, without counting this as a use of it. Raises TopicNotFound."""
+    if partitions.count(broker, name) or not broker.topics.exists(name):
+        raise TopicNotFound(str(name))
+    return broker.topics.get(name) or await broker.topics.load(name)
+
+
+async def stats_of(topic: Topic, options: StatsOptions) -> Json:
+    """TopicStats of a loaded topic."""
+    held = await topic.broker.quotas.sizes(topic)
+    earliest = await _earliest_times(topic) if options.earliest_time else {}
+    last_published_ms = await published_ms(topic, topic.last_entry_id)
+    # From here on nothing waits, so that all figures are of one moment.
+    stats = _counted(topic)
+    stats |= {
+        "storageSize": held.storage,
+        "backlogSize": max(held.backlogs.values(), default=0),
+        "publishers": [] if options.exclude_publishers else [publisher(p) for p in topic.producers.values()],
+        "waitingPublishers": len(topic.write_access.waiting),
+        "subscriptions": {
+            subscription.name: _subscription_stats(
+                subscription,
+                backlog_bytes=held.backlogs.get(subscription.name, 0) if options.subscription_backlog_size else -1,
+                earliest_ms=earliest.get(subscription.name, 0),
+                consumers=not options.exclude_consumers,
+            )
+            for subscription in topic.subscriptions.values()
+        },
+        "replication": {},
+        "lastPublishTimeStamp": last_published_ms,
+    }
+    stats |= _oldest(topic, earliest)
+    if not topic.persistent:
+        stats["msgDropRate"] = sum(topic.broker.meters.given_out(s).dropped for s in topic.subscriptions.values())
+    return stats
+
+
+def _counted(topic: Topic) -> Json:
+    broker, subscriptions = topic.broker, list(topic.subscriptions.values())
+    taken = broker.meters.taken_in(topic)
+    given = [broker.meters.given_out(subscription) for subscription in subscriptions]
+    ranges = sum(subscription.cursor.range_count for subscription in subscriptions)
+    quota_size, quota_age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
+    stats: Json = {
+        "msgRateIn": taken.messages,
+        "msgThroughputIn": taken.bytes,
+        "msgRateOut": sum(out.messages for out in given),
+        "msgThroughputOut": sum(out.bytes for out in given),
+        "bytesInCounter": topic.bytes_in,
+        "msgInCounter": topic.messages_in,
+        "systemTopicBytesInCounter": 0,
+        "bytesOutCounter": sum(subscription.bytes_out for subscription in subscriptions),
+        "msgOutCounter": sum(subscription.messages_out for subscription in subscriptions),
+        "bytesOutInternalCounter": 0,
+        "averageMsgSize": taken.bytes / taken.messages if taken.messages > 0 else 0.0,
+        "msgChunkPublished": False,
+        "backlogQuotaLimitSize": quota_size.limit or -1,
+        "backlogQuotaLimitTime": quota_age.limit or -1,
+        "publishRateLimitedTimes": topic.publish_limited_times,
+        "offloadedStorageSize": 0,
+        "lastOffloadLedgerId": 0,
+        "lastOffloadSuccessTimeStamp": 0,
+        "lastOffloadFailureTimeStamp": 0,
+        "ongoingTxnCount": 0,
+        "abortedTxnCount": 0,
+        "committedTxnCount": 0,
+        "deduplicationStatus": "Enabled" if topic.deduplication is not None else "Disabled",
+        "nonContiguousDeletedMessagesRanges": ranges,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
+        "delayedMessageIndexSizeInBytes": 0,
+        "compaction": broker.compaction.stats(topic.text),
+        "ownerBroker": broker.web_urls.plain.removeprefix("http://"),
+        "topicCreationTimeStamp": topic.created_ms,
+    }
+    if topic.write_access.epoch is not None:
+        stats["topicEpoch"] = topic.write_access.epoch
+    return stats
+
+
+def _oldest(topic: Topic, earliest: dict[str, int]) -> Json:
+    """How old the oldest entry is that somebody has not acknowledged, if that was asked for."""
+    waiting = {name: wall_ms for name, wall_ms in earliest.items() if wall_ms > 0}
+    if not waiting:
+        return {"earliestMsgPublishTimeInBacklogs": 0, "oldestBacklogMessageAgeSeconds": -1}
+    slowest = min(waiting, key=waiting.__getitem__)
+    age_ms = max(0, topic.broker.clock.wall_ms() - waiting[slowest])
+    return {
+        "earliestMsgPublishTimeInBacklogs": waiting[slowest],
+        "oldestBacklogMessageAgeSeconds": age_ms // 1000,
+        "oldestBacklogMessageSubscriptionName": slowest,
+    }
+
+
+def publisher(producer: Producer) -> Json:
+    """PublisherStats."""
+    taken = producer.topic.broker.meters.taken_in(producer)
+    return {
+        "accessMode": ACCESS_MODES[producer.access_mode],
+        "msgRateIn": taken.messages,
+        "msgThroughputIn": taken.bytes,
+        "averageMsgSize": taken.bytes / taken.messages if taken.messages > 0 else 0.0,
+        "chunkedMessageRate": 0.0,
+        "producerId": producer.producer_id,
+        "supportsPartialProducer": False,
+        "producerName": producer.name,
+        "address": f"/{producer.address}",
+        "connectedSince": iso_time(producer.connected_at_ms),
+        "clientVersion": producer.session.client_version,
+        "metadata": dict(producer.metadata),
+    }
+
+
+def _subscription_stats(subscription: Subscription, *, backlog_bytes: int, earliest_ms: int, consumers: bool) -> Json:
+    given = subscription.topic.broker.meters.given_out(subscription)
+    delivery = subscription.delivery
+    held, ranges = subscription.delayed, subscription.cursor.range_count
+    stats: Json = {
+        "msgRateOut": given.messages,
+        "msgThroughputOut": given.bytes,
+        "bytesOutCounter": subscription.bytes_out,
+        "msgOutCounter": subscription.messages_out,
+        "msgRateRedeliver": given.redelivered,
+        "messageAckRate": given.acks,
+        "chunkedMessageRate": 0.0,
+        "msgBacklog": subscription.backlog,
+        "backlogSize": backlog_bytes,
+        "earliestMsgPublishTimeInBacklog": earliest_ms,
+        "msgBacklogNoDelayed": max(0, subscription.backlog - held),
+        "blockedSubscriptionOnUnackedMsgs": subscription.blocked,
+        "msgDelayed": held,
+        "msgInReplay": in_replay(subscription),
+        "unackedMessages": subscription.unacked,
+        "type": TYPE_NAMES[subscription.kind],
+        "msgRateExpired": given.expired,
+        "msgExpired": subscription.expired,
+        "totalMsgExpired": subscription.expired,
+        "lastExpireTimestamp": subscription.last_expired_ms,
+        "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+        "lastConsumedTimestamp": subscription.last_consumed_ms,
+        "lastAckedTimestamp": subscription.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_acked_ms,
+        "consumers": [_consumer_stats(c) for c in subscription.consumers] if consumers else [],
+        "isDurable": subscription.durable,
+        "isReplicated": subscription.replicated,
+        "allowOutOfOrderDelivery": isinstance(delivery, KeyShared) and not delivery.order.in_order,
+        "consumersAfterMarkDeletePosition": {},
+        **_draining(delivery, subscription.consumers),
+        "nonContiguousDeletedMessagesRanges": ranges,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
+        "delayedMessageIndexSizeInBytes": 0,
+        "subscriptionProperties": dict(subscription.properties),
+        "filterProcessedMsgCount": 0,
+        "filterAcceptedMsgCount": 0,
+        "filterRejectedMsgCount": 0,
+        "filterRescheduledMsgCount": 0,
+        **throttled_events(subscription),
+        "durable": subscription.durable,
+        "replicated": subscription.replicated,
+    }
+    active = subscription.active_consumer
+    if active is not None and TYPE_NAMES[subscription.kind] == "Failover":
+        stats["activeConsumerName"] = active.name
+    if isinstance(delivery, KeyShared):
+        stats["keySharedMode"] = "STICKY" if delivery.sticky else "AUTO_SPLIT"
+    if not subscription.topic.persistent:
+        stats["msgDropRate"] = given.dropped
+    return stats
+
+
+def in_replay(subscription: Subscription) -> int:
+    """Entries that wait to be delivered again, as far as they are counted."""
+    delivery = subscription.delivery
+    if isinstance(delivery, KeyShared):
+        return len(delivery.order)
+    return len(delivery.replay) if isinstance(delivery, Shared) else 0
+
+
+def _consumer_stats(consumer: Consumer) -> Json:
+    subscription = consumer.subscription
+    given = subscription.topic.broker.meters.given_out(consumer)
+    stats: Json = {
+        "msgRateOut": given.messages,
+        "msgThroughputOut": given.bytes,
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.messages_out,
+        "msgRateRedeliver": given.redelivered,
+        "messageAckRate": given.acks,
+        "chunkedMessageRate": 0.0,
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked,
+        "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
+        "blockedConsumerOnUnackedMsgs": consumer.blocked,
+        **_draining(subscription.delivery, [consumer]),
+        "address": f"/{consumer.address}",
+        "connectedSince": iso_time(consumer.connected_at_ms),
+        "clientVersion": consumer.client_version,
+        "lastAckedTimestamp": consumer.last_acked_ms,
+        "lastConsumedTimestamp": consumer.last_consumed_ms,
+        "firstMessagesSentTimestamp": 0,
+        "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+        "firstConsumedFlowTimestamp": 0,
+        "metadata": dict(consumer.metadata),
+        "lastAckedTime": iso_time(consumer.last_acked_ms),
+        "lastConsumedTime": iso_time(consumer.last_consumed_ms),
+    }
+    if isinstance(subscription.delivery, KeyShared):
+        ranges = subscription.delivery.hash_ranges().get(consumer, [])
+        stats["keyHashRangeArrays"] = [list(one) for one in ranges]
+        stats["drainingHashes"] = [
+            {"hash": slot.slot, "unackMsgs": slot.entries, "blockedAttempts": 0}
+            for slot in subscription.delivery.draining(consumer)
+        ]
+    return stats
+
+
+def _draining(delivery: object, consumers: Sequence[Consumer]) -> Json:
+    """Slots of keys that went to others while these still owe messages of them."""
+    if not isinstance(delivery, KeyShared):
+        counts = (0, 0, 0)
+    else:
+        slots = [slot for consumer in consumers for slot in delivery.draining(consumer)]
+        counts = (len(slots), sum(map(delivery.drained, consumers)), sum(slot.entries for slot in slots))
+    names = ("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages")
+    return dict(zip(names, counts, strict=True))
+
+
+# -- asked of the log -------------------------------------------------------------------------------------------------
+
+
+async def _earliest_times(topic: Topic) -> dict[str, int]:
+    """When the first entry that each subscription has not acknowledged was published; 0 when there is none."""
+    if not topic.persistent:
+        return {}
+    firsts = {s.name: s.cursor.mark_delete + 1 for s in topic.subscriptions.values()}
+    times = {entry_id: await published_ms(topic, entry_id) for entry_id in set(firsts.values())}
+    return {name: times[entry_id] for name, entry_id in firsts.items()}
+
+
+async def published_ms(topic: Topic, entry_id: int) -> int:
+    """When the client says it published this entry; 0 when there is no such entry."""
+    if not topic.persistent or not topic.first_entry_id <= entry_id <= topic.last_entry_id:
+        return 0
+    entry = await topic.broker.read_entry(topic, entry_id)
+    if entry is None:
+        return 0
+    try:
+        return metadata.publish_time(entry)
+    except ProtocolError:
+        return 0
+
+
+def iso_time(wall_ms: int) -> str:
+    """A time as Pulsar prints it: 2026-11-21T10:00:00.123Z."""
+    moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies below a topic, in the words of Pulsar's storage: its ledger, and a cursor for each subscription.
+
+Why those words: people and tools look for them. A topic here has one ledger for its whole life, so what Pulsar says of
+the current ledger and of all ledgers is the same; cursors are not ledgers, and have none.
+Where: the admin port asks, on the broker's loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_plus
+
+from penstock.broker.stats.stats import iso_time, loaded
+from penstock.broker.subscriptions.delivery_shared import Shared
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+    from penstock.core.names import TopicName
+
+Json = dict[str, Any]
+
+# Acknowledged ranges shown of one cursor; there may be a million.
+RANGES_SHOWN_MAX: Final = 1_000
+NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
+
+
+async def internal_stats(broker: Broker, name: TopicName, *, metadata: bool = False) -> Json:
+    """PersistentTopicInternalStats. Raises TopicNotFound, also for a partitioned topic."""
+    topic = await loaded(broker, name)
+    if not topic.persistent:
+        return _not_persistent(topic)
+    entries = topic.last_entry_id + 1 - topic.first_entry_id
+    nbytes = (await broker.quotas.sizes(topic)).storage
+    ledger = _ledger(topic.ledger_id, entries, nbytes)
+    if metadata:
+        ledger["metadata"] = f"{{log=broker-0, firstEntry={topic.first_entry_id}}}"
+    return {
+        "entriesAddedCounter": topic.entries_in,
+        "numberOfEntries": entries,
+        "totalSize": nbytes,
+        "currentLedgerEntries": entries,
+        "currentLedgerSize": nbytes,
+        "lastLedgerCreatedTimestamp": iso_time(topic.created_ms),
+        "waitingCursorsCount": sum(_waits(subscription) for subscription in topic.subscriptions.values()),
+        "pendingAddEntriesCount": topic.next_entry_id - topic.last_entry_id - 1,
+        "lastConfirmedEntry": f"{topic.ledger_id}:{topic.last_entry_id}",
+        "state": _state(topic),
+        "ledgers": [ledger],
+        "cursors": {quote_plus(s.name): _cursor(s) for s in topic.subscriptions.values()},
+        "properties": {},
+        "schemaLedgers": [],
+        "compactedLedger": await _compacted(topic),
+    }
+
+
+async def internal_info(broker: Broker, name: TopicName) -> Json:
+    """What is stored about a topic. Raises TopicNotFound, also for a partitioned topic."""
+    topic = await loaded(broker, name)
+    created = iso_time(topic.created_ms)
+    return {
+        "version": 1,
+        "creationDate": created,
+        "modificationDate": created,
+        "ledgers": [
+            {
+                "ledgerId": topic.ledger_id,
+                "entries": topic.last_entry_id + 1 - topic.first_entry_id,
+                "timestamp": topic.created_ms,
+                "isOffloaded": False,
+            }
+        ],
+        "cursors": {
+            quote_plus(subscription.name): {
+                "version": subscription.cursor.version,
+                "creationDate": created,
+                "modificationDate": created,
+                "cursorsLedgerId": -1,
+                "markDelete": {"ledgerId": topic.ledger_id, "entryId": subscription.cursor.mark_delete},
+            }
+            for subscription in topic.subscriptions.values()
+            if subscription.durable
+        },
+    }
+
+
+def _state(topic: Topic) -> str:
+    if topic.terminated:
+        return "Terminated"
+    return "FencedForDeletion" if topic.fenced else "LedgerOpened"
+
+
+def _ledger(ledger_id: int, entries: int, nbytes: int) -> Json:
+    return {"ledgerId": ledger_id, "entries": entries, "size": nbytes, "offloaded": False, "underReplicated": False}
+
+
+async def _compacted(topic: Topic) -> Json:
+    compacted = topic.compacted
+    if compacted is None:
+        return dict(NO_LEDGER)
+    (nbytes,) = await topic.broker.ledger_bytes_from(compacted.ledger_id, [0])
+    return _ledger(compacted.ledger_id, compacted.entries, nbytes)
+
+
+def _waits(subscription: Subscription) -> bool:
+    """Whether somebody waits for the next entry."""
+    return bool(subscription.consumers) and subscription.read_entry_id > subscription.topic.last_entry_id
+
+
+def _cursor(subscription: Subscription) -> Json:
+    topic, cursor, delivery = subscription.topic, subscription.cursor, subscription.delivery
+    return {
+        "markDeletePosition": f"{topic.ledger_id}:{cursor.mark_delete}",
+        "readPosition": f"{topic.ledger_id}:{subscription.read_entry_id}",
+        "waitingReadOp": _waits(subscription),
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": subscription.acks,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": _ranges(subscription),
+        "lastLedgerSwitchTimestamp": iso_time(topic.created_ms),
+        "state": "NoLedger",
+        "active": bool(subscription.consumers),
+        "numberOfEntriesSinceFirstNotAckedMessage": subscription.read_entry_id - cursor.mark_delete,
+        "totalNonContiguousDeletedMessagesRange": cursor.range_count,
+        "subscriptionHavePendingRead": _waits(subscription),
+        "subscriptionHavePendingReplayRead": isinstance(delivery, Shared) and bool(delivery.replay),
+        "properties": {},
+    }
+
+
+def _ranges(subscription: Subscription) -> str:
+    """What is acknowledged above the mark-delete position, as Pulsar prints ranges: open below, closed above."""
+    ledger_id, last_entry_id = subscription.topic.ledger_id, subscription.topic.last_entry_id
+    shown: list[str] = []
+    below = subscription.cursor.mark_delete  # the last entry before a range
+    # One entry more than there is: it is not acknowledged, so it ends the last range.
+    for first, last in subscription.cursor.unacknowledged_ranges(below + 1, last_entry_id + 1):
+        if first > below + 1:
+            shown.append(f"({ledger_id}:{below}..{ledger_id}:{first - 1}]")
+        below = last
+        if len(shown) == RANGES_SHOWN_MAX:
+            break
+    return f"[{','.join(shown)}]"
+
+
+def _not_persistent(topic: Topic) -> Json:
+    return {
+        "entriesAddedCounter": topic.entries_in,
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "cursors": {
+            quote_plus(name): {
+                "waitingReadOp": False,
+                "pendingReadOps": 0,
+                "messagesConsumedCounter": 0,
+                "cursorLedger": 0,
+                "cursorLedgerLastEntry": 0,
+                "active": False,
+                "numberOfEntriesSinceFirstNotAckedMessage": 0,
+                "totalNonContiguousDeletedMessagesRange": 0,
+                "subscriptionHavePendingRead": False,
+                "subscriptionHavePendingReplayRead": False,
+            }
+            for name in topic.subscriptions
+        },
+    }

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of a partitioned topic: those of its partitions, added up as Pulsar adds them.
+
+Where: the admin port asks. The sums are pure functions of dicts that `stats` made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.stats import stats_internal
+from penstock.broker.stats.stats import NO_COMPACTION, StatsOptions, loaded, stats_of
+from penstock.broker.topics import partitions
+from penstock.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.broker.broker import Broker
+    from penstock.core.names import TopicName
+
+Json = dict[str, Any]
+
+_LEAST: Final = frozenset(
+    {"topicCreationTimeStamp", "earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"}
+)
+_MOST: Final = frozenset(
+    {
+        "lastPublishTimeStamp",
+        "oldestBacklogMessageAgeSeconds",
+        "lastExpireTimestamp",
+        "lastConsumedFlowTimestamp",
+        "lastConsumedTimestamp",
+        "lastAckedTimestamp",
+        "lastMarkDeleteAdvancedTimestamp",
+        "firstMessagesSentTimestamp",
+        "firstConsumedFlowTimestamp",
+        "backlogQuotaLimitSize",
+        "backlogQuotaLimitTime",
+        "lastOffloadLedgerId",
+        "lastOffloadSuccessTimeStamp",
+        "lastOffloadFailureTimeStamp",
+    }
+)
+_MEANS: Final = frozenset({"averageMsgSize", "avgMessagesPerEntry"})
+# What differs from one partition to the next, and says nothing of all of them.
+_OF_ONE: Final = frozenset(
+    {
+        "ownerBroker",
+        "deduplicationStatus",
+        "topicEpoch",
+        "oldestBacklogMessageSubscriptionName",
+        "accessMode",
+        "producerName",
+        "address",
+        "connectedSince",
+        "clientVersion",
+        "metadata",
+        "keyHashRangeArrays",
+        "drainingHashes",
+        "lastAckedTime",
+        "lastConsumedTime",
+    }
+)
+
+
+async def partitioned_stats(
+    broker: Broker, name: TopicName, options: StatsOptions | None = None, *, per_partition: bool = True
+) -> Json:
+    """Sums over the partitions, and with `per_partition` each of them. Raises NotFound when it is not partitioned."""
+    of_partitions = {
+        str(partition): await stats_of(await loaded(broker, partition), options or StatsOptions())
+        for partition in _existing(broker, name)
+    }
+    return {
+        **added(list(of_partitions.values())),
+        "metadata": described(broker, name),
+        "partitions": of_partitions if per_partition else {},
+    }
+
+
+async def partitioned_internal_stats(broker: Broker, name: TopicName) -> Json:
+    """Internal statistics of each partition. Raises NotFound when it is not partitioned."""
+    of_partitions = {str(one): await stats_internal.internal_stats(broker, one) for one in _existing(broker, name)}
+    return {"metadata": described(broker, name), "partitions": of_partitions}
+
+
+async def internal_info(broker: Broker, name: TopicName) -> Json:
+    """What is stored about a topic, or about each of its partitions. Raises TopicNotFound."""
+    if not partitions.count(broker, name):
+        return await stats_internal.internal_info(broker, name)
+    return {
+        "partitions": {str(one): await stats_internal.internal_info(broker, one) for one in _existing(broker, name)}
+    }
+
+
+def described(broker: Broker, name: TopicName) -> Json:
+    """A partitioned topic's metadata, as its statistics show it. Raises NotFound when it is not one any more."""
+    document = broker.catalog.documents(partitions.KIND).get(str(name))
+    if document is None:
+        raise NotFound(f"Partitioned Topic {name} not found")
+    metadata: Json = {"partitions": int(document["partitions"]), "deleted": False}
+    if document.get("properties"):
+        metadata["properties"] = dict(document["properties"])
+    return metadata
+
+
+def _existing(broker: Broker, name: TopicName) -> list[TopicName]:
+    named = partitions.names(broker, name)
+    if not named:
+        raise NotFound(f"Partitioned Topic {name} not found")
+    return [one for one in named if broker.topics.exists(one)]
+
+
+# -- adding up --------------------------------------------------------------------------------------------------------
+
+
+def added(parts: Sequence[Json]) -> Json:
+    """TopicStats of several topics together; of none, zeros."""
+    total = _added(parts)
+    total["publishers"] = _added_by_place([part["publishers"] for part in parts])
+    total["subscriptions"] = _added_subscriptions([part["subscriptions"] for part in parts])
+    total["replication"] = {}
+    total["compaction"] = _added([part["compaction"] for part in parts]) or dict(NO_COMPACTION)
+    return total
+
+
+def _added(parts: Sequence[Json]) -> Json:
+    """What is a number in all of them, added up; what is true in one of them; texts of the first."""
+    total: Json = {}
+    for key in dict.fromkeys(key for part in parts for key in part):
+        if key in _OF_ONE:
+            continue
+        values = [part[key] for part in parts if key in part]
+        if isinstance(values[0], bool):
+            total[key] = any(values)
+        elif isinstance(values[0], int | float):
+            total[key] = _number(key, values)
+        elif isinstance(values[0], str):
+            total[key] = values[0]
+    return total
+
+
+def _number(key: str, values: Sequence[float]) -> float:
+    if key in _LEAST:
+        return min((value for value in values if value > 0), default=0)
+    if key in _MOST:
+        return max(values)
+    if key in _MEANS:
+        counted = [value for value in values if value]
+        mean = sum(counted) / len(counted) if counted else 0
+        return round(mean) if isinstance(values[0], int) else float(mean)
+    return sum(values)
+
+
+def _added_by_place(lists: Iterable[Sequence[Json]]) -> list[Json]:
+    """The first of each list together, the second of each, and so on: one client has one in each partition."""
+    rows: list[list[Json]] = []
+    for one in lists:
+        for place, item in enumerate(one):
+            if place == len(rows):
+                rows.append([])
+            rows[place].append(item)
+    return [_member(row) for row in rows]
+
+
+def _member(row: Sequence[Json]) -> Json:
+    """Producers or consumers of one client. The producer's number is that of one connection: no sum."""
+    total = _added(row)
+    if "producerId" in total:
+        total["producerId"] = 0
+    return total
+
+
+def _added_subscriptions(maps: Sequence[Json]) -> Json:
+    names = dict.fromkeys(name for one in maps for name in one)
+    return {name: _added_subscription([one[name] for one in maps if name in one]) for name in names}
+
+
+def _added_subscription(parts: Sequence[Json]) -> Json:
+    total = _added(parts)
+    total["consumers"] = _added_by_place([part["consumers"] for part in parts])
+    total["consumersAfterMarkDeletePosition"] = {}
+    total["subscriptionProperties"] = dict(parts[0]["subscriptionProperties"])
+    return total

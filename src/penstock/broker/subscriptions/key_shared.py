@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Key_Shared: which consumer each key belongs to, as pure functions of who is there.
+
+Why three ways: the ring moves few keys when consumers come and go, halving ranges gives equal shares, and with sticky
+ranges the clients decide. All are Pulsar's, point for point, so that a key finds the same consumer on both.
+Where: `KeyOrder` asks for the consumer of a slot; a subscription adds and removes consumers.
+
+A key is hashed to a slot in 1..65535. Slot 0 is never a key's: 0 says in Pulsar's own structures that there is none.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from penstock.broker.subscriptions.dispatch import sticky_hash
+from penstock.core.errors import ConsumerAssignFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SLOTS: Final = 65_536
+# Keys whose slots are remembered: hashing one anew costs some microseconds.
+KEYS_CACHED: Final = 65_536
+
+C = TypeVar("C")  # a consumer: whatever the caller names it by; compared by identity
+
+
+class KeySharing(NamedTuple):
+    """How a consumer wants keys divided; all consumers of a subscription must agree on the first two.
+
+    `ranges` are the slots it asks for, first and last, when ranges are sticky.
+    """
+
+    sticky: bool = False
+    out_of_order: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def mode(self) -> str:
+        """As Pulsar spells it."""
+        return "STICKY" if self.sticky else "AUTO_SPLIT"
+
+
+AUTO_SPLIT: Final = KeySharing()
+
+
+class Selector(Protocol[C]):
+    """Which consumer each slot belongs to."""
+
+    def slot(self, key: bytes) -> int:
+        """The slot of a key."""
+        ...
+
+    def add(self, consumer: C, name: str) -> None:
+        """A consumer joins. Raises ConsumerAssignFailed."""
+        ...
+
+    def remove(self, consumer: C) -> None:
+        """A consumer leaves; nothing happens if it never joined."""
+        ...
+
+    def select(self, slot: int) -> C | None:
+        """Whose slot this is; None when it is nobody's."""
+        ...
+
+    def ranges(self) -> list[tuple[int, int, C]]:
+        """First slot, last slot and consumer of every stretch of slots, ascending."""
+        ...
+
+
+@lru_cache(maxsize=KEYS_CACHED)
+def slot_of(key: bytes) -> int:
+    """A key's slot, where slots are counted from 0 and slot 0 counts as 1."""
+    return sticky_hash(key) % SLOTS or 1
+
+
+@lru_cache(maxsize=KEYS_CACHED)
+def ring_slot_of(key: bytes) -> int:
+    """A key's slot on a ring that begins at 1."""
+    return sticky_hash(key) % (SLOTS - 1) + 1
+
+
+class HashRing(Generic[C]):
+    """Every consumer stands at so many points of a ring; a slot is of the consumer at the next point.
+
+    Consumers of one name are told apart by a number, the lowest that is free when they join.
+    """
+
+    def __init__(self, points: int) -> None:
+        self._points_each = points
+        self._points: list[int] = []
+        self._at: dict[int, list[C]] = {}  # Who stands at a point; the first to come has it.
+        self._members: dict[int, tuple[C, str, int]] = {}  # by identity: consumer, name, number among its namesakes
+
+    def slot(self, key: bytes) -> int:
+        """The slot of a key."""
+        return ring_slot_of(key)
+
+    def add(self, consumer: C, name: str) -> None:
+        """A consumer joins."""
+        taken = {number for _, other, number in self._members.values() if other == name}
+        number = next(candidate for candidate in range(len(taken) + 1) if candidate not in taken)
+        self._members[id(consumer)] = (consumer, name, number)
+        for point in _points_of(name, number, self._points_each):
+            here = self._at.setdefault(point, [])
+            if not here:
+                insort(self._points, point)
+            here.append(consumer)
+
+    def remove(self, consumer: C) -> None:
+        """A consumer leaves; whoever stood behind it at a point has the point now."""
+        member = self._members.pop(id(consumer), None)
+        if member is None:
+            return
+        for point in set(_points_of(member[1], member[2], self._points_each)):
+            here = [other for other in self._at[point] if other is not consumer]
+            if here:
+                self._at[point] = here
+            else:
+                del self._at[point]
+                del self._points[bisect_left(self._points, point)]
+
+    def select(self, slot: int) -> C | None:
+        """Whose slot this is; None on an empty ring."""
+        points = self._points
+        if not points:
+            return None
+        index = bisect_left(points, slot)
+        return self._at[points[index] if index < len(points) else points[0]][0]
+
+    def ranges(self) -> list[tuple[int, int, C]]:
+        """Stretches of slots; neighbours of one consumer are joined."""
+        if not self._points:
+            return []
+        ends = [*self._points, *([SLOTS - 1] if self._points[-1] < SLOTS - 1 else [])]
+        return _joined([(end, self._at[self._points[i % len(self._points)]][0]) for i, end in enumerate(ends)], first=1)
+
+
+@lru_cache(maxsize=4_096)
+def _points_of(name: str, number: int, points: int) -> tuple[int, ...]:
+    return tuple(ring_slot_of(f"{name}\0{number}\0{point}".encode()) for point in range(points))
+
+
+class RangeHalving(Generic[C]):
+    """Consumers own one range each: who joins takes the lower half of the widest, who leaves gives its range on."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        self._owners: list[C] = []  # of the range up to and including the end of the same index
+
+    def slot(self, key: bytes) -> int:
+        """The slot of a key."""
+        return slot_of(key)
+
+    def add(self, consumer: C, name: str) -> None:  # noqa: ARG002 - names do not matter here
+        """A consumer joins.
+
+        Raises:
+            ConsumerAssignFailed: no range is left that could be halved.
+        """
+        if not self._ends:
+            self._ends, self._owners = [SLOTS], [consumer]
+            return
+        widths = [end - start for start, end in zip([0, *self._ends], self._ends, strict=False)]
+        index = widths.index(max(widths))
+        if widths[index] <= 1:
+            raise ConsumerAssignFailed(
+                f"No more range can assigned to new consumer, assigned consumers {len(self._ends)}"
+            )
+        self._ends.insert(index, self._ends[index] - widths[index] // 2)
+        self._owners.insert(index, consumer)
+
+    def remove(self, consumer: C) -> None:
+        """A consumer leaves: its range goes to the next one above, that of the last one to the next one below."""
+        for index, owner in enumerate(self._owners):
+            if owner is consumer:
+                del self._owners[index]
+                # Of the topmost range the end stays, and the one below grows up to it.
+                del self._ends[index - 1 if index == len(self._owners) and index else index]
+                return
+
+    def select(self, slot: int) -> C | None:
+        """Whose slot this is; None when nobody is there."""
+        return self._owners[bisect_left(self._ends, slot)] if self._ends else None
+
+    def ranges(self) -> list[tuple[int, int, C]]:
+        """The range of each consumer. The last one's end is one above the last slot, as Pulsar shows it."""
+        starts = [0, *(end + 1 for end in self._ends)]
+        return list(zip(starts, self._ends, self._owners, strict=False))
+
+
+class StickyRanges(Generic[C]):
+    """Consumers own the ranges that they asked for; what nobody asked for is nobody's."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ranges: list[tuple[int, int, C]] = []
+
+    def slot(self, key: bytes) -> int:
+        """The slot of a key."""
+        return slot_of(key)
+
+    def conflicting(self, ranges: Sequence[tuple[int, int]]) -> list[C]:
+        """The consumers that own a part of these ranges, each once."""
+        owners = {
+            id(consumer): consumer
+            for start, end in ranges
+            for low, high, consumer in self._ranges
+            if max(start, low) <= min(end, high)
+        }
+        return list(owners.values())
+
+    def add_ranges(self, consumer: C, ranges: Sequence[tuple[int, int]]) -> None:
+        """A consumer joins with these ranges, both ends inclusive.
+
+        Raises:
+            ConsumerAssignFailed: they cannot be, or overlap with each other or with another consumer's.
+        """
+        check_ranges(ranges)
+        others = self.conflicting(ranges)
+        if others:
+            raise ConsumerAssignFailed(f"Range conflict with consumer {others[0]}")
+        self._ranges = sorted([*self._ranges, *((*ends, consumer) for ends in ranges)], key=lambda range_: range_[0])
+        self._starts = [start for start, _, _ in self._ranges]
+
+    def add(self, consumer: C, name: str) -> None:
+        """Without ranges nobody joins. Raises ConsumerAssignFailed."""
+        raise ConsumerAssignFailed(f"Ranges for KeyShared policy must not be empty: consumer {name!r} of {consumer}")
+
+    def remove(self, consumer: C) -> None:
+        """A consumer leaves; its ranges are nobody's."""
+        self._ranges = [range_ for range_ in self._ranges if range_[2] is not consumer]
+        self._starts = [start for start, _, _ in self._ranges]
+
+    def select(self, slot: int) -> C | None:
+        """Whose slot this is; None when it is nobody's."""
+        index = bisect_right(self._starts, slot) - 1
+        if index < 0:
+            return None
+        _, end, consumer = self._ranges[index]
+        return consumer if slot <= end else None
+
+    def ranges(self) -> list[tuple[int, int, C]]:
+        """The ranges as they were asked for."""
+        return list(self._ranges)
+
+
+def check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
+    """Ranges one consumer may ask for.
+
+    Raises:
+        ConsumerAssignFailed: there are none, one is no range of slots, or they overlap with one another.
+    """
+    if not ranges:
+        raise ConsumerAssignFailed("Ranges for KeyShared policy must not be empty.")
+    below = -1, -1
+    for start, end in sorted(ranges):
+        if start > end:
+            raise ConsumerAssignFailed(f"Fixed hash range start > end for range: [{start},{end}]")
+        if start < 0 or end >= SLOTS:
+            raise ConsumerAssignFailed(f"hash range [{start},{end}] is not within 0..{SLOTS - 1}")
+        if start <= below[1]:
+            raise ConsumerAssignFailed(
+                f"Consumer's own ranges conflict: [{below[0]},{below[1]}] overlaps with [{start},{end}]"
+            )
+        below = start, end
+
+
+def _joined(stretches: list[tuple[int, C]], *, first: int) -> list[tuple[int, int, C]]:
+    """Ranges of stretches given by their ends; those of one consumer that touch are one."""
+    ranges: list[tuple[int, int, C]] = []
+    start = first
+    for end, consumer in stretches:
+        if ranges and ranges[-1][2] is consumer:
+            ranges[-1] = (ranges[-1][0], end, consumer)
+        else:
+            ranges.append((start, end, consumer))
+        start = end + 1
+    return ranges

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Key_Shared subscriptions: all messages of a key go to one consumer, in order; other keys go elsewhere meanwhile.
+
+Why look ahead: when a consumer is stuck, what comes next may be for others. So entries that cannot be sent are set
+aside and reading goes on, up to a bound that Pulsar has too.
+Where: the delivery of a subscription whose consumers said Key_Shared; `key_shared` and `key_shared_order` decide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.subscriptions.delivery_shared import Shared
+from penstock.broker.subscriptions.key_shared import HashRing, RangeHalving, StickyRanges, check_ranges
+from penstock.broker.subscriptions.key_shared_order import KeyOrder, stretch
+from penstock.core.errors import ConsumerBusy
+from penstock.wire import metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.broker.subscriptions.delays import Held
+    from penstock.broker.subscriptions.key_shared import KeySharing, Selector
+    from penstock.broker.subscriptions.key_shared_order import Draining
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.members import Consumer
+    from penstock.storage.entry_log import Batch
+
+# Entries set aside, for each consumer and together: what keySharedLookAheadMsgInReplayThreshold* are in Pulsar.
+LOOK_AHEAD_PER_CONSUMER: Final = 2_000
+LOOK_AHEAD_MAX: Final = 20_000
+# Entries looked at in one go, at least; otherwise as many as there are permits.
+ROWS_AT_ONCE_MIN: Final = 16
+
+
+class KeyShared(Shared):
+    """Each key has one consumer at a time."""
+
+    __slots__ = ("_stuck", "order", "sharing", "sticky")
+
+    def __init__(self, subscription: Subscription, sharing: KeySharing) -> None:
+        super().__init__(subscription)
+        limits = subscription.topic.broker.limits
+        self.sharing = sharing
+        self.sticky: StickyRanges[Consumer] | None = StickyRanges() if sharing.sticky else None
+        selector: Selector[Consumer]
+        if self.sticky is not None:
+            selector = self.sticky
+        elif limits.key_shared_consistent_hashing:
+            selector = HashRing(limits.key_shared_points)
+        else:
+            selector = RangeHalving()
+        self.order: KeyOrder[Consumer] = KeyOrder(selector, in_order=not sharing.out_of_order)
+        self._stuck: list[Consumer] | None = None  # who was ready when nothing of what waits could be sent
+
+    # -- consumers come and go ----------------------------------------------------------------------------------------
+
+    def check(self, consumer: Consumer) -> None:
+        """Consumers agree on how keys are divided."""
+        there, wants = self.sharing, consumer.key_sharing
+        if there.sticky != wants.sticky:
+            raise ConsumerBusy(
+                f"Subscription is of different type. Active subscription key_shared mode of '{there.mode}' is "
+                f"different than the connecting consumer's key_shared mode '{wants.mode}'."
+            )
+        if there.out_of_order and not wants.out_of_order:
+            raise ConsumerBusy(
+                "Subscription is of different type. Active subscription allows out of order delivery while the "
+                "connecting consumer does not allow it."
+            )
+        if wants.out_of_order and not there.out_of_order:
+            raise ConsumerBusy(
+                "Subscription is of different type. Active subscription does not allow out of order delivery while "
+                "the connecting consumer allows it."
+            )
+
+    def in_the_way(self, consumer: Consumer) -> list[Consumer]:
+        """Whoever has a part of the ranges that it asks for, or all when it wants another way of dividing keys."""
+        if self.sharing[:2] != consumer.key_sharing[:2]:
+            return list(self.subscription.consumers)
+        if self.sticky is None:
+            return []
+        check_ranges(consumer.key_sharing.ranges)
+        return self.sticky.conflicting(consumer.key_sharing.ranges)
+
+    def join(self, consumer: Consumer) -> None:
+        """It gets its share of the keys. Raises ConsumerAssignFailed."""
+        if self.sticky is not None:
+            self.sticky.add_ranges(consumer, consumer.key_sharing.ranges)
+        else:
+            self.order.selector.add(consumer, consumer.name)
+        self._stuck = None
+
+    def leave(self, consumer: Consumer) -> None:
+        """Its keys, and what it did not acknowledge, go to others."""
+        super().leave(consumer)
+        self.order.forget(consumer)
+
+    # -- new entries --------------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Enough was set aside."""
+        return len(self.order) >= self._look_ahead() or self.delays.full
+
+    def _look_ahead(self) -> int:
+        return min(LOOK_AHEAD_PER_CONSUMER * len(self.subscription.consumers), LOOK_AHEAD_MAX)
+
+    def deliver(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
+        """Send what may be sent, set the rest aside, hold what is delayed."""
+        room = {consumer: self.allowance(consumer) for consumer in ready}
+        at_once = max(sum(room.values()), ROWS_AT_ONCE_MIN)
+        stop = min(stop, row + at_once, row + max(self._look_ahead() - len(self.order), 1))
+        rows, slots = self._routed(batch, row, stop)
+        ids = [batch.entry_ids[picked] for picked in rows]
+        counts = self.subscription.counts(batch, row, stop)
+        messages = None if counts is None else [counts[picked] for picked in rows]
+        self._send_planned(batch, rows, messages, self.order.plan(ids, slots, messages, room))
+        return stop
+
+    def _routed(self, batch: Batch, row: int, stop: int) -> tuple[list[int], list[int]]:
+        """The rows that are not delayed, and their slots; those that are, are held."""
+        delays = self.subscription.topic.policies.delayed_delivery.active
+        slot_of, routing = self.order.selector.slot, metadata.routing
+        rows, slots = [], []
+        cutoff_ms = 0
+        view, offsets, lengths = memoryview(batch.data), batch.offsets, batch.lengths
+        # Budget: 4 µs per entry on one core, most of it to read the metadata.
+        for picked in range(row, stop):
+            offset = offsets[picked]
+            key, deliver_at_ms = routing(view[offset : offset + lengths[picked]])
+            if deliver_at_ms and delays:
+                cutoff_ms = cutoff_ms or self._cutoff_ms()
+                if deliver_at_ms > cutoff_ms:
+                    self.hold(batch.entry_ids[picked], deliver_at_ms, slot_of(key))
+                    continue
+            rows.append(picked)
+            slots.append(slot_of(key))
+        return rows, slots
+
+    def _send_planned(
+        self, batch: Batch, rows: Sequence[int], counts: Sequence[int] | None, planned: dict[Consumer, list[int]]
+    ) -> None:
+        for consumer, places in planned.items():
+            messages = len(places) if counts is None else sum(counts[place] for place in places)
+            self.subscription.send(consumer, batch, [rows[place] for place in places], messages)
+
+    def offer(self, batch: Batch, row: int, stop: int) -> int:
+        """Send entries of a topic that stores nothing, each to the consumer of its key; how many could not be."""
+        room = {consumer: self.allowance(consumer) for consumer in self.ready()}
+        view, selector = memoryview(batch.data), self.order.selector
+        planned: dict[Consumer, list[int]] = {}
+        counts, dropped = batch.message_counts, 0
+        for picked in range(row, stop):
+            offset = batch.offsets[picked]
+            key = metadata.routing(view[offset : offset + batch.lengths[picked]]).key
+            consumer = selector.select(selector.slot(key))
+            if consumer is None or room.get(consumer, 0) <= 0:
+                dropped += 1
+                continue
+            room[consumer] -= 1 if counts is None else counts[picked]
+            planned.setdefault(consumer, []).append(picked - row)
+        self._send_planned(batch, range(row, stop), None if counts is None else counts[row:stop], planned)
+        return dropped
+
+    # -- again --------------------------------------------------------------------------------------------------------
+
+    def again(self, ready: list[Consumer]) -> range:
+        """The lowest entries that wait and may be sent, and what lies between them."""
+        if not self.order or self._stuck == ready:
+            return range(0)
+        room = {consumer: self.allowance(consumer) for consumer in ready}
+        sendable = self.order.sendable(room)
+        if not sendable:
+            self._stuck = ready
+            return range(0)
+        return stretch(sendable, sum(room.values()))
+
+    def waits(self) -> bool:
+        """Whether anything waits."""
+        return bool(self.order)
+
+    def deliver_again(self, batch: Batch, row: int, stop: int) -> bool:
+        """Send those of these entries that wait and may be sent."""
+        room = {consumer: self.allowance(consumer) for consumer in self.ready()}
+        counts = self.subscription.counts(batch, row, stop)
+        window = None if counts is None else counts[row:stop]
+        planned = self.order.plan_waiting(batch.entry_ids[row:stop], window, room)
+        self._send_planned(batch, range(row, stop), window, planned)
+        return True
+
+    def missing(self, entry_ids: Iterable[int]) -> None:
+        """They wait for nothing."""
+        self.order.discard(entry_ids)
+
+    def _release(self, due: Iterable[Held]) -> None:
+        for held in due:
+            self.order.wait(held.entry_id, held.slot)
+        self._stuck = None
+
+    def _wait_again(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        self.order.release(consumer, entry_ids, again=True)
+        self._stuck = None
+
+    # -- acknowledged -------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, consumer: Consumer, entry_ids: Sequence[int], newly: int) -> None:
+        """A key that nobody holds any more may go to its new consumer."""
+        owed = [entry_id for entry_id in entry_ids if entry_id in consumer.pending]
+        super().acknowledged(consumer, entry_ids, newly)
+        self._settled(consumer, owed)
+
+    def _settled(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        if self.order.release(consumer, entry_ids, again=False):
+            self._stuck = None
+            self.subscription.wake()
+
+    def passed(self, entry_id: int) -> None:
+        """Nothing of what is behind waits."""
+        super().passed(entry_id)
+        self.order.discard_through(entry_id)
+        self._stuck = None
+
+    # -- for those who look -------------------------------------------------------------------------------------------
+
+    def hash_ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        """The slots of each consumer, as ranges with both ends inclusive."""
+        ranges: dict[Consumer, list[tuple[int, int]]] = {}
+        for first, last, consumer in self.order.selector.ranges():
+            ranges.setdefault(consumer, []).append((first, last))
+        return ranges
+
+    def draining(self, consumer: Consumer) -> list[Draining]:
+        """Slots that went to others while this consumer still has messages of them."""
+        return self.order.draining(consumer)
+
+    def drained(self, consumer: Consumer) -> int:
+        """How many such slots it has let go since it came."""
+        return self.order.cleared.get(id(consumer), 0)

@@ -1,0 +1,628 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One subscription: a cursor on a topic and the consumers that read through it.
+
+Why one class for all types: what differs (who gets the next entries, what is counted, what comes back) is the
+`Delivery` of the type; what is common (reading, sending, acknowledging, seeking) shares one reading position, and each
+part moves it.
+Where: the topic wakes it when entries are durable, sessions when permits, acknowledgements or consumers come and go;
+the admin port moves it.
+
+Theory of operation
+    `wake` asks for one dispatch in this turn of the loop, however often it is called. A dispatch takes what waits to be
+    delivered again first, else entries from `read_entry_id` on: out of the tail cache when they are there, else by one
+    sequential read of the log in a reader thread. What was read is handed to consumers at once, as far as permits and
+    unsent bytes allow; the rest is forgotten and read again later, so a stuck consumer pins nothing.
+    Whatever moves the reading position backwards (seek, rewind, a new active consumer) bumps `_generation`, and a read
+    that was under way then is dropped when it comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.subscriptions.delivery import SingleActive
+from penstock.broker.subscriptions.delivery_shared import Shared
+from penstock.broker.subscriptions.key_shared_delivery import KeyShared
+from penstock.core.errors import ConsumerBusy, ServiceNotReady
+from penstock.core.units import MIB
+from penstock.wire import codec
+from penstock.wire.runs import encode_messages
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping, Sequence
+
+    from penstock.broker.publishing.rates import DispatchGate
+    from penstock.broker.subscriptions.delivery import Delivery
+    from penstock.broker.topics.members import Consumer
+    from penstock.broker.topics.topic import Topic
+    from penstock.storage.compacted import CompactedLedger
+    from penstock.storage.cursor import Cursor
+    from penstock.storage.entry_log import Batch, ReadResult
+    from penstock.wire.events import AckRun
+
+log = logging.getLogger(__name__)
+
+EXCLUSIVE: Final = codec.CommandSubscribe.Exclusive
+SHARED: Final = codec.CommandSubscribe.Shared
+FAILOVER: Final = codec.CommandSubscribe.Failover
+KEY_SHARED: Final = codec.CommandSubscribe.Key_Shared
+
+# As Pulsar spells them; `Key_Shared` is the one with an underscore.
+TYPE_NAMES: Final[Mapping[int, str]] = {
+    EXCLUSIVE: "Exclusive",
+    SHARED: "Shared",
+    FAILOVER: "Failover",
+    KEY_SHARED: "Key_Shared",
+}
+
+# One dispatch hands out at most this many pieces before others get the loop.
+PIECES_PER_TURN_MAX: Final = 16
+# One read of the log takes at most this much, and no more than the consumers it is for have room for.
+READ_BYTES_MAX: Final = 2 * MIB
+# A read of the log that failed is tried again after this long, for as long as a consumer waits.
+READ_RETRY_S: Final = 1.0
+
+
+class Subscription:
+    """A named reading position on a topic, and its consumers. Times are 0 for never."""
+
+    __slots__ = (
+        "_generation",
+        "_reading",
+        "_scheduled",
+        "acks",
+        "bytes_out",
+        "consumers",
+        "cursor",
+        "delivery",
+        "dropped",
+        "durable",
+        "expired",
+        "fenced",
+        "gate",
+        "idle_since_ns",
+        "kind",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_expired_ms",
+        "last_flow_ms",
+        "messages_out",
+        "messages_redelivered",
+        "name",
+        "read_entry_id",
+        "replicated",
+        "topic",
+        "unacked",
+    )
+
+    def __init__(self, topic: Topic, name: str, *, cursor: Cursor, durable: bool) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.durable = durable
+        self.kind: int = EXCLUSIVE
+        self.consumers: list[Consumer] = []
+        self.delivery: Delivery | None = None  # None while nobody is attached
+        self.gate: DispatchGate | None = None  # None while no rate limits what is delivered
+        self.read_entry_id = cursor.mark_delete + 1
+        self.fenced = False
+        self.replicated = False  # its state was asked to be replicated; there is nowhere to replicate it to
+        self.unacked = 0  # messages that consumers were sent and owe, in Shared and Key_Shared subscriptions
+        self.dropped = 0  # non-persistent entries that nobody had permits for
+        self.expired = 0  # entries acknowledged because they were too old
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+        self.acks = 0  # entries, in whole
+        self.idle_since_ns = topic.broker.clock.monotonic_ns()  # while it has no consumers
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+        self.last_expired_ms = 0
+        self._generation = 0
+        self._reading = False
+        self._scheduled = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing is delivered until consumers acknowledge some of what they owe."""
+        return isinstance(self.delivery, Shared) and self.delivery.blocked
+
+    @property
+    def backlog(self) -> int:
+        """Entries not yet acknowledged; a non-persistent topic has none."""
+        return self.cursor.backlog(self.topic.last_entry_id) if self.topic.persistent else 0
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What its users attached to it, as it is stored."""
+        record = self.topic.broker.catalog.subscription(self.topic.text, self.name) if self.durable else None
+        return record.properties if record is not None else {}
+
+    @property
+    def delayed(self) -> int:
+        """Entries held until they are due."""
+        return len(self.delivery.delays) if isinstance(self.delivery, Shared) else 0
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """Whom an Exclusive or Failover subscription delivers to."""
+        return self.delivery.active if isinstance(self.delivery, SingleActive) else None
+
+    # -- consumers come and go ----------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer, kind: int) -> None:
+        """Attach a consumer.
+
+        Raises:
+            ConsumerBusy: consumers of another type are attached, or the one place is taken.
+            ConsumerAssignFailed: a Key_Shared consumer cannot have the ranges that it asks for.
+            ServiceNotReady: the subscription is being reset.
+        """
+        if self.fenced:
+            raise ServiceNotReady(f"subscription {self.name!r} of {self.topic.text} is being reset; try again")
+        delivery = self.delivery
+        if delivery is None:
+            delivery = self._delivery_of(kind, consumer)
+        elif kind != self.kind:
+            raise ConsumerBusy(
+                f"Subscription is of different type. Active subscription type of '{TYPE_NAMES[self.kind]}' is "
+                f"different than the connecting consumer's type '{TYPE_NAMES[kind]}'."
+            )
+        delivery.check(consumer)
+        delivery.join(consumer)
+        if self.delivery is None:
+            self.delivery, self.kind = delivery, kind
+            self.rewind()
+        consumer.read_position_when_joining = self.read_entry_id
+        self.consumers.append(consumer)
+
+    def in_the_way(self, consumer: Consumer, kind: int) -> list[Consumer]:
+        """Those for whose sake `add` would refuse this consumer; if they are dead, it would not."""
+        if self.delivery is None or kind != self.kind:
+            return list(self.consumers)
+        return self.delivery.in_the_way(consumer)
+
+    def _delivery_of(self, kind: int, first: Consumer) -> Delivery:
+        if kind == SHARED:
+            return Shared(self)
+        if kind == KEY_SHARED:
+            return KeyShared(self, first.key_sharing)
+        return SingleActive(self, failover=kind == FAILOVER)
+
+    def attached(self, consumer: Consumer) -> None:
+        """This consumer was told that it is subscribed: it may be sent something."""
+        if self.delivery is not None and consumer in self.consumers:
+            self.delivery.attached(consumer)
+            self.topic_terminated()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Detach a consumer; what it had not acknowledged goes to others."""
+        if consumer not in self.consumers:
+            return
+        assert self.delivery is not None
+        self.consumers.remove(consumer)
+        self.delivery.leave(consumer)
+        if not self.consumers:
+            self.delivery.close()
+            self.delivery = None
+            self.unacked = 0
+            self.idle_since_ns = self.topic.broker.clock.monotonic_ns()
+            self.rewind()
+            self.topic.broker.subscription_idle(self)
+        self.wake()
+
+    def rewind(self) -> None:
+        """Read again from the first entry that is not acknowledged."""
+        self._generation += 1
+        self.read_entry_id = self.cursor.mark_delete + 1
+
+    def limits_changed(self) -> None:
+        """Policies changed: whoever was stopped by one may go on."""
+        if self.delivery is not None:
+            self.delivery.limits_changed()
+        self.wake()
+
+    # -- dispatch -----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Dispatch once in this turn of the loop."""
+        if not self._scheduled and self.consumers:
+            self._scheduled = True
+            self.topic.broker.loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        if not self.topic.persistent:
+            return
+        for _ in range(PIECES_PER_TURN_MAX):
+            if self._reading or self.fenced or not self._send_next():
+                return
+        self.wake()
+
+    def _send_next(self) -> bool:
+        """Deliver one piece; False when there is nothing to send, nobody to send it to, or a read was started."""
+        delivery = self.delivery
+        if delivery is None:
+            return False
+        ready = delivery.ready()
+        if not ready or (self.gate is not None and not self.gate.is_open()):
+            return False
+        if delivery.waits():
+            again = delivery.again(ready)
+            if again:
+                return self._send_again(delivery, again, ready)
+        if delivery.full:
+            return False
+        entry_id = self.cursor.next_unacknowledged(self.read_entry_id)
+        self.read_entry_id = entry_id
+        if entry_id > self.topic.last_entry_id:
+            return False
+        found = self.topic.tail.find(entry_id) if self._compacted(entry_id, ready) is None else None
+        if found is None:
+            self._start_read(entry_id, ready)
+            return False
+        batch, row = found
+        return self._deliver(delivery, batch, row, ready) > row
+
+    def _deliver(self, delivery: Delivery, batch: Batch, row: int, ready: list[Consumer]) -> int:
+        """Deliver new entries of a batch; returns the row after the last that was dealt with."""
+        stop = self._stop_row(batch, row)
+        if self.gate is not None:
+            stop = self.gate.stop_row(batch, row, stop)
+        row = delivery.deliver(batch, row, stop, ready)
+        if row and batch.entry_ids[row - 1] >= self.read_entry_id:
+            self.read_entry_id = batch.entry_ids[row - 1] + 1
+        return row
+
+    def _stop_row(self, batch: Batch, row: int) -> int:
+        """The row after the last that may be delivered together with this one: the next acknowledged entry ends it."""
+        rows = len(batch.offsets)
+        if not self.cursor.range_count:
+            return rows
+        ids = batch.entry_ids
+        for first, last in self.cursor.unacknowledged_ranges(ids[row], ids[-1]):
+            if first == ids[row]:
+                while rows > row + 1 and ids[rows - 1] > last:
+                    rows -= 1
+            break
+        return rows
+
+    def counts(self, batch: Batch, row: int, stop: int) -> Sequence[int] | None:
+        """Messages in each entry of a batch; for these rows without the members that are acknowledged already."""
+        counts = batch.message_counts
+        if counts is None or not self.cursor.has_ack_sets or row >= stop:
+            return counts
+        ids = batch.entry_ids
+        partly = self.cursor.partly_acknowledged(ids[row], ids[stop - 1])
+        if not partly:
+            return counts
+        counts = list(counts)
+        for entry_id, wanted in partly.items():
+            place = ids.index(entry_id)
+            counts[place] = max(1, min(counts[place], wanted))
+        return counts
+
+    def send(self, consumer: Consumer, batch: Batch, rows: slice | list[int], messages: int) -> None:
+        """Send rows of a batch that together hold so many messages."""
+        first, last = (rows.start, rows.stop - 1) if isinstance(rows, slice) else (rows[0], rows[-1])
+        counts = self.counts(batch, first, last + 1)
+        if isinstance(rows, slice):
+            ids, offsets, lengths = batch.entry_ids[rows], batch.offsets[rows], batch.lengths[rows]
+            counts = counts and counts[rows]
+        else:
+            ids = [batch.entry_ids[row] for row in rows]
+            offsets = [batch.offsets[row] for row in rows]
+            lengths = [batch.lengths[row] for row in rows]
+            counts = counts and [counts[row] for row in rows]
+        delivery, topic = self.delivery, self.topic
+        assert delivery is not None
+        ack_sets = None
+        if self.cursor.has_ack_sets and topic.persistent:
+            partly = self.cursor.partly_acknowledged(ids[0], ids[-1])
+            if partly:
+                ack_sets = [self.cursor.ack_set(entry_id) if entry_id in partly else None for entry_id in ids]
+        out: list[bytes | bytearray | memoryview] = []
+        nbytes = encode_messages(
+            out,
+            consumer.consumer_id,
+            topic.ledger_id,
+            topic.partition,
+            ids,
+            batch.data,
+            offsets,
+            lengths,
+            delivery.redelivery_counts(ids),
+            consumer.epoch,
+            ack_sets,
+        )
+        consumer.session.connection.deliver(out, nbytes)
+        now_ms = topic.broker.clock.wall_ms()
+        consumer.permits -= messages
+        consumer.messages_out += messages
+        consumer.entries_out += len(ids)
+        consumer.bytes_out += nbytes
+        consumer.last_consumed_ms = self.last_consumed_ms = now_ms
+        self.messages_out += messages
+        self.bytes_out += nbytes
+        if self.gate is not None:
+            self.gate.delivered(len(ids), messages, nbytes)
+        if delivery.individual and topic.persistent:
+            delivery.sent(consumer, ids, counts, messages)
+
+    # -- reading from the log -----------------------------------------------------------------------------------------
+
+    def _start_read(self, entry_id: int, ready: Sequence[Consumer], entries_max: int | None = None) -> None:
+        self._reading = True
+        wanted = entries_max or sum(consumer.permits for consumer in ready)
+        if self.gate is not None:
+            wanted = self.gate.entries_at_most(wanted)
+        room_bytes = sum(consumer.session.connection.room_bytes for consumer in ready)
+        broker, ledger_id = self.topic.broker, self.topic.ledger_id
+        bytes_max = min(READ_BYTES_MAX, room_bytes)
+        compacted = self._compacted(entry_id, ready)
+        if compacted is None:
+            future = broker.read_log(ledger_id, entry_id, bytes_max=bytes_max, entries_max=wanted)
+        else:
+            read = partial(compacted.read, broker.log, ledger_id, entry_id, bytes_max=bytes_max, entries_max=wanted)
+            future = broker.read_in_thread(read)
+        generation = self._generation
+        future.add_done_callback(lambda done: self._on_read(done, generation, entry_id, again=entries_max is not None))
+
+    def _compacted(self, entry_id: int, ready: Sequence[Consumer]) -> CompactedLedger | None:
+        """Where this entry is read from, when not from the topic itself; whoever wants that is the only one ready."""
+        compacted = self.topic.compacted
+        wanted = compacted is not None and entry_id <= compacted.horizon and ready[0].reads_compacted
+        return compacted if wanted else None
+
+    def source_changed(self) -> None:
+        """The topic was compacted: what is being read from where it was before is read again."""
+        self._generation += 1
+        self.wake()
+
+    def _on_read(self, done: asyncio.Future[ReadResult], generation: int, entry_id: int, *, again: bool) -> None:
+        self._reading = False
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            log.error("reading %s from entry %d failed, trying again: %s", self.topic.text, entry_id, error)
+            self.topic.broker.loop.call_later(READ_RETRY_S, self.wake)
+            return
+        if generation == self._generation and not self.fenced and self.delivery is not None:
+            if again:
+                self._on_read_again(self.delivery, done.result(), entry_id)
+            else:
+                self._on_read_on(self.delivery, done.result(), entry_id)
+        self.wake()
+
+    def _on_read_on(self, delivery: Delivery, result: ReadResult, entry_id: int) -> None:
+        expected = entry_id
+        for compacted, words in (result.members or {}).items():
+            self.cursor.acknowledge_batch(compacted, words)
+        for batch in result.batches:
+            self._skip_missing(expected, batch.entry_ids[0])
+            if not self._deliver_all(delivery, batch):
+                return
+            expected = batch.entry_ids[-1] + 1
+        self._skip_missing(expected, result.next_entry_id)
+        self.read_entry_id = max(self.read_entry_id, result.next_entry_id)
+
+    def _deliver_all(self, delivery: Delivery, batch: Batch) -> bool:
+        """Deliver what of this batch is still wanted; False when the consumers could not take all of it."""
+        row, rows = 0, len(batch.offsets)
+        while row < rows:
+            wanted = self.cursor.next_unacknowledged(batch.entry_ids[row])
+            while row < rows and batch.entry_ids[row] < wanted:
+                row += 1
+            if row == rows:
+                break
+            ready = delivery.ready()
+            if not ready or delivery.full or (self.gate is not None and not self.gate.is_open()):
+                return False
+            reached = self._deliver(delivery, batch, row, ready)
+            if reached == row:
+                return False
+            row = reached
+        return True
+
+    def _skip_missing(self, first: int, stop: int) -> None:
+        """Entries that the log does not have (reclaimed, or lost to damage it has named) count as acknowledged."""
+        stop = min(stop, self.topic.last_entry_id + 1)
+        if first < stop:
+            self.cursor.acknowledge_many(range(first, stop))
+            self.read_entry_id = max(self.read_entry_id, stop)
+            self.topic.broker.cursor_moved(self)
+
+    # -- again --------------------------------------------------------------------------------------------------------
+
+    def _send_again(self, delivery: Delivery, entry_ids: range, ready: list[Consumer]) -> bool:
+        found = self.topic.tail.find(entry_ids[0])
+        if found is None:
+            self._start_read(entry_ids[0], ready, entries_max=len(entry_ids))
+            return False
+        batch, row = found
+        stop = min(row + len(entry_ids), len(batch.offsets))
+        if self.gate is not None:
+            stop = self.gate.stop_row(batch, row, stop)
+        delivery.deliver_again(batch, row, stop)
+        return True
+
+    def _on_read_again(self, delivery: Delivery, result: ReadResult, entry_id: int) -> None:
+        """Deliver what of these entries still waits; what the log no longer has waits for nothing."""
+        expected = entry_id
+        for batch in result.batches:
+            delivery.missing(range(expected, batch.entry_ids[0]))
+            if not delivery.deliver_again(batch, 0, len(batch.offsets)):
+                return
+            expected = batch.entry_ids[-1] + 1
+        if not result.batches:
+            self._skip_missing(expected, result.next_entry_id)
+            delivery.missing(range(expected, result.next_entry_id))
+
+    def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
+        """Deliver again: these entries, or with none named everything that is not acknowledged."""
+        if self.delivery is not None:
+            self.delivery.redeliver(consumer, entry_ids, epoch)
+            self.wake()
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer asked for this many more messages."""
+        consumer.permits += permits
+        consumer.last_flow_ms = self.last_flow_ms = self.topic.broker.clock.wall_ms()
+        self.wake()
+
+    # -- acknowledging ------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, consumer: Consumer, ack: AckRun) -> None:
+        """Apply one ACK; ids that this topic never gave out are ignored."""
+        topic, delivery = self.topic, self.delivery
+        if delivery is None:
+            return
+        last, ledger_id = topic.last_entry_id, topic.ledger_id
+        entry_ids = [
+            entry_id
+            for row, entry_id in enumerate(ack.entry_ids)
+            if entry_id <= last and ack.ledger_ids[row] == ledger_id and row not in ack.ack_sets
+        ]
+        members = [
+            (ack.entry_ids[row], words)
+            for row, words in ack.ack_sets.items()
+            if ack.ledger_ids[row] == ledger_id and ack.entry_ids[row] <= last
+        ]
+        if not ack.cumulative:
+            newly = self.cursor.acknowledge_many(entry_ids)
+            if members:
+                entry_ids += self._acknowledge_members(delivery, consumer, members)
+            delivery.acknowledged(consumer, entry_ids, newly)
+            self.acks += newly
+        elif not delivery.individual:
+            newly = self._acknowledge_through(entry_ids, members)
+            consumer.acks += newly
+            self.acks += newly
+        consumer.last_acked_ms = self.last_acked_ms = topic.broker.clock.wall_ms()
+        if self.durable:
+            topic.broker.cursor_moved(self)
+        if topic.terminated:
+            self.topic_terminated()
+
+    def _acknowledge_members(
+        self, delivery: Delivery, consumer: Consumer, members: list[tuple[int, list[int]]]
+    ) -> list[int]:
+        """Acknowledge messages of batches; returns the entries of which none is left."""
+        if not self.topic.broker.limits.batch_index_acks:
+            return []
+        whole = []
+        for entry_id, words in members:
+            if self.cursor.acknowledge_batch(entry_id, words):
+                whole.append(entry_id)
+            else:
+                delivery.members_acknowledged(consumer, entry_id)
+        return whole
+
+    def _acknowledge_through(self, entry_ids: list[int], members: list[tuple[int, list[int]]]) -> int:
+        newly = sum(self.cursor.acknowledge_through(entry_id) for entry_id in entry_ids)
+        for entry_id, words in members:
+            newly += self.cursor.acknowledge_through(entry_id - 1)
+            if self.topic.broker.limits.batch_index_acks:
+                newly += self.cursor.acknowledge_batch(entry_id, words)
+        return newly
+
+    def topic_terminated(self) -> None:
+        """If the topic gets no more entries and all are acknowledged, consumers are told, once each."""
+        if not self.topic.terminated or self.backlog:
+            return
+        for consumer in self.consumers:
+            if not consumer.told_of_end:
+                consumer.told_of_end = True
+                consumer.session.connection.write_frame(codec.reached_end_of_topic(consumer.consumer_id))
+
+    # -- moved from outside -------------------------------------------------------------------------------------------
+
+    async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
+        """Seek: consumers are disconnected and come back; then this entry is the next one delivered.
+
+        Args:
+            entry_id: the entry.
+            members: when only some messages of a batch are wanted of it, which, as in an ack set.
+
+        Raises:
+            ServiceNotReady: somebody else moves it already.
+            MetadataFailed: the new position could not be stored.
+        """
+        if self.fenced:
+            raise ServiceNotReady(f"subscription {self.name!r} of {self.topic.text} is being reset already")
+        broker = self.topic.broker
+        self.fenced = True
+        try:
+            for consumer in list(self.consumers):
+                consumer.session.disconnect_consumer(consumer)
+            self.reset(entry_id, members if broker.limits.batch_index_acks else ())
+            if self.durable:
+                await broker.save_cursor(self)
+        finally:
+            self.fenced = False
+            broker.expect_reconnect(self)
+
+    def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
+        """The next entry delivered is this one; consumers were detached before."""
+        self.cursor.reset(to_entry_id, members)
+        self.rewind()
+        self.topic.broker.cursor_moved(self)
+
+    def skip(self, count: int) -> None:
+        """Acknowledge the next `count` entries that are not, delivered or not."""
+        left = count
+        for first, last in self.cursor.unacknowledged_ranges(self.cursor.mark_delete + 1, self.topic.last_entry_id):
+            left -= last - first + 1
+            if left <= 0:
+                self._pass(last + left)
+                return
+        self.skip_all()
+
+    def skip_all(self) -> None:
+        """Acknowledge everything that there is; what is delayed, too."""
+        self._pass(self.topic.last_entry_id)
+        if isinstance(self.delivery, Shared):
+            self.delivery.delays.clear()
+
+    def clear_backlog(self) -> None:
+        """What the admin port calls `skip_all`."""
+        self.skip_all()
+
+    def expire_through(self, entry_id: int) -> int:
+        """Acknowledge everything up to this entry, for it is too old; returns how many entries that were."""
+        count = self._pass(min(entry_id, self.topic.last_entry_id))
+        self.expired += count
+        self.last_expired_ms = self.topic.broker.clock.wall_ms()
+        return count
+
+    def give_up_through(self, entry_id: int) -> int:
+        """Acknowledge everything up to this entry, for the backlog is over its quota; returns how many entries."""
+        return self._pass(min(entry_id, self.topic.last_entry_id))
+
+    def _pass(self, entry_id: int) -> int:
+        """Acknowledge everything up to this entry on nobody's behalf."""
+        count = self.cursor.acknowledge_through(entry_id)
+        if not count:
+            return 0
+        self.read_entry_id = max(self.read_entry_id, entry_id + 1)
+        if self.delivery is not None:
+            self.delivery.passed(entry_id)
+        self.topic.broker.cursor_moved(self)
+        self.topic_terminated()
+        self.wake()
+        return count
+
+    # -- non-persistent topics ----------------------------------------------------------------------------------------
+
+    def offer(self, batch: Batch) -> None:
+        """Deliver entries of a non-persistent topic now, to whoever has permits; drop the rest."""
+        delivery = self.delivery
+        if delivery is None:
+            self.dropped += len(batch.offsets)
+        else:
+            self.dropped += delivery.offer(batch, 0, len(batch.offsets))

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compaction: of each key of a topic the last message, in a ledger of its own, for consumers that ask for that.
+
+Where: the admin port asks for it, and a round does when a topic's threshold is reached. `compacting` decides what is
+kept, on a thread of this module; subscriptions of consumers with `readCompacted` read `Topic.compacted` up to its
+horizon and the topic itself from there on.
+
+What must hold
+- The topic's state names a compacted ledger only when all of it is durable; the old one is dropped only when the new
+  one is named. A crash in between leaves a ledger that nobody knows, which the next start gives up.
+- What is not compacted yet is not trimmed: the durable subscription `__compaction` stands at the horizon.
+- Memory: keys in at most 8 MiB (`LatestKeys`), one read and one write of about 1 MiB, and one batch decompressed. One
+  topic is compacted at a time, the others wait.
+- The thread lets go of the interpreter after every few messages, so that the loop goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.administration import subscription_admin
+from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
+from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION, compacted_in, compacted_state
+from penstock.core.errors import AlreadyExists, NotAllowed, PenstockError, ServiceNotReady
+from penstock.core.units import MIB, NS_PER_MS
+from penstock.storage.compacted import CompactedLedger, wrap
+from penstock.storage.entry_log import AppendRun
+from penstock.storage.latest_keys import LatestKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+    from penstock.core.names import TopicName
+    from penstock.storage.entry_log import ReadResult
+
+log = logging.getLogger(__name__)
+
+
+READ_BYTES: Final = 1 * MIB
+READ_ENTRIES: Final = 1_000
+# The thread works on so many messages, about a millisecond, and then leaves the interpreter to the loop for half as
+# long: whoever else is busy is let in every so often.
+MESSAGES_PER_TURN: Final = 128
+PAUSE_S: Final = 0.000_5
+
+
+class Stopped(Exception):
+    """The broker stops, or the topic is gone: the compaction ends without a result."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the admin port tells of a topic's compactions, since the start of the broker."""
+
+    status: str = "NOT_RUN"
+    last_error: str = ""
+    removed: int = 0
+    succeeded_ms: int = 0
+    failed_ms: int = 0
+    duration_ms: int = 0
+
+
+class Compactor:
+    """Compacts topics, one at a time. Everything is called on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._progress: dict[str, Progress] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compactor")
+        self._stopping = Event()
+
+    def progress(self, topic: str) -> Progress:
+        """What came of the last compaction of a topic."""
+        return self._progress.get(topic) or Progress()
+
+    def stats(self, topic: str) -> dict[str, int]:
+        """The same, as a topic's statistics tell it."""
+        progress = self.progress(topic)
+        return {
+            "lastCompactionRemovedEventCount": progress.removed,
+            "lastCompactionSucceedTimestamp": progress.succeeded_ms,
+            "lastCompactionFailedTimestamp": progress.failed_ms,
+            "lastCompactionDurationTimeInMills": progress.duration_ms,
+        }
+
+    def start(self, topic: Topic) -> None:
+        """Begin to compact a topic.
+
+        Raises:
+            AlreadyExists: that is being done already.
+            NotAllowed: the topic stores nothing.
+            ServiceNotReady: the broker is stopping.
+        """
+        if self._broker.stopping:
+            raise ServiceNotReady("broker is stopping")
+        if not topic.persistent:
+            raise NotAllowed("Trigger compaction on a non-persistent topic is not allowed")
+        topic.check_open()
+        progress = self._progress.setdefault(topic.text, Progress())
+        if progress.status == "RUNNING":
+            raise AlreadyExists("Compaction already in progress")
+        progress.status, progress.last_error = "RUNNING", ""
+        self._broker.finish(self._run(topic, progress))
+
+    def concerns(self, topic: Topic) -> bool:
+        """Whether the topic is compacted by itself."""
+        return topic.persistent and topic.policies.compaction_threshold > 0
+
+    async def check(self, topic: Topic) -> None:
+        """Begin to compact a topic when there is enough of it that is not."""
+        subscription = await self._subscription(topic)
+        nbytes = await self._broker.quotas.bytes_from(topic, subscription.cursor.mark_delete + 1)
+        running = self.progress(topic.text).status == "RUNNING"
+        if nbytes > topic.policies.compaction_threshold and not running and not topic.fenced:
+            self.start(topic)
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted; what is running for it ends without a result."""
+        self._progress.pop(topic, None)
+
+    def stop(self) -> None:
+        """End what is running soon; it is started anew by whoever wants it."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        self._thread.shutdown(wait=True)
+
+    # -- one compaction -----------------------------------------------------------------------------------------------
+
+    async def _run(self, topic: Topic, progress: Progress) -> None:
+        clock = self._broker.clock
+        began_ns = clock.monotonic_ns()
+        try:
+            outcome = await self._compact(topic)
+        except Exception as error:
+            if not isinstance(error, (Stopped, PenstockError)):
+                log.exception("compaction of %s failed", topic.text)
+            log.warning("topic %s could not be compacted: %s", topic.text, error)
+            progress.status, progress.last_error = "ERROR", str(error)
+            progress.failed_ms = clock.wall_ms()
+            return
+        progress.status = "SUCCESS"
+        progress.removed = outcome.messages_dropped
+        progress.succeeded_ms = clock.wall_ms()
+        progress.duration_ms = (clock.monotonic_ns() - began_ns) // NS_PER_MS
+        log.info(
+            "topic %s compacted: %d entries kept, %d messages dropped",
+            topic.text,
+            outcome.entries,
+            outcome.messages_dropped,
+        )
+
+    async def _compact(self, topic: Topic) -> Outcome:
+        broker = self._broker
+        await self._subscription(topic)
+        topic.check_open()
+        horizon = topic.last_entry_id
+        ledger_id = await self._take_ledger_id()
+        source = Source(broker, topic.ledger_id, topic.first_entry_id, horizon, topic.compacted)
+        sink = Sink(broker, ledger_id)
+        try:
+            outcome = await broker.loop.run_in_executor(self._thread, self._work, source, sink)
+        except BaseException:
+            broker.log.drop(ledger_id)
+            raise
+        await self._show(topic, CompactedLedger(ledger_id, outcome.entries, horizon))
+        return outcome
+
+    async def _subscription(self, topic: Topic) -> Subscription:
+        """The subscription that keeps what is not compacted."""
+        found = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
+        return found or await topic.open_subscription(COMPACTION_SUBSCRIPTION, durable=True, start=topic.first_entry_id)
+
+    async def _take_ledger_id(self) -> int:
+        taken: list[int] = []
+        await self._broker.stored(lambda done: self._broker.catalog.take_ledger_id(taken.append, done))
+        return taken[0]
+
+    def _work(self, source: Source, sink: Sink) -> Outcome:
+        """On the thread."""
+        keys = LatestKeys()
+        try:
+            return TwoPasses(read=source.entries, write=sink.write, keys=keys, pause=Pace(self._stopping)).run()
+        finally:
+            keys.close()
+
+    async def _show(self, topic: Topic, compacted: CompactedLedger) -> None:
+        """From now on, this is the compacted topic, if the topic is still what it was."""
+        broker = self._broker
+        async with broker.topics.leaving(topic.text) as current:
+            record = broker.catalog.topic(topic.text)
+            if record is None or record.ledger_id != topic.ledger_id:
+                broker.log.drop(compacted.ledger_id)
+                raise Stopped("the topic was deleted meanwhile")
+            before = compacted_in(broker.states.of(topic.text))
+            # From here on the disk may name the new ledger, also when we hear that it failed: it is not dropped any
+            # more. The next start knows which of the two it is.
+            await broker.states.change(topic, **compacted_state(compacted))
+            if current is not None:
+                current.compacted = compacted
+                for subscription in current.subscriptions.values():
+                    subscription.source_changed()
+        if before is not None:
+            broker.log.drop(before.ledger_id)
+        if current is not None and COMPACTION_SUBSCRIPTION in current.subscriptions:
+            current.subscriptions[COMPACTION_SUBSCRIPTION].give_up_through(compacted.horizon)
+
+
+class Pace:
+    """Called once per message: lets the loop go on every so often, and ends the compaction when the broker stops."""
+
+    def __init__(self, stopping: Event) -> None:
+        self._stopping = stopping
+        self._left = MESSAGES_PER_TURN
+
+    def __call__(self) -> None:
+        """Count one message."""
+        self._left -= 1
+        if self._left <= 0:
+            self._left = MESSAGES_PER_TURN
+            if self._stopping.wait(PAUSE_S):
+                raise Stopped("the broker is stopping")
+
+
+class Source:
+    """What a compaction reads: the topic as it was compacted before, and what came since."""
+
+    def __init__(
+        self, broker: Broker, ledger_id: int, first: int, last: int, compacted: CompactedLedger | None
+    ) -> None:
+        self._log = broker.log
+        self._ledger_id = ledger_id
+        self._first = first
+        self._last = last
+        self._compacted = compacted
+
+    def entries(self) -> Iterator[Stored]:
+        """All entries in order. Blocks."""
+        entry_id = self._first
+        if self._compacted is not None:
+            yield from self._until(self._compacted.horizon, 0, self._read_compacted)
+            entry_id = max(entry_id, self._compacted.horizon + 1)
+        yield from self._until(self._last, entry_id, self._read)
+
+    def _until(self, last: int, entry_id: int, read: Any) -> Iterator[Stored]:  # noqa: ANN401
+        while entry_id <= last:
+            result: ReadResult = read(entry_id)
+            for batch in result.batches:
+                counts = batch.message_counts or [1] * len(batch.offsets)
+                for (found, entry), count in zip(batch.entries(), counts, strict=True):
+                    if found > last:
+                        return
+                    yield Stored(found, entry, count)
+            if result.next_entry_id <= entry_id:
+                return
+            entry_id = result.next_entry_id
+
+    def _read(self, entry_id: int) -> ReadResult:
+        return self._log.read(self._ledger_id, entry_id, bytes_max=READ_BYTES, entries_max=READ_ENTRIES)
+
+    def _read_compacted(self, entry_id: int) -> ReadResult:
+        assert self._compacted is not None
+        return self._compacted.read(
+            self._log, self._ledger_id, entry_id, bytes_max=READ_BYTES, entries_max=READ_ENTRIES
+        )
+
+
+class Sink:
+    """Where a compaction writes: a new ledger."""
+
+    def __init__(self, broker: Broker, ledger_id: int) -> None:
+        self._broker = broker
+        self._ledger_id = ledger_id
+        self._rows = 0
+
+    def write(self, entries: list[Stored]) -> None:
+        """Append entries and wait until they are durable. Raises PersistenceFailed."""
+        wrapped = [wrap(stored.entry_id, stored.entry, stored.members) for stored in entries]
+        lengths = [len(one) for one in wrapped]
+        offsets = [0, *accumulate(lengths[:-1])]
+        counts = [stored.message_count for stored in entries]
+        durable: Future[None] = Future()
+        run = AppendRun(
+            groups=[(self._ledger_id, self._rows, len(entries))],
+            offsets=offsets,
+            lengths=lengths,
+            message_counts=counts if any(count > 1 for count in counts) else None,
+            data=b"".join(wrapped),
+            done=lambda _run, error: durable.set_result(None) if error is None else durable.set_exception(error),
+        )
+        self._rows += len(entries)
+        self._broker.loop.call_soon_threadsafe(partial(self._broker.log.append, run))
+        durable.result()
+
+
+# -- for the admin port -----------------------------------------------------------------------------------------------
+
+
+async def trigger(broker: Broker, name: TopicName) -> None:
+    """Begin to compact a topic, or all partitions of one. Raises TopicNotFound, AlreadyExists, NotAllowed."""
+
+    async def begin(topic: Topic) -> None:
+        broker.compaction.start(topic)
+
+    await subscription_admin.on_each(broker, name, begin)
+
+
+async def status(broker: Broker, name: TopicName) -> dict[str, str]:
+    """What became of the last compaction of a topic. Raises TopicNotFound."""
+    topic = await subscription_admin.topic_of(broker, name, "Compaction status")
+    progress = broker.compaction.progress(topic.text)
+    return {"status": progress.status, "lastError": progress.last_error}

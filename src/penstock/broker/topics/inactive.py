@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics that nobody uses delete themselves, as the policies say (`inactiveTopicPolicies`).
+
+What counts as use: a producer or a consumer, now or since the last look; and a subscription, or in the mode
+`delete_when_subscriptions_caught_up` a backlog. What retention promises to keep stays until its time is over.
+
+Where: the broker's tick asks; a look at many topics takes several turns of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.topics import partitions, topic_life
+from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
+from penstock.core.errors import PenstockError
+from penstock.core.names import is_system_topic
+from penstock.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.topics.topic import Topic
+
+log = logging.getLogger(__name__)
+
+# A look takes well under a microsecond for a topic; nothing may hold the loop for more than some milliseconds.
+TOPICS_PER_TURN: Final = 1_000
+NS_PER_MINUTE: Final = 60 * NS_PER_S
+
+
+class InactiveTopics:
+    """Looks for them every `brokerDeleteInactiveTopicsFrequencySeconds`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._looking = False
+        self._last_look_ns = broker.clock.monotonic_ns()
+
+    def tick(self, now_ns: int) -> None:
+        """Look, if it is time to."""
+        defaults = self._broker.limits.policies
+        if not defaults.broker_delete_inactive_topics_enabled or self._looking or self._broker.stopping:
+            return
+        if now_ns - self._last_look_ns >= defaults.broker_delete_inactive_topics_frequency_seconds * NS_PER_S:
+            self._last_look_ns = now_ns
+            self._looking = True
+            self._broker.finish(self._look(now_ns))
+
+    async def _look(self, now_ns: int) -> None:
+        try:
+            topics = self._broker.topics.loaded()
+            for start in range(0, len(topics), TOPICS_PER_TURN):
+                for topic in [topic for topic in topics[start : start + TOPICS_PER_TURN] if is_due(topic, now_ns)]:
+                    await self._delete(topic)
+                await asyncio.sleep(0)
+        finally:
+            self._looking = False
+
+    async def _delete(self, topic: Topic) -> None:
+        broker = self._broker
+        async with broker.topics.leaving(topic.text) as current:
+            if current is not topic or topic.used or seems_active(topic):
+                return
+            log.info("topic %s goes, for nobody uses it (brokerDeleteInactiveTopicsEnabled)", topic.text)
+            try:
+                await topic_life.carry_out(broker, topic.name)
+            except PenstockError as error:
+                log.warning("topic %s, which nobody uses, cannot be deleted: %s", topic.text, error)
+                return
+        if broker.limits.delete_inactive_partitioned:
+            await partitions.forget_if_empty(broker, topic.name.parent)
+
+
+def seems_active(topic: Topic) -> bool:
+    """Whether somebody uses the topic, by the rule of its policies."""
+    subscriptions = [one for name, one in topic.subscriptions.items() if name != COMPACTION_SUBSCRIPTION]
+    if topic.producers or any(subscription.consumers for subscription in subscriptions):
+        return True
+    if topic.policies.inactive.mode == "delete_when_subscriptions_caught_up":
+        return any(subscription.backlog for subscription in subscriptions)
+    return bool(subscriptions)
+
+
+def is_due(topic: Topic, now_ns: int) -> bool:
+    """Whether the topic has gone unused for so long that it is to be deleted. Notes since when: ask regularly."""
+    inactive = topic.policies.inactive
+    if not inactive.delete or topic.fenced or is_system_topic(topic.text):
+        return False
+    if topic.used or seems_active(topic):
+        topic.used = False
+        topic.idle_since_ns = now_ns
+        return False
+    idle_ns = now_ns - topic.idle_since_ns
+    minutes = topic.policies.retention_minutes
+    return idle_ns >= inactive.max_inactive_s * NS_PER_S and 0 <= minutes * NS_PER_MINUTE <= idle_ns

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producers and consumers as the broker sees them: who they are and what they have counted.
+
+Where: a session makes them; topics and subscriptions hold them while they are connected.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.publishing.access_modes import AccessMode
+from penstock.broker.subscriptions.key_shared import AUTO_SPLIT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.commands.session import Session
+    from penstock.broker.subscriptions.key_shared import KeySharing
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Producer:
+    """One connected writer of one topic.
+
+    `careful`: what it sends is looked at entry by entry (deduplication, encryption, bounds of the topic), see
+    `publish_checks`; for most producers nothing is to be looked for.
+    """
+
+    __slots__ = (
+        "access_mode",
+        "bytes_in",
+        "careful",
+        "connected_at_ms",
+        "encrypted",
+        "epoch",
+        "messages_in",
+        "metadata",
+        "name",
+        "producer_id",
+        "schema_version",
+        "session",
+        "topic",
+        "topic_epoch",
+        "user_provided_name",
+    )
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        producer_id: int,
+        name: str,
+        topic: Topic,
+        epoch: int,
+        access_mode: AccessMode = AccessMode.SHARED,
+        encrypted: bool = False,
+        metadata: Mapping[str, str] = NOTHING,
+        user_provided_name: bool = False,
+        connected_at_ms: int = 0,
+        schema_version: bytes = b"",
+    ) -> None:
+        self.session = session
+        self.producer_id = producer_id
+        self.name = name
+        self.topic = topic
+        self.epoch = epoch
+        self.access_mode = access_mode
+        self.encrypted = encrypted
+        self.metadata = metadata
+        self.user_provided_name = user_provided_name
+        self.connected_at_ms = connected_at_ms
+        self.schema_version = schema_version
+        self.topic_epoch: int | None = None
+        self.careful = False
+        self.messages_in = 0
+        self.bytes_in = 0
+
+    @property
+    def address(self) -> str:
+        """Where its client is, as `host:port`."""
+        return self.session.connection.peer
+
+
+class Consumer:
+    """One connected reader of one subscription.
+
+    `permits` counts messages, not entries, and may go below zero when a batch was larger than what was left (FLOW).
+    `pending` maps each entry that was sent and not yet acknowledged to the messages of it that are still wanted, in
+    Shared and Key_Shared subscriptions; `unacked` is their sum. Times are 0 for never, and taken once for each run.
+    """
+
+    __slots__ = (
+        "acks",
+        "blocked",
+        "bytes_out",
+        "connected_at_ms",
+        "consumer_id",
+        "entries_out",
+        "epoch",
+        "key_sharing",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_flow_ms",
+        "messages_out",
+        "messages_redelivered",
+        "metadata",
+        "name",
+        "pending",
+        "permits",
+        "priority_level",
+        "read_position_when_joining",
+        "reads_compacted",
+        "session",
+        "subscription",
+        "takes_any_schema",
+        "told_of_end",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        consumer_id: int,
+        name: str,
+        priority_level: int,
+        subscription: Subscription,
+        epoch: int | None,
+        connected_at_ms: int,
+        metadata: Mapping[str, str] | None = None,
+        key_sharing: KeySharing = AUTO_SPLIT,
+    ) -> None:
+        self.session = session
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority_level = priority_level
+        self.subscription = subscription
+        self.epoch = epoch
+        self.connected_at_ms = connected_at_ms
+        self.metadata: Mapping[str, str] = metadata or {}
+        self.key_sharing = key_sharing
+        # It subscribed with AUTO_CONSUME: a schema of somebody else does not disturb it.
+        self.reads_compacted = False
+        self.takes_any_schema = False
+        self.permits = 0
+        self.pending: dict[int, int] = {}
+        self.unacked = 0
+        self.blocked = False
+        self.told_of_end = False
+        self.messages_out = 0
+        self.entries_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+        self.acks = 0  # messages, or in Exclusive and Failover subscriptions entries
+        self.last_flow_ms = 0
+        self.last_acked_ms = 0
+        self.last_consumed_ms = 0
+        self.read_position_when_joining = 0  # the entry that would have been delivered next when it came
+
+    @property
+    def address(self) -> str:
+        """Where it is connected from."""
+        return self.session.connection.peer
+
+    @property
+    def client_version(self) -> str:
+        """What its client calls itself."""
+        return self.session.client_version

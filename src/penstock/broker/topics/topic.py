@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One topic: a ledger being written, the producers that write it and the subscriptions that read it.
+
+Where: the directory loads or creates topics; publish gives entries their ids and tells the topic when they are durable;
+sessions attach producers and consumers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.policies.retention import retains
+from penstock.broker.publishing import publish_checks
+from penstock.broker.publishing.access_modes import WriteAccess
+from penstock.broker.subscriptions.subscription import Subscription
+from penstock.broker.subscriptions.tail import Tail
+from penstock.broker.topics.topic_states import compacted_in
+from penstock.core.errors import NotAllowed, ServiceNotReady, TopicTerminated
+from penstock.storage.catalog_rows import NOTHING
+from penstock.storage.cursor import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.publishing.deduplication import TopicDeduplication
+    from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter
+    from penstock.broker.topics.members import Producer
+    from penstock.core.names import TopicName
+    from penstock.storage.entry_log import Batch
+
+# Acknowledged entries go in steps: whoever comes a moment later still finds the last ones, as in Pulsar, where they go
+# with their whole ledger.
+TRIM_STEP_ENTRIES: Final = 1_000
+
+
+class Topic:
+    """A topic of this broker, persistent or not.
+
+    `next_entry_id` is the id that the next SEND gets; `last_entry_id` the last one that is durable and may be read.
+    They differ by what is on its way to the disk. A non-persistent topic counts in the same way and stores nothing.
+    """
+
+    __slots__ = (
+        "broker",
+        "bytes_in",
+        "closed",
+        "compacted",
+        "created_ms",
+        "deduplication",
+        "dispatch_limiter",
+        "entries_in",
+        "fenced",
+        "first_entry_id",
+        "idle_since_ns",
+        "last_entry_id",
+        "ledger_id",
+        "messages_in",
+        "name",
+        "next_entry_id",
+        "partition",
+        "persistent",
+        "policies",
+        "producers",
+        "publish_limited_times",
+        "publish_limiters",
+        "subscriptions",
+        "tail",
+        "terminated",
+        "text",
+        "used",
+        "write_access",
+    )
+
+    def __init__(
+        self, broker: Broker, name: TopicName, *, ledger_id: int, last_entry_id: int, first_entry_id: int
+    ) -> None:
+        self.broker = broker
+        self.name = name
+        self.text = str(name)
+        self.persistent = name.is_persistent
+        self.partition = name.partition
+        self.policies = broker.policies.of_topic(name)
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = last_entry_id
+        self.next_entry_id = last_entry_id + 1
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.tail = Tail()
+        self.terminated = False  # takes no more messages, for ever
+        self.fenced = False  # is being unloaded or deleted: nobody joins, nothing more is taken
+        self.closed = False  # is not this broker's topic any more; its name may be another object's
+        self.write_access = WriteAccess(broker.states.of(self.text).get("epoch"))
+        self.deduplication: TopicDeduplication | None = None
+        self.compacted = compacted_in(broker.states.of(self.text))
+        self.used = False  # somebody asked for it since the last look for topics that nobody uses
+        self.idle_since_ns = broker.clock.monotonic_ns()
+        self.created_ms = 0
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self.publish_limited_times = 0  # how often a rate stopped one of its producers
+        self.publish_limiters: tuple[PublishLimiter, ...] = ()
+        self.dispatch_limiter: DispatchLimiter | None = None
+        broker.rates.topic_changed(self)
+
+    def policies_changed(self) -> None:
+        """`policies` is another value now: those who act on it, rather than read it when they need it, hear of it."""
+        self.broker.deduplication.policies_changed(self)
+        publish_checks.refresh(self)
+        self.broker.rates.topic_changed(self)
+        for subscription in self.subscriptions.values():
+            subscription.limits_changed()
+
+    def check_open(self) -> None:
+        """Ask right before attaching to it. Raises ServiceNotReady while the topic is being unloaded or deleted."""
+        if self.fenced or self.closed:
+            raise ServiceNotReady(f"Topic is temporarily unavailable: {self.text} is being unloaded or deleted")
+
+    def check_publishable(self) -> None:
+        """Ask right before attaching a producer. Raises TopicTerminated, or as `check_open` does."""
+        self.check_open()
+        if self.terminated:
+            raise TopicTerminated(self.text)
+
+    def add_subscription(self, name: str, *, cursor: Cursor, durable: bool) -> Subscription:
+        """Attach a subscription whose cursor was loaded or made."""
+        subscription = Subscription(self, name, cursor=cursor, durable=durable)
+        self.subscriptions[name] = subscription
+        self.broker.rates.subscription_changed(subscription)
+        return subscription
+
+    async def open_subscription(
+        self, name: str, *, durable: bool, start: int, properties: Mapping[str, str] = NOTHING
+    ) -> Subscription:
+        """The subscription of this name, made and stored if it is not there; then `start` is its first entry.
+
+        Raises:
+            NotAllowed: it is there, and durable where this one would not be, or the other way round.
+            MetadataFailed: it could not be stored.
+        """
+        durable = durable and self.persistent
+        existing = self.subscriptions.get(name)
+        if existing is not None:
+            if existing.durable != durable and self.persistent:
+                kind = "durable" if existing.durable else "non-durable"
+                raise NotAllowed(f"subscription {name!r} of {self.text} is {kind} already")
+            return existing
+        cursor = Cursor(start - 1)
+        if not durable:
+            return self.add_subscription(name, cursor=cursor, durable=False)
+        # To its end also when the client goes away: what is stored and not known here would keep entries for nobody.
+        return await self.broker.finish(self._make_durable(name, cursor, properties))
+
+    async def _make_durable(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> Subscription:
+        initial = "earliest" if cursor.mark_delete < self.first_entry_id else "latest"
+        await self.broker.store_subscription(self, name, cursor, initial=initial, properties=properties)
+        # Somebody else may have made it while we waited.
+        return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
+
+    def appended(self, last_entry_id: int) -> None:
+        """Entries up to this one are durable: whoever waits at the tail may have them."""
+        self.last_entry_id = last_entry_id
+        for subscription in self.subscriptions.values():
+            if subscription.consumers:
+                subscription.wake()
+
+    def wants_tail(self) -> bool:
+        """Whether a connected consumer is likely to read new entries soon, so that caching them pays."""
+        return any(subscription.consumers for subscription in self.subscriptions.values())
+
+    def pass_through(self, batch: Batch) -> None:
+        """Hand entries of a non-persistent topic to whoever has permits now; nobody else will see them."""
+        self.last_entry_id = batch.entry_ids[-1]
+        for subscription in self.subscriptions.values():
+            subscription.offer(batch)
+
+    def retained_from(self) -> int:
+        """The first entry to keep: all durable subscriptions have acknowledged what is before, a step or more ago.
+
+        A topic without a durable subscription keeps everything: nobody has said yet that it may go. And where a policy
+        retains what is acknowledged, it is `broker.retention` that moves `first_entry_id`.
+        """
+        needed = self.first_needed()
+        if needed is None or retains(self.policies):
+            return self.first_entry_id
+        return max(self.first_entry_id, needed // TRIM_STEP_ENTRIES * TRIM_STEP_ENTRIES)
+
+    def first_needed(self) -> int | None:
+        """The first entry that somebody still needs, whatever retention says; None without a durable subscription."""
+        marks = [s.cursor.mark_delete for s in self.subscriptions.values() if s.durable]
+        if not marks:
+            return None
+        replayed = self.broker.deduplication.replay_from(self)
+        return min(marks) + 1 if replayed is None else min(min(marks) + 1, replayed)
