@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 INFO = {"adminRoles": ["root"], "allowedClusters": ["test"]}
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "20"))  # `make sim` has more
 OPERATIONS = 120  # of each administrator
 ADMINISTRATORS = 10
 HUNG_S = 15.0
@@ -110,15 +112,16 @@ def misfits(broker: Broker) -> list[object]:
         if loaded.fenced or loaded.closed or loaded.text not in names:
             found.append(("loaded", loaded.text))
     if broker.topics.closing or broker.topics.loading or broker.policies.changing.locked():
-        found.append("something is still held")
+        found.append(("still held", broker.topics.closing, broker.topics.loading, broker.policies.changing.locked()))
     return found
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(SEEDS))
 async def test_what_many_administrators_leave_fits_together(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     async with running(tmp_path, force_delete_tenant=True, force_delete_namespace=True) as harness:
         broker = harness.broker
         await asyncio.gather(*(administer(broker, random.Random(rng.random())) for _ in range(ADMINISTRATORS)))
-        await until(lambda: not broker._unfinished)  # noqa: SLF001 - what was given up goes on to its end
+        # What was given up goes on to its end.
+        await until(lambda: not (broker._unfinished or broker.topics.loading))  # noqa: SLF001
         assert misfits(broker) == []

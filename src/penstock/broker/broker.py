@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -39,13 +40,14 @@ from penstock.broker.topics.inactive import InactiveTopics
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly
 from penstock.governance.muting import MuteReason
+from penstock.net.topic_list_limiter import TopicListMemoryLimiter
 from penstock.storage.catalog import CursorSave, StoredCursor, SubscriptionRecord
 from penstock.storage.journal import AppendRun
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from penstock.broker.access import Access
     from penstock.broker.access.authentication import Authenticator
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
 __all__ = ["Broker", "BrokerLimits", "Health", "ServiceUrls"]
 
 T = TypeVar("T")
+# A change of the catalog, all but carried out: called with what to call when it is durable, or what went wrong.
+Submit = Callable[[Callable[[PenstockError | None], None]], None]
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +126,8 @@ class Broker:
         self.states = TopicStates(self)
         # How many requests look for topics at the same time.
         self.lookups = Gate(lambda: self.limits.lookups_max)
+        # And how much memory listings of topics may take (PIP-442).
+        self.listings = TopicListMemoryLimiter(limits.listings, clock=clock, loop=loop)
         self.policies = PolicyBook(self)
         self.rates = Rates(self)
         self.retention = Retention(self)
@@ -156,6 +162,7 @@ class Broker:
     def session_closed(self, session: Session, reason: str) -> None:
         """A client is gone."""
         self.sessions.discard(session)
+        self.listings.cancel(session.connection.id)
         log.info("connection %s closed: %s", session.connection.peer, reason)
 
     def next_producer_name(self) -> str:
@@ -254,7 +261,7 @@ class Broker:
         self._moved.add(subscription)
         await self._save_cursors()
 
-    def stored(self, submit: Callable[[Callable[[PenstockError | None], None]], None]) -> asyncio.Future[None]:
+    def stored(self, submit: Submit) -> asyncio.Future[None]:
         """Submit a change to the catalog; done when it is durable, or with what went wrong."""
         future: asyncio.Future[None] = self.loop.create_future()
 
@@ -459,6 +466,7 @@ class Broker:
     async def stop(self) -> None:
         """Tell all clients, let what was accepted become durable and be answered, store cursors, close."""
         self.stopping = True
+        self.listings.close()
         self._tick_timer.cancel()
         self.meters.stop()
         self.compaction.stop()

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +42,7 @@ from penstock.core.names import NamespaceName, TopicName, is_system_topic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.broker import Broker, Submit
 
 
 CLUSTER: Final = "cluster"  # the kind of document a cluster is
@@ -73,18 +74,25 @@ async def create_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) ->
     """Create a tenant. Raises AlreadyExists, or PreconditionFailed for what cannot be."""
     _check_name(tenant, "Tenant name is not valid")
     stored = _tenant_info(broker, info)
-    if _is_taken(broker, broker.catalog.tenants().get(tenant)):
-        raise AlreadyExists("Tenant already exist")
-    await broker.stored(lambda done: broker.catalog.put_tenant(tenant, stored, done))
+
+    def put() -> Submit:
+        if _is_taken(broker, broker.catalog.tenants().get(tenant)):
+            raise AlreadyExists("Tenant already exist")
+        return partial(broker.catalog.put_tenant, tenant, stored)
+
+    await broker.policies.store_alone(put)
 
 
 async def update_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) -> None:
     """Replace who administers a tenant and where it may be. Raises TenantNotFound, PreconditionFailed."""
     check_tenant(broker, tenant)
     stored = _tenant_info(broker, info)
-    async with broker.policies.changing:
+
+    def put() -> Submit:
         check_tenant(broker, tenant)
-        await broker.stored(lambda done: broker.catalog.put_tenant(tenant, stored, done))
+        return partial(broker.catalog.put_tenant, tenant, stored)
+
+    await broker.policies.store_alone(put)
     await take_back(broker, tenant)
 
 
@@ -103,10 +111,13 @@ async def delete_tenant(broker: Broker, tenant: str, *, force: bool = False) -> 
         for namespace in list_namespaces(broker, tenant):
             with contextlib.suppress(NamespaceNotFound):  # Somebody else is deleting it.
                 await broker.finish(_delete_namespace(broker, NamespaceName.parse(namespace)))
-    async with broker.policies.changing:
+
+    def delete() -> Submit:
         if list_namespaces(broker, tenant):
             raise AlreadyExists("The tenant still has active namespaces")
-        await broker.stored(lambda done: broker.catalog.delete_tenant(tenant, done))
+        return partial(broker.catalog.delete_tenant, tenant)
+
+    await broker.policies.store_alone(delete)
 
 
 def _tenant_info(broker: Broker, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,11 +171,14 @@ async def create_namespace(broker: Broker, namespace: NamespaceName, policies: M
     stored["replication_clusters"] = list(stored.get("replication_clusters") or [broker.limits.cluster_name])
     if not set(stored["replication_clusters"]) <= set(list_clusters(broker)):
         raise PreconditionFailed("Clusters do not exist")
-    async with broker.policies.changing:
+
+    def put() -> Submit:
         check_tenant(broker, namespace.tenant)
         if _is_taken(broker, broker.catalog.namespaces().get(text)):
             raise AlreadyExists("Namespace already exists")
-        await broker.stored(lambda done: broker.catalog.put_namespace(text, stored, done))
+        return partial(broker.catalog.put_namespace, text, stored)
+
+    await broker.policies.store_alone(put)
     broker.policies.refresh()
 
 
@@ -206,8 +220,7 @@ async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
             await broker.topics.arrived(f"{domain}://{text}/")
             rest = map(TopicName.parse, list(broker.topics.names.of(domain, text)))
             await partitions.in_turns(lambda topic: topic_life.delete_if_there(broker, topic, force=True), rest)
-        async with broker.policies.changing:
-            await broker.stored(lambda done: broker.catalog.delete_namespace(text, done))
+        await broker.policies.store_alone(lambda: partial(broker.catalog.delete_namespace, text))
     finally:
         broker.topics.closing.discard(text)
     broker.policies.refresh()

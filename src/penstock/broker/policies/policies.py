@@ -44,9 +44,9 @@ from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFail
 from penstock.core.names import TopicName, parent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.broker import Broker, Submit
     from penstock.broker.policies.policy_checks import Json
     from penstock.broker.topics.topic import Topic
 
@@ -217,6 +217,17 @@ class PolicyBook:
     async def delete_topic_policies(self, name: TopicName | str) -> None:
         """Forget all that is set for a topic alone."""
         await self.update_topic(name, lambda stored: stored.clear())
+
+    def store_alone(self, decide: Callable[[], Submit]) -> Awaitable[None]:
+        """Store what `decide` returns, while nobody else changes a stored document; it may raise instead.
+
+        To its end also when nobody waits any more: whoever came next would decide by what is about to change.
+        """
+        return self._broker.finish(self._store_alone(decide))
+
+    async def _store_alone(self, decide: Callable[[], Submit]) -> None:
+        async with self.changing:
+            await self._broker.stored(decide())
 
     async def update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
         """Change what is stored for a namespace, in place; nothing else changes it in between.

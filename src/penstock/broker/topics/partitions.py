@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from penstock.core.names import TopicName, parent_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.broker import Broker, Submit
 
 KIND: Final = "partitioned"
 # Partitions that are created or deleted at the same time: their changes share syncs of the catalog.
@@ -87,7 +88,7 @@ async def for_client(broker: Broker, name: TopicName, *, create: bool) -> int:
         raise TopicNotFound(str(name))
     if not policies.auto_topic_partitions:
         return 0
-    return await _create_on_the_way(broker, name, policies.auto_topic_partitions)
+    return await broker.finish(_create_on_the_way(broker, name, policies.auto_topic_partitions))
 
 
 async def _create_on_the_way(broker: Broker, name: TopicName, partitions: int) -> int:
@@ -98,7 +99,7 @@ async def _create_on_the_way(broker: Broker, name: TopicName, partitions: int) -
             return existing
         wanted = min(partitions, _bound(broker))
         broker.topics.check_room(name, wanted)
-        await _put(broker, name, {"partitions": wanted, "properties": {}})
+        await broker.stored(_put(broker, name, {"partitions": wanted, "properties": {}}))
     return wanted
 
 
@@ -114,6 +115,11 @@ async def create(broker: Broker, name: TopicName, partitions: int, properties: M
     _check_number(broker, partitions)
     if name.partition >= 0:
         raise NotAcceptable(f"Partitioned Topic Name should not contain '-partition-': {name}")
+    await broker.finish(_create_document(broker, name, partitions, dict(properties or {})))
+    await create_missed(broker, name)
+
+
+async def _create_document(broker: Broker, name: TopicName, partitions: int, properties: dict[str, str]) -> None:
     # Meanwhile nobody makes a topic of this name; one that is being made is there before we look. In this order: who
     # deletes a topic holds its name, and may then wait for the lock.
     async with broker.topics.leaving(name), broker.policies.changing:
@@ -121,8 +127,7 @@ async def create(broker: Broker, name: TopicName, partitions: int, properties: M
         if count(broker, name) or broker.topics.exists(name) or str(name) in broker.topics.closing:
             raise AlreadyExists("This topic already exists")
         broker.topics.check_room(name, partitions)
-        await _put(broker, name, {"partitions": partitions, "properties": dict(properties or {})})
-    await create_missed(broker, name)
+        await broker.stored(_put(broker, name, {"partitions": partitions, "properties": properties}))
 
 
 async def grow(broker: Broker, name: TopicName, partitions: int) -> None:
@@ -141,8 +146,9 @@ async def grow(broker: Broker, name: TopicName, partitions: int) -> None:
     subscriptions = _subscriptions(broker, name)
     new = [name.of_partition(index) for index in range(existing, partitions)]
     await in_turns(lambda partition: _make(broker, partition, subscriptions), new)
-    async with broker.policies.changing:
-        await _put(broker, name, {**_growing(broker, name, partitions), "partitions": partitions})
+    await broker.policies.store_alone(
+        lambda: _put(broker, name, {**_growing(broker, name, partitions), "partitions": partitions})
+    )
 
 
 def _growing(broker: Broker, name: TopicName, partitions: int) -> Mapping[str, Any]:
@@ -207,8 +213,7 @@ def _existing(broker: Broker, name: TopicName) -> list[str]:
 
 
 async def _delete_document(broker: Broker, name: TopicName) -> None:
-    async with broker.policies.changing:
-        await _put(broker, name, None)
+    await broker.policies.store_alone(lambda: _put(broker, name, None))
     await topic_life.forget_documents(broker, str(name))
 
 
@@ -228,11 +233,14 @@ async def forget_if_empty(broker: Broker, name: TopicName) -> None:
 
 async def change(broker: Broker, name: TopicName, how: Callable[[dict[str, Any]], object]) -> None:
     """Change its document in place. Raises NotFound when it is not partitioned."""
-    async with broker.policies.changing:
+
+    def changed() -> Submit:
         document = _document(broker, name)
-        changed = {**document, "properties": dict(document.get("properties") or {})}
-        how(changed)
-        await _put(broker, name, changed)
+        whole = {**document, "properties": dict(document.get("properties") or {})}
+        how(whole)
+        return _put(broker, name, whole)
+
+    await broker.policies.store_alone(changed)
 
 
 def of_namespace(broker: Broker, namespace: str, domain: str) -> Iterator[str]:
@@ -287,5 +295,5 @@ async def _make(broker: Broker, partition: TopicName, subscriptions: Iterable[st
         await topic.open_subscription(subscription, durable=True, start=topic.first_entry_id)
 
 
-async def _put(broker: Broker, name: TopicName, document: Mapping[str, Any] | None) -> None:
-    await broker.stored(lambda done: broker.catalog.put_document(KIND, str(name), document, done))
+def _put(broker: Broker, name: TopicName, document: Mapping[str, Any] | None) -> Submit:
+    return partial(broker.catalog.put_document, KIND, str(name), document)
