@@ -10,7 +10,8 @@ Theory of operation
     Reading.  readable -> `RequestMemory.grant` says how many bytes may come (0: the connection is muted and waits its
               turn) -> `recvmsg_into` -> `FrameReader` -> events -> `settle` -> the handler. What the handler keeps
               (publish runs on their way to the disk) stays charged until `release`.
-    Writing.  `write` queues buffers; one flush a turn sends them with one gathered system call.
+    Writing.  `write` queues buffers; one flush a turn sends them with one gathered system call. Passed on is what the
+              socket has taken, under TLS as ciphertext: whoever lent memory to the queue gets it back then.
     Muting.   A set of reasons; not empty means that the socket is not watched for reading. An unfinished TLS handshake
               reads no frame and asks for no memory, so it is never muted (KIP-72, "Request throttling"). Without memory
               we look at what is next: commands that are carried out at once leave nothing behind, so they are read all
@@ -38,7 +39,7 @@ from penstock.wire.events import PublishRun
 from penstock.wire.layouts import SEND_START
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.governance.memory_pool import Lease
     from penstock.net.gather import Buffer
@@ -116,6 +117,7 @@ class Connection:
         self._clock = shared.clock
         self._reader = FrameReader(frame_bytes_max=shared.frame_bytes_max)
         self._queue: deque[Buffer] = deque()
+        self._passing: deque[tuple[int, Callable[[], None]]] = deque()  # by how many bytes out: whom to tell
         self._flush_scheduled = False
         self._writer_added = False
         self._closing_reason: str | None = None
@@ -162,6 +164,9 @@ class Connection:
         self._outbound.used_bytes -= self.out_bytes
         self.out_bytes = 0
         self._queue.clear()
+        passing, self._passing = self._passing, deque()
+        for _, passed in passing:
+            passed()
         self._sock.close()
         self._reader = _NO_FRAMES
         self._tls = None
@@ -369,6 +374,14 @@ class Connection:
         if self._stalled:
             self.mute(MuteReason.OUTBOUND)
 
+    def write_until_passed(self, buffers: Sequence[Buffer], nbytes: int, passed: Callable[[], None]) -> None:
+        """Queue an answer, and call `passed` once the socket has taken the last of it, or is gone."""
+        if not self._open:
+            passed()
+            return
+        self.write(buffers, nbytes)
+        self._passing.append((self.bytes_out + self.out_bytes, passed))
+
     def write_frame(self, frame: bytes) -> None:
         """Queue one frame."""
         self.write((frame,), len(frame))
@@ -422,6 +435,8 @@ class Connection:
         self._outbound.used_bytes -= nbytes
         if self.out_bytes == 0:
             self._outbound.busy -= 1
+        while self._passing and self._passing[0][0] <= self.bytes_out:
+            self._passing.popleft()[1]()
 
 
 def _commands_bytes(view: memoryview) -> int:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listing the topics of a namespace: which names there are, which of them a pattern wants, and their hash.
+"""Listing the topics of a namespace: which names there are, and which of them a pattern wants.
 
 Why an index: a broker may hold a hundred thousand topics, and a client asks for those of one namespace, again and
-again. Names are kept sorted, because that is how they are hashed and told.
-Where: the directory keeps the `NameIndex`; discovery, watchers and the admin port ask `list_topics`. Everything
-here is pure, but that long lists give way to others; nothing walks names of another namespace.
+again. Names are kept in Java's order, because that is how they are hashed and told.
+Where: the directory keeps the `NameIndex`; `listing_snapshots` gathers lists from it, which all who ask share.
+Everything here is pure, but that long lists give way to others; nothing walks names of another namespace.
 
 Patterns are RE2's, as in Pulsar, so that no pattern of a client can hold the loop: matching takes time in proportion to
 the name. What RE2 does not know (lookahead, back references) is left to the client, which gets the list unfiltered.
@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import struct
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
-
+from penstock.broker.topics.listing_blocks import BLOCK_NAMES, Block, Listing, cut, in_order, java_order
 from penstock.core.errors import InvalidTopicName
 from penstock.core.names import is_system_topic, parent_text
 
@@ -30,8 +28,9 @@ if TYPE_CHECKING:
 PERSISTENT: Final = "persistent"
 NON_PERSISTENT: Final = "non-persistent"
 
-# A name costs a few microseconds to match.
-NAMES_PER_TURN: Final = 500
+# A name costs a few microseconds to match, and a tenth of one to list.
+NAMES_PER_TURN: Final = 250
+NAMES_PER_TURN_UNMATCHED: Final = 4_000
 
 _SCHEME_MARK: Final = "://"
 _LITERAL_PARTITION: Final = re.compile(r"-partition-[0-9]+\Z")
@@ -48,38 +47,50 @@ class Mode(Enum):
 _DOMAINS: Final = {
     Mode.PERSISTENT: (PERSISTENT,),
     Mode.NON_PERSISTENT: (NON_PERSISTENT,),
-    Mode.ALL: (PERSISTENT, NON_PERSISTENT),
+    Mode.ALL: (NON_PERSISTENT, PERSISTENT),  # in order
 }
+# No system topic's name goes without it, but for those of one namespace.
+_SYSTEM_MARK: Final = "__"
+_SYSTEM_NAMESPACE: Final = "pulsar/system"
 
 
 class PatternNotServed(Exception):
     """The pattern is one, but not for RE2."""
 
 
+class Wanted(NamedTuple):
+    """What is asked for. Who asks for the same gets the same list."""
+
+    namespace: str  # tenant/namespace
+    mode: Mode = Mode.PERSISTENT
+    pattern: str | None = None  # None: whatever their names
+    system: bool = False  # Pulsar's own topics too
+
+
 class NameIndex:
-    """Full names of topics by domain and namespace, each list sorted."""
+    """Full names of topics by domain and namespace, each list in Java's order."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._lists: dict[str, list[str]] = {}
         for name in names:
             self._lists.setdefault(_folder(name), []).append(name)
-        for listed in self._lists.values():
-            listed.sort()
+        for folder, listed in self._lists.items():
+            self._lists[folder] = in_order(listed)
 
     def add(self, name: str) -> bool:
         """Add a name; False if it is there."""
         listed = self._lists.setdefault(_folder(name), [])
-        at = bisect_left(listed, name)
+        at = bisect_left(listed, java_order(name), key=java_order)
         if at < len(listed) and listed[at] == name:
             return False
-        insort(listed, name, lo=at)
+        listed.insert(at, name)
         return True
 
     def discard(self, name: str) -> bool:
         """Take a name out; False if it is not there."""
         folder = _folder(name)
         listed = self._lists.get(folder, [])
-        at = bisect_left(listed, name)
+        at = bisect_left(listed, java_order(name), key=java_order)
         if at == len(listed) or listed[at] != name:
             return False
         del listed[at]
@@ -88,37 +99,54 @@ class NameIndex:
         return True
 
     def of(self, domain: str, namespace: str) -> Sequence[str]:
-        """The names in a namespace, sorted; a live view."""
+        """The names in a namespace, in order; a live view."""
         return self._lists.get(f"{domain}{_SCHEME_MARK}{namespace}", ())
 
 
-async def list_topics(
-    index: NameIndex,
-    namespace: str,
-    mode: Mode = Mode.PERSISTENT,
-    *,
-    matches: Callable[[str], bool] | None = None,
-    system: bool = False,
-) -> list[str]:
-    """The topics of a namespace, sorted, partitions one by one: those that match, without Pulsar's own.
+class Filter:
+    """Says of a topic's full name whether it is wanted."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """Raises what `matcher` does."""
+        self.wanted = wanted
+        self.matches = matcher(wanted.pattern) if wanted.pattern is not None else None
+        self._starts = tuple(f"{domain}{_SCHEME_MARK}" for domain in _DOMAINS[wanted.mode])
+
+    def wants(self, name: str) -> bool:
+        """Whether this topic, of the namespace that was asked for, is in the list."""
+        return (
+            name.startswith(self._starts)
+            and (self.wanted.system or not is_system_topic(name))
+            and (self.matches is None or self.matches(name))
+        )
+
+    def of(self, names: Sequence[str]) -> Sequence[str]:
+        """Those of some names of the right domains that are in the list."""
+        if not self.wanted.system and (self.wanted.namespace == _SYSTEM_NAMESPACE or _SYSTEM_MARK in ",".join(names)):
+            names = [name for name in names if not is_system_topic(name)]
+        return names if self.matches is None else list(filter(self.matches, names))
+
+
+async def gather(index: NameIndex, wanted: Filter) -> Listing:
+    """The topics that are wanted, partitions one by one.
 
     Many are looked at in several turns of the loop: it is the list of one moment, the first.
     """
-    names = [name for domain in _DOMAINS[mode] for name in index.of(domain, namespace)]
-    if mode is Mode.ALL:
-        names.sort()
-    if matches is None and system:
-        return names
+    of = wanted.wanted
+    names: list[str] = []
+    for domain in _DOMAINS[of.mode]:
+        names += index.of(domain, of.namespace)
+    step = NAMES_PER_TURN_UNMATCHED if wanted.matches is None else NAMES_PER_TURN
+    blocks: list[Block] = []
     found: list[str] = []
-    for start in range(0, len(names), NAMES_PER_TURN):
+    for start in range(0, len(names), step):
         if start:
             await asyncio.sleep(0)
-        found += (
-            name
-            for name in names[start : start + NAMES_PER_TURN]
-            if (system or not is_system_topic(name)) and (matches is None or matches(name))
-        )
-    return found
+        found += wanted.of(names[start : start + step])
+        if len(found) >= BLOCK_NAMES:
+            blocks += cut(found)
+            found = []
+    return Listing([*blocks, *cut(found)])
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
@@ -146,19 +174,6 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         raise PatternNotServed(pattern) from None
     full_match = compiled.fullmatch
     return lambda name: full_match(parent_text(name).partition(_SCHEME_MARK)[2]) is not None
-
-
-def topics_hash(names: Sequence[str]) -> str:
-    """The hash of a listing, as clients compute it: of the sorted names, after filtering."""
-    if not names:
-        return "00000000"
-    text = ",".join(sorted(names) if all(map(str.isascii, names)) else sorted(names, key=_java_order))
-    return struct.pack("<I", crc32c(text.encode())).hex()
-
-
-def _java_order(name: str) -> bytes:
-    """Java compares strings by UTF-16 code unit."""
-    return name.encode("utf-16-be", "surrogatepass")
 
 
 def _without_domain(pattern: str) -> str:

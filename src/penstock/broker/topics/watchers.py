@@ -1,88 +1,155 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watching the topics of a namespace that match a pattern: one client's WATCH_TOPIC_LIST.
 
-Why no queue of updates: what a client was told is known, and what has happened since is one entry per topic, whatever
-came and went meanwhile. So nothing overflows, a client that reads slowly hears less often, and always the truth.
-Where: discovery makes watchers, the directory's feed tells them, the session holds and stops them.
+Why no queue of updates: a watcher holds the list that its client was told, which it shares with all who were told the
+same, and what there is to say is the difference to the list in force. So nothing overflows, whatever comes and goes
+meanwhile; a client that reads slowly hears less often, and always the truth.
+Where: discovery makes watchers; the shared listing wakes them, the session holds and stops them.
 
-The watcher listens before it lists: no event falls between the two.
+- The watcher listens before it lists: no event falls between the two.
+- One thing is said at a time, and SUCCESS before any update. What is said next begins where the last one ended.
+- Memory that is not there now is asked for again, with a back-off of this watcher's own: for SUCCESS until a deadline
+  before which no client gives up; for an update as long as the client is there.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
 
-from penstock.broker.topics.listing import list_topics, topics_hash
-from penstock.core.names import is_system_topic
-from penstock.wire import codec
+from penstock.broker.topics.listing_blocks import Block
+from penstock.core.backoff import Backoff
+from penstock.core.errors import ServiceNotReady
+from penstock.core.units import NS_PER_S
+from penstock.net.topic_list_limiter import (
+    PermitAcquireAlreadyClosed,
+    PermitAcquireCancelled,
+    PermitAcquireQueueFull,
+    PermitAcquireTimeout,
+    PermitError,
+)
+from penstock.wire import listings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.broker.commands.session import Session
-    from penstock.broker.topics.feed import TopicEvent
+    from penstock.broker.topics.listing_blocks import Listing
+    from penstock.broker.topics.shared_listings import SharedListing
+    from penstock.net.topic_list_limiter import Owner
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_S: Final = 0.1
+RETRY_LAST_S: Final = 25.0
 
 
 class TopicListWatcher:
     """What one client wants to know of one namespace, and what it was told."""
 
-    def __init__(self, session: Session, watcher_id: int, namespace: str, matches: Callable[[str], bool]) -> None:
+    def __init__(self, session: Session, watcher_id: int, shared: SharedListing, owner: Owner) -> None:
+        self.known: Listing | None = None  # what the client was told; None: nothing yet
         self._session = session
         self._watcher_id = watcher_id
-        self._namespace = namespace
-        self._matches = matches
-        self._known: list[str] = []  # sorted; what the client was told
-        self._changes: dict[str, bool] = {}  # what happened since, by topic: whether it is there now
-        self._answered = False
-        self._scheduled = False
-        self.stop = session.broker.topics.feed.listen(namespace, self._heard)
+        self._owner = owner
+        self._shared = shared
+        self._shared.keep(self)
+        self._backoff = Backoff(session.broker.shared_listings.chance, first_s=RETRY_FIRST_S, last_s=RETRY_LAST_S)
+        self._answering: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
-    async def answer(self, request_id: int, client_hash: str) -> None:
-        """Tell the client that it is watching, and what there is; nothing is said of later events before this."""
-        self._answered = False
-        self._changes.clear()
-        names = await list_topics(self._session.broker.topics.names, self._namespace, matches=self._matches)
-        # What happened while they were gathered is told as an update, right after.
-        self._known = names
-        digest = topics_hash(names)
-        self._session.reply(
-            codec.watch_topic_list_success(request_id, self._watcher_id, () if digest == client_hash else names, digest)
-        )
-        self._answered = True
+    def stop(self) -> None:
+        """Say nothing more."""
+        for task in (self._answering, self._telling):
+            if task is not None:
+                task.cancel()
+        self._telling = None
+        self._shared.leave(self)
+
+    # -- the answer ---------------------------------------------------------------------------------------------------
+
+    async def answer(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
+        """Tell the client that it is watching, and what there is; no update is sent before this.
+
+        Raises:
+            PermitError: there was no memory until the deadline, or never can be.
+            ServiceNotReady: the watcher was stopped meanwhile.
+        """
+        if self._telling is not None:
+            self._telling.cancel()  # What it would have said is in the list.
+            self._telling = None
+        answering = self._session.broker.loop.create_task(self._answer(request_id, client_hash, deadline_ns))
+        self._answering = answering
+        try:
+            await asyncio.wait((answering,))
+        finally:
+            answering.cancel()
+            self._answering = None
+        if answering.cancelled():
+            raise ServiceNotReady(f"watcher {self._watcher_id} was closed before it watched")
+        answering.result()
         self.tell()
 
-    def _heard(self, event: TopicEvent) -> None:
-        if event.topic.startswith("persistent:") and not is_system_topic(event.topic) and self._matches(event.topic):
-            if self._answered and event.created == self._knows(event.topic):
-                # As the client knows it: topics that come and go while it does not read leave nothing behind.
-                self._changes.pop(event.topic, None)
+    async def _answer(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
+        clock = self._session.broker.clock
+        while True:
+            try:
+                await self._say_all(request_id, client_hash, deadline_ns)
+            except (PermitAcquireTimeout, PermitAcquireQueueFull):
+                wait_s = self._backoff.next_s()
+                if clock.monotonic_ns() + wait_s * NS_PER_S >= deadline_ns:
+                    raise
+                await asyncio.sleep(wait_s)
+            else:
+                self._backoff.reset()
                 return
-            self._changes[event.topic] = event.created
-            self.tell()
+
+    async def _say_all(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
+        async with self._shared.asked(self._owner, deadline_ns) as listing:
+            blocks = () if client_hash == listing.digest else listing.blocks
+            shared_bytes = sum(block.written_bytes for block in blocks)
+            head = listings.watching_head(request_id, self._watcher_id, listing.digest, shared_bytes)
+            await self._shared.write(
+                self._session.connection, head, blocks, Block.watched, owner=self._owner, deadline_ns=deadline_ns
+            )
+            self.known = listing
+
+    # -- updates ------------------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Tell the client what has changed, once in this turn of the loop, unless it has too much to read already."""
-        if self._changes and not self._scheduled:
-            self._scheduled = True
-            self._session.broker.loop.call_soon(self._update)
+        """Tell the client what it does not know, unless it has too much to read already: then when it has drained."""
+        if (
+            self._telling is None
+            and self._answering is None
+            and self._session.connection.writable
+            and self._shared.is_news_to(self)
+        ):
+            self._telling = self._session.broker.loop.create_task(self._tell())
 
-    def _update(self) -> None:
-        self._scheduled = False
-        connection = self._session.connection
-        if not (self._answered and connection.is_open and connection.writable):
-            return  # `answer`, or the connection when it has drained, comes back to it.
-        changes, self._changes = self._changes, {}
-        new = [topic for topic, there in changes.items() if there and not self._knows(topic)]
-        deleted = [topic for topic, there in changes.items() if not there and self._knows(topic)]
-        if not (new or deleted):
-            return
-        for topic in new:
-            insort(self._known, topic)
-        for topic in deleted:
-            del self._known[bisect_left(self._known, topic)]
-        self._session.reply(codec.watch_topic_update(self._watcher_id, new, deleted, topics_hash(self._known)))
+    async def _tell(self) -> None:
+        try:
+            while self._session.connection.writable and self._shared.is_news_to(self):
+                await self._tell_next()
+        except PermitError as error:
+            log.debug("watcher %d of %s says no more: %s", self._watcher_id, self._session.connection.peer, error)
+        except Exception:
+            log.exception("watcher %d of %s failed", self._watcher_id, self._session.connection.peer)
+        self._telling = None
 
-    def _knows(self, topic: str) -> bool:
-        at = bisect_left(self._known, topic)
-        return at < len(self._known) and self._known[at] == topic
+    async def _tell_next(self) -> None:
+        """One update, or a wait for the memory that it takes."""
+        try:
+            await self._shared.latest(self._owner)
+            assert self.known is not None, "news before the answer"
+            step = self._shared.step(self.known)
+            if step is not None and step.written:
+                head = listings.update_head(self._watcher_id, step.after.digest, len(step.written))
+                await self._shared.write_step(self._session.connection, head, step, owner=self._owner)
+            if step is not None:
+                self.known = step.after
+                self._shared.has_told(self)
+        except (PermitAcquireCancelled, PermitAcquireAlreadyClosed):
+            raise  # The client is gone, or the broker goes.
+        except PermitError:
+            await asyncio.sleep(self._backoff.next_s())
+        else:
+            self._backoff.reset()

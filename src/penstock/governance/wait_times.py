@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long requests waited: quantiles of the last minutes, and a histogram since the start.
+
+Why our own: exact quantiles want every value kept. Here values fall into buckets, 32 to the octave, so that a quantile
+is at most 3 per cent off, for a few integers however many requests there are. The longest wait is exact.
+Where: `PermitQueue` observes each request that was granted or timed out; metrics read `snapshot`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from dataclasses import dataclass
+from math import ceil, nan
+from typing import Final
+
+from penstock.core.units import NS_PER_MS, NS_PER_S
+
+QUANTILES: Final = (0.5, 0.95, 0.99, 1.0)
+
+# Quantiles look back over the current and the four windows before it: four to five minutes, as the seed's alerts do.
+WINDOW_NS: Final = 60 * NS_PER_S
+WINDOWS: Final = 5
+
+# Upper ends of the histogram's buckets; the last bucket has none. 25 s is the longest wait by default.
+BOUNDS_NS: Final = tuple(
+    ms * NS_PER_MS for ms in (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
+)
+
+# log2 of the buckets in an octave.
+_STEP_BITS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTimesSnapshot:
+    """One moment. Quantiles of no waits at all are not a number."""
+
+    count: int  # since the start
+    sum_ns: int
+    shortest_ns: int  # since the start; 0 before the first
+    longest_ns: int
+    quantiles_ns: tuple[tuple[float, float], ...]  # (quantile, wait)
+    histogram: tuple[int, ...]  # how many fell into each bucket of `BOUNDS_NS`, and beyond
+
+
+class _Window:
+    __slots__ = ("buckets", "longest_ns", "started_ns")
+
+    def __init__(self, started_ns: int) -> None:
+        self.started_ns = started_ns
+        self.buckets: Counter[int] = Counter()
+        self.longest_ns = 0
+
+
+class WaitTimes:
+    """Observes waits; times are nanoseconds of one monotonic clock."""
+
+    __slots__ = ("_count", "_histogram", "_longest_ns", "_shortest_ns", "_sum_ns", "_windows")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sum_ns = 0
+        self._shortest_ns: int | None = None
+        self._longest_ns = 0
+        self._histogram = [0] * (len(BOUNDS_NS) + 1)
+        self._windows: deque[_Window] = deque(maxlen=WINDOWS)
+
+    def observe(self, wait_ns: int, now_ns: int) -> None:
+        """Somebody has waited so long."""
+        self._count += 1
+        self._sum_ns += wait_ns
+        self._shortest_ns = wait_ns if self._shortest_ns is None else min(self._shortest_ns, wait_ns)
+        self._longest_ns = max(self._longest_ns, wait_ns)
+        self._histogram[bisect_left(BOUNDS_NS, wait_ns)] += 1
+        if not self._windows or now_ns - self._windows[-1].started_ns >= WINDOW_NS:
+            self._windows.append(_Window(now_ns))
+        window = self._windows[-1]
+        window.buckets[_bucket(wait_ns)] += 1
+        window.longest_ns = max(window.longest_ns, wait_ns)
+
+    def snapshot(self, now_ns: int) -> WaitTimesSnapshot:
+        """What was observed until now."""
+        recent = [window for window in self._windows if now_ns - window.started_ns < WINDOWS * WINDOW_NS]
+        buckets: Counter[int] = Counter()
+        for window in recent:
+            buckets.update(window.buckets)
+        longest_ns = max((window.longest_ns for window in recent), default=0)
+        return WaitTimesSnapshot(
+            self._count,
+            self._sum_ns,
+            self._shortest_ns or 0,
+            self._longest_ns,
+            tuple(_quantiles(buckets, longest_ns)),
+            tuple(self._histogram),
+        )
+
+
+def _quantiles(buckets: Counter[int], longest_ns: int) -> list[tuple[float, float]]:
+    if not buckets:
+        return [(quantile, nan) for quantile in QUANTILES]
+    total = buckets.total()
+    ordered = sorted(buckets.items())
+    found: list[tuple[float, float]] = []
+    seen = at = 0
+    upper_ns = 0
+    for quantile in QUANTILES:
+        while seen < ceil(quantile * total):
+            bucket, count = ordered[at]
+            seen += count
+            at += 1
+            upper_ns = _upper_ns(bucket)
+        found.append((quantile, min(upper_ns, longest_ns)))
+    return found
+
+
+def _bucket(wait_ns: int) -> int:
+    """The number of the bucket: octave and, within it, the bits behind the leading one."""
+    shift = max(0, wait_ns.bit_length() - 1 - _STEP_BITS)
+    return (shift << (_STEP_BITS + 1)) + (wait_ns >> shift)
+
+
+def _upper_ns(bucket: int) -> int:
+    """The longest wait that falls into the bucket."""
+    shift, lead = divmod(bucket, 1 << (_STEP_BITS + 1))
+    return ((lead + 1) << shift) - 1

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A semaphore one can await: futures and one timer over `governance.permits`.
+
+Why: the queue decides, and knows neither tasks nor time. Here a task that is cancelled while it waits frees its place
+at that moment, and one timer, set for the earliest deadline, replaces any sweep (PIP-442 as shipped has neither).
+Where: `memory_limiter` holds two of them. Everything is called on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.core.units import NS_PER_S
+from penstock.governance.permit_types import NOBODY, Permit
+from penstock.governance.permits import PermitQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from penstock.core.clock import Clock
+    from penstock.governance.permit_errors import PermitNames
+    from penstock.governance.permit_types import Owner, PermitLimits, PermitSnapshot, Request, WaitingRequest
+
+
+class AsyncSemaphore:
+    """Permits to await. What is acquired must be released, also after an update of it was refused."""
+
+    def __init__(
+        self,
+        limits: PermitLimits,
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        names: PermitNames | None = None,
+    ) -> None:
+        self._queue = PermitQueue(limits, names)
+        self._clock = clock
+        self._loop = loop
+        self._waiting: dict[Request, asyncio.Future[Permit]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns: int | None = None  # the deadline it is set for
+
+    # -- permits -----------------------------------------------------------------------------------------------------
+
+    async def acquire(self, permits: int, *, owner: Owner = NOBODY, deadline_ns: int | None = None) -> Permit:
+        """Permits, when there are enough and those who came before are served; at once if so now.
+
+        Args:
+            permits: how many, 0 or more.
+            owner: whose place in the queue it is, should it come to that.
+            deadline_ns: on the semaphore's clock; the timeout counts if it is earlier.
+
+        Raises:
+            ValueError: a negative number.
+            PermitsBeyondLimit: there are not so many in all.
+            PermitAcquireQueueFull, PermitAcquireTimeout, PermitAcquireCancelled, PermitAcquireAlreadyClosed: as named.
+        """
+        now_ns = self._clock.monotonic_ns()
+        return await self._outcome(self._queue.acquire(permits, now_ns, owner=owner, deadline_ns=deadline_ns))
+
+    async def update(
+        self, permit: Permit, permits: int, *, deadline_ns: int | None = None, lends: bool = True
+    ) -> Permit:
+        """A permit of another size in place of this one, which is worth nothing from then on.
+
+        Raises as `acquire` does, and ValueError for a permit of another semaphore or one being updated; the old permit
+        is then still to be released.
+        """
+        now_ns = self._clock.monotonic_ns()
+        return await self._outcome(self._queue.update(permit, permits, now_ns, deadline_ns=deadline_ns, lends=lends))
+
+    def release(self, permit: Permit) -> None:
+        """Give back; a second time changes nothing. Raises ValueError for a permit of another semaphore."""
+        self._queue.release(permit, self._clock.monotonic_ns())
+        self._tell()
+
+    def cancel(self, connection: Hashable) -> None:
+        """A connection is gone: whatever waits on its behalf raises PermitAcquireCancelled, its places are free now."""
+        self._queue.cancel_connection(connection, self._clock.monotonic_ns())
+        self._tell()
+
+    def close(self) -> None:
+        """Give nothing any more; whoever waits is told. Permits can still be released."""
+        self._queue.close()
+        self._tell()
+
+    def set_limits(self, limits: PermitLimits) -> None:
+        """Go on with other limits; see `PermitQueue.set_limits`."""
+        self._queue.set_limits(limits, self._clock.monotonic_ns())
+        self._tell()
+
+    # -- what everybody may see --------------------------------------------------------------------------------------
+
+    @property
+    def available(self) -> int:
+        """Permits left."""
+        return self._queue.available
+
+    @property
+    def acquired(self) -> int:
+        """Permits held; 0 when there is no limit."""
+        return self._queue.acquired
+
+    @property
+    def queue_size(self) -> int:
+        """How many requests wait."""
+        return self._queue.queue_size
+
+    def owns(self, permit: Permit) -> bool:
+        """Whether the permit came from here."""
+        return getattr(permit, "queue", None) is self._queue
+
+    def waiting(self, count: int) -> list[WaitingRequest]:
+        """The first so many of those who wait, in the order of their turns."""
+        return self._queue.waiting(self._clock.monotonic_ns(), count)
+
+    def snapshot(self) -> PermitSnapshot:
+        """This moment in plain values."""
+        return self._queue.snapshot(self._clock.monotonic_ns())
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _outcome(self, request: Request) -> Permit:
+        future: asyncio.Future[Permit] | None = None
+        if request.outcome is None:
+            future = self._waiting[request] = self._loop.create_future()
+        self._tell()
+        if future is None:
+            return _permit(request)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Also when it was settled in the meantime: nobody will ever see that permit, or error.
+            self._waiting.pop(request, None)
+            self._queue.cancel(request, self._clock.monotonic_ns())
+            self._tell()
+            raise
+
+    def _tell(self) -> None:
+        """Wake those who were settled, and set the timer for the next who will be."""
+        for request in self._queue.take_settled():
+            future = self._waiting.pop(request, None)
+            if future is None or future.done():
+                continue
+            if isinstance(request.outcome, Permit):
+                future.set_result(request.outcome)
+            else:
+                assert request.outcome is not None
+                future.set_exception(request.outcome)
+        deadline_ns = self._queue.next_deadline_ns()
+        if deadline_ns != self._timer_ns:
+            self._set_timer(deadline_ns)
+
+    def _set_timer(self, deadline_ns: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ns = None, deadline_ns
+        if deadline_ns is not None:
+            delay_s = max(0, deadline_ns - self._clock.monotonic_ns()) / NS_PER_S
+            self._timer = self._loop.call_later(delay_s, self._expire, deadline_ns)
+
+    def _expire(self, deadline_ns: int) -> None:
+        # The timer is the judge: a clock that lags a little behind it must not set it again and again.
+        self._timer = self._timer_ns = None
+        self._queue.expire(max(deadline_ns, self._clock.monotonic_ns()))
+        self._tell()
+
+
+def _permit(request: Request) -> Permit:
+    if isinstance(request.outcome, Permit):
+        return request.outcome
+    assert request.outcome is not None, "waits, yet nobody listens"
+    raise request.outcome

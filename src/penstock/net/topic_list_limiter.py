@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of topic listings (PIP-442): how much of it there is, in the seed's keys and words, and what was seen.
+
+Why: a listing is as large as its namespace, and clients ask for them all at once when a broker comes back. Bounded
+memory and a bounded wait turn that into a queue, rather than the end of the process.
+Where: the broker's listings and watchers take permits here, and so can a proxy, for nothing here knows either; metrics
+and the admin port read `snapshot`.
+
+How to use it:
+
+    async with limiter.with_acquired_permits(INITIAL_BYTES, LimitType.HEAP_MEMORY, owner=owner) as first:
+        async with limiter.with_updated_permits(first, size_bytes):
+            ...assemble and encode...
+            direct = await limiter.acquire(len(encoded), LimitType.DIRECT_MEMORY, owner=owner)
+
+A direct permit outlives the coroutine: whoever writes the bytes calls `release` when the transport has passed them on.
+The broker's owners are a namespace's tenant and the id of the client's connection, whose end it tells by `cancel`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.units import MIB, NS_PER_MS
+from penstock.governance.permit_errors import (
+    PermitAcquireAlreadyClosed,
+    PermitAcquireCancelled,
+    PermitAcquireQueueFull,
+    PermitAcquireTimeout,
+    PermitError,
+    PermitNames,
+    PermitsBeyondLimit,
+)
+from penstock.governance.permit_types import NOBODY, Owner, Permit, PermitLimits
+from penstock.net.memory_limiter import AsyncDualMemoryLimiter, LimitType
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.core.clock import Clock
+    from penstock.governance.permit_types import PermitSnapshot
+
+__all__ = [
+    "HEAP_REFUSED", "INITIAL_BYTES", "NOBODY", "LimitType", "Owner", "Permit", "PermitAcquireAlreadyClosed",
+    "PermitAcquireCancelled", "PermitAcquireQueueFull", "PermitAcquireTimeout", "PermitError", "PermitsBeyondLimit",
+    "TopicListLimits", "TopicListMemoryLimiter", "TopicListSnapshot",
+]  # fmt: skip
+
+# What a listing takes before anybody knows how long it is ("a fixed estimate (1KB)").
+INITIAL_BYTES: Final = 1024
+
+# The seed's words, with which clients and their logs meet a refusal. A proxy has its own for the second.
+HEAP_REFUSED: Final = "Failed due to heap memory limit exceeded"
+BROKER_DIRECT_REFUSED: Final = "Cannot acquire permits for direct memory"
+PROXY_DIRECT_REFUSED: Final = "Failed due to direct memory limit exceeded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicListLimits:
+    """The six keys, in bytes and nanoseconds. Sizes and queues of 0 or less have no bound."""
+
+    heap_bytes_max: int = 100 * MIB  # maxTopicListInFlightHeapMemSizeMB
+    heap_timeout_ns: int = 25_000 * NS_PER_MS  # …HeapMemSizePermitsAcquireTimeoutMillis
+    heap_queue_max: int = 10_000  # …HeapMemSizePermitsAcquireQueueSize
+    direct_bytes_max: int = 100 * MIB  # maxTopicListInFlightDirectMemSizeMB
+    direct_timeout_ns: int = 25_000 * NS_PER_MS  # …DirectMemSizePermitsAcquireTimeoutMillis
+    direct_queue_max: int = 10_000  # …DirectMemSizePermitsAcquireQueueSize
+
+    def of(self, kind: LimitType) -> PermitLimits:
+        """What one of the two memories is told."""
+        if kind is LimitType.HEAP_MEMORY:
+            return PermitLimits(
+                permits_max=self.heap_bytes_max, queue_max=self.heap_queue_max, timeout_ns=self.heap_timeout_ns
+            )
+        return PermitLimits(
+            permits_max=self.direct_bytes_max, queue_max=self.direct_queue_max, timeout_ns=self.direct_timeout_ns
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListSnapshot:
+    """One moment of both memories, in plain values."""
+
+    heap: PermitSnapshot
+    direct: PermitSnapshot
+
+
+class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
+    """An `AsyncDualMemoryLimiter` under the keys of PIP-442, whose limits can change while it is used."""
+
+    def __init__(
+        self,
+        limits: TopicListLimits,
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        direct_refused: str = BROKER_DIRECT_REFUSED,
+    ) -> None:
+        super().__init__(
+            {kind: limits.of(kind) for kind in LimitType},
+            clock=clock,
+            loop=loop,
+            names={
+                LimitType.HEAP_MEMORY: _names(HEAP_REFUSED, "maxTopicListInFlightHeapMemSize"),
+                LimitType.DIRECT_MEMORY: _names(direct_refused, "maxTopicListInFlightDirectMemSize"),
+            },
+        )
+
+    def set_limits(self, limits: TopicListLimits) -> None:
+        """Go on with other limits: what is held stays, what waits and cannot be had any more is refused."""
+        for kind in LimitType:
+            self.limiter(kind).set_limits(limits.of(kind))
+
+    def snapshot(self) -> TopicListSnapshot:
+        """This moment."""
+        return TopicListSnapshot(
+            self.limiter(LimitType.HEAP_MEMORY).snapshot(), self.limiter(LimitType.DIRECT_MEMORY).snapshot()
+        )
+
+
+def _names(refusal: str, key: str) -> PermitNames:
+    return PermitNames(
+        refusal, "bytes", f"{key}MB", f"{key}PermitsAcquireQueueSize", f"{key}PermitsAcquireTimeoutMillis"
+    )
