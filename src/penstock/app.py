@@ -37,6 +37,7 @@ from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.entry_log import EntryLog
 from penstock.storage.files import OsFiles
+from penstock.storage.snapshots import Snapshots
 from penstock.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ SWITCH_INTERVAL_S: Final = 0.0005
 # What a broker makes and keeps (topics, cursors, columns of runs) holds few cycles, and a full collection over many
 # topics holds the loop for tens of milliseconds: look for garbage less often than the default (700, 10, 10).
 GC_THRESHOLDS: Final = (10_000, 20, 100)
+# A loop that does not answer for so long has other worries than a push of metrics.
+SNAPSHOT_S: Final = 5.0
 # Of a process that could not end in good order.
 EXIT_FAILED: Final = 1
 
@@ -175,12 +178,15 @@ async def start(
         clock=clock,
         loop=loop,
         authenticator=_authenticator(settings),
+        snapshots=Snapshots(directory.broker(0) / "delayed", files),
     )
     stack.push_async_callback(broker.stop)
     broker.configuration = Configuration(broker, live, _apply_log_level)
     broker.configuration.restore()
     broker.shut_down = shut_down
-    return _listen(settings, broker, connections, stack)
+    serving = _listen(settings, broker, connections, stack)
+    _push_metrics(broker, stack)
+    return serving
 
 
 def _apply_log_level(keys: Keys) -> None:
@@ -259,6 +265,25 @@ def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
     from penstock.telemetry.prometheus import render  # noqa: PLC0415 -- a broker that nobody scrapes does without
 
     return render(snapshot)
+
+
+def _push_metrics(broker: Broker, stack: contextlib.AsyncExitStack) -> None:
+    """To a collector of OpenTelemetry, where its variables ask for that."""
+    if not any(name.startswith("OTEL_") for name in os.environ):
+        return
+    from penstock.telemetry.otel import MetricsPush, is_wanted  # noqa: PLC0415 -- nor where nothing is pushed
+
+    if not is_wanted(os.environ):
+        return
+
+    def take() -> BrokerSnapshot:
+        from penstock.broker.stats.snapshot import take_snapshot  # noqa: PLC0415
+
+        return asyncio.run_coroutine_threadsafe(take_snapshot(broker), broker.loop).result(SNAPSHOT_S)
+
+    push = MetricsPush(take, os.environ)
+    push.start()
+    stack.push_async_callback(asyncio.to_thread, push.stop)
 
 
 def _bind(what: str, port: int | None, bind: Callable[[], T]) -> T:

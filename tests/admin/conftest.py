@@ -4,15 +4,53 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from penstock.admin.api import build
+from penstock.admin.gateway import BrokerGateway
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+
+    from fastapi import FastAPI
+
+    from penstock.broker.broker import Broker, Health
     from penstock.testing.process import BrokerProcess
+    from tests.net.harness import Harness
+
+
+class CurrentGateway:
+    """The gateway of whichever broker is being tested: one application serves all tests, for it is slow to build."""
+
+    current: BrokerGateway
+
+    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 - the answer
+        return await self.current.ask(question)
+
+    async def health(self) -> Health:
+        return await self.current.health()
+
+    async def metrics(self) -> Iterable[str]:
+        return await self.current.metrics()
+
+
+@pytest.fixture(scope="session")
+def application() -> tuple[CurrentGateway, FastAPI]:
+    """The admin port's application, and what leads it to a broker."""
+    gateway = CurrentGateway()
+    return gateway, build(gateway)
+
+
+@pytest.fixture
+async def admin(harness: Harness, application: tuple[CurrentGateway, FastAPI]) -> AsyncIterator[httpx.AsyncClient]:
+    """A caller of the admin port of the module's `harness`, without a socket."""
+    gateway, app = application
+    gateway.current = BrokerGateway(harness.broker, lambda _snapshot: [])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as client:
+        yield client
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
-from penstock.admin.api import build
-from penstock.admin.gateway import BrokerGateway
 from penstock.broker.broker import ServiceUrls
 from penstock.broker.configuration import Configuration
 from penstock.core.units import GIB, NS_PER_S
+from penstock.net.topic_list_limiter import LimitType, Owner, TopicListLimits
 from penstock.settings import MachineFacts, load
 from penstock.settings.limits import Live
 from tests.net.harness import Client, Harness, running
@@ -21,6 +19,8 @@ from tests.net.harness import Client, Harness, running
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    import httpx
 
 FACTS = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=None, hostname="host-1")
 BROKERS = "/admin/v2/brokers"
@@ -37,13 +37,6 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
         settings = load(facts=FACTS, flags={"tokenSecretKey": "very secret", "clusterName": "test"})
         broker.configuration = Configuration(broker, Live(settings))
         yield harness
-
-
-@pytest.fixture
-async def admin(harness: Harness) -> AsyncIterator[httpx.AsyncClient]:
-    app = build(BrokerGateway(harness.broker, lambda _snapshot: []))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as client:
-        yield client
 
 
 async def test_the_one_broker_is_named_and_leads(admin: httpx.AsyncClient) -> None:
@@ -218,6 +211,35 @@ async def test_the_parts_of_memory_are_shown_under_the_names_of_pulsars_allocato
     for name in ("default", "ml-cache"):
         assert (await admin.get(f"{STATS}/allocator-stats/{name}")).json()["usedDirectMemory"] == 0
     assert (await admin.get(f"{STATS}/allocator-stats/other")).status_code == 404
+
+
+async def test_d12_the_memory_of_listings_is_shown_with_those_who_wait_for_it(
+    harness: Harness, admin: httpx.AsyncClient
+) -> None:
+    limiter = harness.broker.listings
+    limiter.set_limits(TopicListLimits(heap_bytes_max=1_000, heap_queue_max=7))
+    client = await Client.connected(harness.port)
+    owner = Owner("public", harness.connection_of(client).id)
+    async with limiter.with_acquired_permits(1_000, LimitType.HEAP_MEMORY):
+        waiting = [asyncio.create_task(limiter.acquire(300, LimitType.HEAP_MEMORY, owner=owner))]
+        await asyncio.sleep(0)
+        harness.clock.advance(ms=40)
+        waiting.append(asyncio.create_task(limiter.acquire(200, LimitType.HEAP_MEMORY, owner=Owner("a", object()))))
+        await asyncio.sleep(0)
+        seen = (await admin.get(f"{STATS}/topic-listings")).json()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    heap, direct = seen["heap"], seen["direct"]
+    assert (heap["limitBytes"], heap["usedBytes"], heap["queueSize"], heap["queueMaxSize"]) == (1000, 1000, 2, 7)
+    assert (heap["longestWaitMillis"], heap["timeoutMillis"]) == (40, 25_000)
+    assert [(one["tenant"], one["address"], one["wantsBytes"], one["waitedMillis"]) for one in heap["waiting"]] == [
+        ("public", harness.connection_of(client).peer, 300, 40),
+        ("a", None, 200, 0),
+    ]
+    assert (direct["usedBytes"], direct["waiting"]) == (0, [])
+    after = (await admin.get(f"{STATS}/topic-listings")).json()["heap"]
+    assert (after["usedBytes"], after["queueSize"], after["cancelled"]) == (0, 0, 2)
 
 
 # -- what a cluster has and one broker has not

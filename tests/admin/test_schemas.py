@@ -6,11 +6,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
-from penstock.admin.api import build
-from penstock.admin.gateway import BrokerGateway
 from penstock.broker.schemas.checks import key_value
 from penstock.broker.schemas.checks.model import Schema, Strategy
 from penstock.core.names import TopicName
@@ -20,6 +17,8 @@ from tests.net.harness import Harness, running
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    import httpx
 
 NAME = TopicName.parse("t")
 T = "/admin/v2/schemas/public/default/t"
@@ -31,13 +30,6 @@ FIRST, SECOND, INCOMPATIBLE = avro(*A), avro(*A, optional={"b": "int"}), avro(*A
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     async with running(tmp_path) as harness:
         yield harness
-
-
-@pytest.fixture
-async def admin(harness: Harness) -> AsyncIterator[httpx.AsyncClient]:
-    app = build(BrokerGateway(harness.broker, lambda _snapshot: []))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as client:
-        yield client
 
 
 def payload(schema: Schema, text: str | None = None) -> dict[str, Any]:

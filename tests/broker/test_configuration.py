@@ -13,7 +13,8 @@ import pytest
 
 from penstock.broker.configuration import Configuration, usable
 from penstock.core.errors import PreconditionFailed
-from penstock.core.units import GIB
+from penstock.core.units import GIB, MIB
+from penstock.net.topic_list_limiter import LimitType
 from penstock.settings import MachineFacts, load
 from penstock.settings.limits import Live
 from tests.net.harness import Client, Harness, running, turns, until
@@ -199,3 +200,17 @@ async def test_a_change_that_nobody_waits_for_any_more_is_in_force_when_it_is_st
             await asyncio.wait((change,))
         await until(lambda: configuration.overridden() == {"maxProducersPerTopic": "3"})
         await until(lambda: harness.broker.limits.policies.max_producers_per_topic == 3)
+
+
+async def test_d12_the_memory_of_listings_changes_while_others_wait_for_it(tmp_path: Path) -> None:
+    async with configured(tmp_path) as (harness, configuration):
+        limiter = harness.broker.listings
+        await configuration.put("maxTopicListInFlightHeapMemSizeMB", "1")
+        async with limiter.with_acquired_permits(MIB, LimitType.HEAP_MEMORY):
+            waiting = asyncio.create_task(limiter.acquire(MIB, LimitType.HEAP_MEMORY))
+            await turns()
+            assert not waiting.done()
+            await configuration.put("maxTopicListInFlightHeapMemSizeMB", "2")
+            limiter.release(await waiting)
+        await configuration.remove("maxTopicListInFlightHeapMemSizeMB")
+        assert limiter.snapshot().heap.permits_max == 100 * MIB

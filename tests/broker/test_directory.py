@@ -16,6 +16,7 @@ from penstock.core.errors import NotAllowed, TopicNotFound, WireCode
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import KIB, MIB
 from penstock.testing.client import Type
+from tests.broker.listed import list_topics
 from tests.net.harness import Client, Harness, running, turns, until
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ async def test_a_namespace_takes_topics_as_soon_as_it_is_made(tmp_path: Path) ->
         await client.request(
             Type.PRODUCER, Type.PRODUCER_SUCCESS, topic="persistent://acme/sales/orders", producer_id=0
         )
-        assert await topic_admin.list_topics(harness.broker, NamespaceName.parse("acme/sales")) == [
+        assert await list_topics(harness.broker, NamespaceName.parse("acme/sales")) == [
             "persistent://acme/sales/orders"
         ]
 
@@ -400,12 +401,10 @@ async def test_a_closed_watcher_hears_nothing_and_closing_one_that_is_not_there_
 async def test_watchers_end_with_their_connection(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
         await watch(client)
-        (session,) = harness.broker.sessions
-        watcher = session.watchers[7]
+        assert len(harness.broker.shared_listings) == 1
         client.abort()
         await until(lambda: not harness.broker.sessions)
-        await topic_admin.create_topic(harness.broker, TopicName.parse("a0"))
-        assert not watcher._changes  # noqa: SLF001 - it would be there, were it still listening
+        assert len(harness.broker.shared_listings) == 0  # nobody listens any more
 
 
 @pytest.mark.parametrize(
@@ -460,5 +459,5 @@ async def test_a_watcher_that_does_not_read_hears_the_truth_when_it_reads_again(
             await topic_admin.delete_topic(broker, TopicName.parse(f"a{number}"))
         await turns()
         # Of what is as the client knows it, and of what came and went, nothing is left to tell.
-        assert watcher._changes == {"persistent://public/default/a1": False}  # noqa: SLF001
+        assert watcher._shared._changes == {"persistent://public/default/a1": False}  # noqa: SLF001
         client.abort()

@@ -19,7 +19,7 @@ from penstock.broker.subscriptions.key_shared import (
     ring_slot_of,
     slot_of,
 )
-from penstock.broker.subscriptions.key_shared_order import KeyOrder, stretch
+from penstock.broker.subscriptions.key_shared_order import KeyOrder
 from penstock.core.errors import ConsumerAssignFailed
 
 KEYS = [b"key-%d" % number for number in range(2_000)]
@@ -268,17 +268,6 @@ def test_out_of_order_delivery_asks_only_whose_the_slot_is() -> None:
     assert order.plan_waiting([1], None, {"b": 1}) == {"b": [0]}  # though a holds 0
 
 
-@given(
-    ids=st.sets(st.integers(0, 60), min_size=1).map(sorted),
-    entries_max=st.integers(1, 30),
-)
-def test_a_stretch_begins_at_the_lowest_and_is_no_longer_than_it_may_be(ids: list[int], entries_max: int) -> None:
-    found = stretch(ids, entries_max)
-    assert found[0] == ids[0]
-    assert len(found) <= entries_max
-    assert found[-1] in ids
-
-
 class KeysStayInOrder(RuleBasedStateMachine):
     """Consumers come, go, take, acknowledge and give back at random, on a ring. Every key is delivered in order."""
 
@@ -334,7 +323,7 @@ class KeysStayInOrder(RuleBasedStateMachine):
         room = {consumer: data.draw(st.integers(0, 4)) for consumer in self.here}
         sendable = self.order.sendable(dict(room))
         if sendable:
-            ids = list(stretch(sendable, 10))
+            ids = sendable[:10]
             rows_of = self.order.plan_waiting(ids, None, room)
             assert rows_of, "nothing was sent of what might be"
             self.take(rows_of, ids)
@@ -375,7 +364,7 @@ class KeysStayInOrder(RuleBasedStateMachine):
             sendable = self.order.sendable(dict(room))
             if not sendable:
                 break
-            ids = list(stretch(sendable, 1_000))
+            ids = sendable[:1_000]
             self.take(self.order.plan_waiting(ids, None, room), ids)
         assert self.done == set(range(self.next_entry))
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listing: the index of names, what a pattern matches, and the hash that clients compute too."""
+"""Listing: the index of names, and what of it a pattern and a mode want."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.topics.listing import Mode, NameIndex, PatternNotServed, list_topics, matcher, topics_hash
+from penstock.broker.topics.listing import Filter, Mode, NameIndex, PatternNotServed, Wanted, gather, matcher
+from penstock.broker.topics.listing_blocks import in_order
 from penstock.core.errors import InvalidTopicName
 from penstock.core.names import is_system_topic, parent_text
 
@@ -18,38 +21,73 @@ NAMESPACE = "acme/sales"
 # -- the index --------------------------------------------------------------------------------------------------------
 
 
+async def listed(
+    index: NameIndex, namespace: str = NAMESPACE, mode: Mode = Mode.PERSISTENT, *, system: bool = False
+) -> list[str]:
+    return list((await gather(index, Filter(Wanted(namespace, mode, system=system)))).names())
+
+
 async def test_a_listing_holds_the_names_of_its_namespace_only_sorted_and_partitions_one_by_one() -> None:
     index = NameIndex(
         [f"{ORDERS}-partition-1", f"{ORDERS}-partition-0", "persistent://acme/sales2/t", "persistent://a/b/t"]
     )
     index.add("persistent://acme/sales/a")
     names = ["persistent://acme/sales/a", f"{ORDERS}-partition-0", f"{ORDERS}-partition-1"]
-    assert await list_topics(index, NAMESPACE) == names
+    assert await listed(index) == names
 
 
 async def test_the_mode_chooses_the_domains() -> None:
     index = NameIndex([ORDERS, "non-persistent://acme/sales/ticks"])
-    assert await list_topics(index, NAMESPACE, Mode.PERSISTENT) == [ORDERS]
-    assert await list_topics(index, NAMESPACE, Mode.NON_PERSISTENT) == ["non-persistent://acme/sales/ticks"]
-    assert await list_topics(index, NAMESPACE, Mode.ALL) == ["non-persistent://acme/sales/ticks", ORDERS]
+    assert await listed(index, mode=Mode.PERSISTENT) == [ORDERS]
+    assert await listed(index, mode=Mode.NON_PERSISTENT) == ["non-persistent://acme/sales/ticks"]
+    assert await listed(index, mode=Mode.ALL) == ["non-persistent://acme/sales/ticks", ORDERS]
 
 
 async def test_pulsars_own_topics_are_hidden_unless_asked_for() -> None:
     own = "persistent://acme/sales/__change_events-partition-0"
     index = NameIndex([own, ORDERS])
-    assert await list_topics(index, NAMESPACE) == [ORDERS]
-    assert await list_topics(index, NAMESPACE, system=True) == [own, ORDERS]
+    assert await listed(index) == [ORDERS]
+    assert await listed(index, system=True) == [own, ORDERS]
+
+
+async def test_pulsars_own_topics_are_hidden_in_pulsars_own_namespace() -> None:
+    assign, mine = (
+        "persistent://pulsar/system/transaction_coordinator_assign-partition-0",
+        "persistent://pulsar/system/t",
+    )
+    assert await listed(NameIndex([assign, mine]), "pulsar/system") == [mine]
 
 
 async def test_a_long_list_is_the_list_of_the_moment_it_was_asked_for() -> None:
     index = NameIndex(f"persistent://acme/sales/t-{i:05d}" for i in range(2_000))
+    wanted = Filter(Wanted(NAMESPACE, pattern=".*"))
+    gathering = asyncio.ensure_future(gather(index, wanted))
+    await asyncio.sleep(0)  # It has begun.
+    for i in range(2_000):
+        index.discard(f"persistent://acme/sales/t-{i:05d}")
+    assert not gathering.done()
+    assert (await gathering).count == 2_000
+    assert await listed(index) == []
 
-    def matches(name: str) -> bool:
-        index.discard(name)  # As if it were deleted while we look.
-        return True
 
-    assert len(await list_topics(index, NAMESPACE, matches=matches)) == 2_000
-    assert await list_topics(index, NAMESPACE) == []
+@pytest.mark.parametrize(
+    ("wanted", "name", "in_it"),
+    [
+        (Wanted(NAMESPACE), ORDERS, True),
+        (Wanted(NAMESPACE), "non-persistent://acme/sales/orders", False),
+        (Wanted(NAMESPACE, Mode.ALL), "non-persistent://acme/sales/orders", True),
+        (Wanted(NAMESPACE, Mode.NON_PERSISTENT), ORDERS, False),
+        (Wanted(NAMESPACE), "persistent://acme/sales/__change_events", False),
+        (Wanted(NAMESPACE, system=True), "persistent://acme/sales/__change_events", True),
+        (Wanted(NAMESPACE, pattern="acme/sales/o.*"), ORDERS, True),
+        (Wanted(NAMESPACE, pattern="acme/sales/p.*"), ORDERS, False),
+    ],
+)
+async def test_a_topic_that_comes_later_is_wanted_if_it_would_be_gathered(
+    wanted: Wanted, name: str, *, in_it: bool
+) -> None:
+    assert Filter(wanted).wants(name) is in_it
+    assert ((await gather(NameIndex([name]), Filter(wanted))).count == 1) is in_it
 
 
 def test_a_name_is_added_and_taken_out_once() -> None:
@@ -61,7 +99,7 @@ def test_a_name_is_added_and_taken_out_once() -> None:
     assert not index.discard("persistent://nobody/knows/t")
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcdefg"), st.sampled_from(["x", "y"]))))
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcde\uff21\U0001f600"), st.sampled_from(["x", "y"]))))
 async def test_the_index_holds_what_was_added_and_not_taken_out(steps: list[tuple[bool, str, str]]) -> None:
     index, model = NameIndex(), set[str]()
     for add, local, namespace in steps:
@@ -69,8 +107,8 @@ async def test_the_index_holds_what_was_added_and_not_taken_out(steps: list[tupl
         assert (index.add(name) if add else index.discard(name)) == ((name not in model) == add)
         (model.add if add else model.discard)(name)
     for namespace in ("x", "y"):
-        wanted = sorted(name for name in model if f"/{namespace}/" in name)
-        assert await list_topics(index, f"t/{namespace}") == wanted
+        wanted = in_order(name for name in model if f"/{namespace}/" in name)
+        assert await listed(index, f"t/{namespace}") == wanted
 
 
 # -- patterns ---------------------------------------------------------------------------------------------------------
@@ -114,30 +152,6 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
 def test_a_pattern_made_to_backtrack_takes_no_longer_than_any_other() -> None:
     # With a backtracking matcher this line would not end in our lifetime.
     assert not matcher("acme/sales/(a*)*(a*)*(a*)*b")("persistent://acme/sales/" + 5_000 * "a")
-
-
-# -- the hash ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        ([], "00000000"),
-        (["persistent://public/default/topic-1"], "67d0aead"),
-        (["persistent://public/default/a", "persistent://public/default/b"], "c7559e98"),
-        (["persistent://public/default/b", "persistent://public/default/a"], "c7559e98"),
-        (["123456789"], "839206e3"),  # the check value of CRC-32C, its bytes from the last to the first
-    ],
-)
-def test_the_hash_is_the_one_clients_compute(names: list[str], wanted: str) -> None:
-    assert topics_hash(names) == wanted
-
-
-def test_names_are_hashed_in_the_order_of_javas_strings() -> None:
-    # U+FF21 sorts behind U+1F600 in Java, whose strings are UTF-16, and before it by code point.
-    wide, smiley = "persistent://a/b/\uff21", "persistent://a/b/\U0001f600"
-    joined = topics_hash([f"{smiley},{wide}"])
-    assert topics_hash([wide, smiley]) == topics_hash([smiley, wide]) == joined
 
 
 # -- names as text ----------------------------------------------------------------------------------------------------

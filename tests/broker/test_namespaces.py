@@ -23,6 +23,7 @@ from penstock.core.errors import (
 )
 from penstock.core.names import NamespaceName, TopicName
 from penstock.testing.client import Type
+from tests.broker.listed import list_topics
 from tests.net.harness import Client, running, turns
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ async def test_a_namespace_with_topics_goes_by_force_and_only_where_that_is_allo
             namespaces.get_namespace(broker, SALES)
         assert not broker.topics.loaded()
         await namespaces.create_namespace(broker, SALES)
-        assert await topic_admin.list_topics(broker, SALES) == []
+        assert await list_topics(broker, SALES) == []
     async with running(tmp_path) as harness:
         words = "Broker doesn't allow forced deletion of namespaces"
         await refused(namespaces.delete_namespace(harness.broker, SALES, force=True), NotAllowed, 405, words)

@@ -57,3 +57,32 @@ def test_a_run_larger_than_the_whole_budget_is_not_kept() -> None:
     add(cache, tail, 0, 11)
     assert tail.find(0) is None
     assert cache.used_bytes == 0
+
+
+def test_scattered_entries_are_gathered_up_to_the_first_that_is_not_cached() -> None:
+    cache, tail = TailCache(1_000), Tail()
+    cache.add([(tail, Batch(LEDGER, range(10, 13), b"abc", range(3), [1] * 3, None))], 3)
+    cache.add([(tail, Batch(LEDGER, range(13, 15), b"de", range(2), [1] * 2, [2, 3]))], 2)
+    cache.add_gathered(tail, Batch(LEDGER, [2, 5, 9], b"xyz", range(3), [1] * 3, None))
+    found = tail.gather([2, 9, 10, 12, 14, 16], 1_000)
+    assert found is not None
+    assert (list(found.entry_ids), bytes(found.data), found.message_counts) == (
+        [2, 9, 10, 12, 14],
+        b"xzace",
+        [1, 1, 1, 1, 3],
+    )
+    assert tail.gather([3, 5], 1_000) is None
+    few = tail.gather([2, 5, 10], 1)
+    assert few is not None
+    assert list(few.entry_ids) == [2, 5]
+
+
+def test_what_was_gathered_goes_in_its_turn() -> None:
+    cache, tail = TailCache(10), Tail()
+    cache.add_gathered(tail, Batch(LEDGER, [2, 5], b"x" * 6, range(2), [3] * 2, None))
+    add(cache, tail, 10, 4)
+    assert tail.gather([2], 100) is not None
+    add(cache, tail, 14, 4)
+    assert tail.gather([2], 100) is None
+    assert tail.find(10) is not None
+    assert cache.used_bytes == 8

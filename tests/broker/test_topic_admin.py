@@ -25,6 +25,7 @@ from penstock.core.errors import (
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.position import EARLIEST, LATEST, Position
 from penstock.testing.client import Type, entry, frame, send
+from tests.broker.listed import list_topics
 from tests.net.harness import TOPIC, Client, Harness, running
 
 if TYPE_CHECKING:
@@ -99,12 +100,12 @@ async def test_topics_are_listed_by_domain(tmp_path: Path) -> None:
             await topic_admin.create_topic(broker, name)
         await topic_admin.create_partitioned(broker, P, 2)
         parts = [str(P.of_partition(index)) for index in range(2)]
-        assert await topic_admin.list_topics(broker, NAMESPACE) == [*parts, str(T)]
-        assert len(await topic_admin.list_topics(broker, NAMESPACE, system=True)) == 4
-        assert await topic_admin.list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
+        assert await list_topics(broker, NAMESPACE) == [*parts, str(T)]
+        assert len(await list_topics(broker, NAMESPACE, system=True)) == 4
+        assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
         assert topic_admin.list_partitioned(broker, NAMESPACE) == [str(P)]
         assert topic_admin.list_partitioned(broker, NAMESPACE, persistent=False) == []
-        await refused(topic_admin.list_topics(broker, NamespaceName.parse("public/no")), NamespaceNotFound, 404)
+        await refused(list_topics(broker, NamespaceName.parse("public/no")), NamespaceNotFound, 404)
 
 
 # -- partitioned topics -----------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ async def test_a_partition_that_is_missing_is_made_again(tmp_path: Path) -> None
         await topic_admin.create_partitioned(broker, P, 3)
         await topic_admin.delete_topic(broker, P.of_partition(1))
         await topic_admin.create_missed_partitions(broker, P)
-        assert len(await topic_admin.list_topics(broker, NAMESPACE)) == 3
+        assert len(await list_topics(broker, NAMESPACE)) == 3
         await refused(topic_admin.create_missed_partitions(broker, T), NotFound, 404)
 
 
@@ -370,7 +371,7 @@ async def test_a_topic_that_is_not_persistent_is_listed_and_deleted_and_keeps_no
     async with running(tmp_path) as harness:
         broker = harness.broker
         client = await Client.producing(harness.port, topic=str(N))
-        assert await topic_admin.list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
+        assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
         assert await topic_admin.list_subscriptions(broker, N) == []
         await refused(topic_admin.delete_topic(broker, N), PreconditionFailed, 412)
         for doing in (
@@ -384,7 +385,7 @@ async def test_a_topic_that_is_not_persistent_is_listed_and_deleted_and_keeps_no
             await refused(doing, NotAllowed, 405)
         await topic_admin.delete_topic(broker, N, force=True)
         await client.expect(Type.CLOSE_PRODUCER)
-        assert await topic_admin.list_topics(broker, NAMESPACE, persistent=False) == []
+        assert await list_topics(broker, NAMESPACE, persistent=False) == []
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(N), producer_id=1)
         await topic_admin.unload(broker, N)
         await client.expect(Type.CLOSE_PRODUCER)

@@ -33,6 +33,7 @@ from penstock.storage.catalog import Catalog
 from penstock.storage.entry_log import AppendRun
 from penstock.testing.client import RawClient, Refused, Type, entry, frame
 from penstock.wire.pulsar_pb2 import BaseCommand, CommandMessage
+from tests.broker.listed import list_topics
 from tests.net.harness import TOPIC, Client, Harness, running, turns, until
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ async def test_partitions_go_with_their_partitioned_topic_and_are_not_made_again
                 pass
             await asyncio.sleep(0)
         await deleting
-        assert await topic_admin.list_topics(broker, parent.namespace_name) == []
+        assert await list_topics(broker, parent.namespace_name) == []
         assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
 
 
@@ -360,7 +361,7 @@ async def test_partitions_that_a_growth_left_behind_go_with_their_partitioned_to
         await broker.topics.create(parent.of_partition(2), {})
         await broker.topics.create(TopicName.parse("persistent://public/default/p-partition-x"), {})
         await topic_admin.delete_partitioned(broker, parent)
-        left = await topic_admin.list_topics(broker, parent.namespace_name)
+        left = await list_topics(broker, parent.namespace_name)
         assert left == ["persistent://public/default/p-partition-x"]
 
 
@@ -377,7 +378,7 @@ async def test_a_partitioned_topic_that_is_deleted_while_it_grows_leaves_nothing
         await deleting
         with pytest.raises(NotFound):
             await growing
-        assert await topic_admin.list_topics(broker, parent.namespace_name) == []
+        assert await list_topics(broker, parent.namespace_name) == []
         assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
 
 

@@ -93,7 +93,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         features = [value for name, value in report.user_properties if name == "feature"]
         with Path(results).open("a", encoding="utf-8") as lines:
             for feature in features:
-                case = {"client": "python", "feature": feature, "case": report.nodeid, "outcome": report.outcome}
+                client = "spark" if report.nodeid.startswith("tests/compat/spark/") else "python"
+                case = {"client": client, "feature": feature, "case": report.nodeid, "outcome": report.outcome}
                 lines.write(json.dumps(case) + "\n")
 
 

@@ -2,8 +2,8 @@
 """The rows of the compatibility table: what a Pulsar client can do, each with an id that cases of every client name.
 
 Why one list: a feature that one client's suite forgot shows as a hole in the table, not as silence.
-Where: Python cases carry `@pytest.mark.feature("id")`; the Java, Go and Node programs print the id with each result;
-`run` joins them and writes the table of docs/reference/compatibility.md.
+Where: Python and Spark cases carry `@pytest.mark.feature("id")`; the Java, Go and Node programs print the id with each
+result; `run` joins them and writes the table of docs/reference/compatibility.md.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ FEATURES: Final[dict[str, str]] = {
     "schema-key-value": "Key-value schema",
     "schema-evolution": "Compatible evolution taken, incompatible refused",
     "schema-auto": "AUTO_CONSUME and AUTO_PRODUCE",
+    # Spark
+    "spark-batch-read": "Spark: a batch is read, whole",
+    "spark-batch-write": "Spark: a batch is written",
+    "spark-stream-read": "Spark: a query goes on where it stopped",
+    "spark-stream-write": "Spark: a query writes, once where topics deduplicate",
     # Administration and the rest
     "admin-topics": "Administration of topics",
     "admin-namespaces": "Administration of tenants, namespaces and policies",

@@ -56,12 +56,18 @@ class Suite:
     needs: tuple[str, ...]
     command: tuple[str, ...]
     pinned: tuple[str, str] | None = None  # the file and the words in it that say which version of the client
+    package: str = "pulsar-client"  # else the Python package that does
+
+    @property
+    def is_pytest(self) -> bool:
+        """Whether its cases are tests here, whose fixtures start the broker."""
+        return self.pinned is None
 
     @property
     def heading(self) -> str:
         """The client and its version."""
         if self.pinned is None:
-            return f"{self.title} {version('pulsar-client')}"
+            return f"{self.title} {version(self.package)}"
         file, words = self.pinned
         found = re.search(words + r"v?([\d.]+)", (HERE / file).read_text(encoding="utf-8"))
         assert found is not None, f"no version of {self.title} in {file}"
@@ -69,8 +75,10 @@ class Suite:
 
 
 MAVEN: Final = "<pulsar.version>"
+PYTEST: Final = (sys.executable, "-m", "pytest", "--quiet")
 SUITES: Final = (
-    Suite("python", "Python (C++)", (), (sys.executable, "-m", "pytest", "--quiet", "tests/compat")),
+    Suite("python", "Python (C++)", (), (*PYTEST, "--ignore=tests/compat/spark", "tests/compat")),
+    Suite("spark", "Spark", (), (*PYTEST, "tests/compat/spark"), package="pyspark"),
     Suite("java", "Java", ("java", "mvn"), (str(HERE / "java/run"),), ("java/pom.xml", MAVEN)),
     Suite("tools", "pulsar-admin, pulsar-perf", ("java", "mvn"), (str(HERE / "tools/run"),), ("tools/pom.xml", MAVEN)),
     Suite("go", "Go", ("go",), (str(HERE / "go/run"),), ("go/go.mod", "pulsar-client-go ")),
@@ -119,9 +127,10 @@ def _run(suite: Suite, peer: str, results: Path) -> bool:
     print(f"== {suite.title} against {peer}", flush=True)
     environment = {**os.environ, "COMPAT_RESULTS": str(results), "PEER": peer}
     before = results.stat().st_size
-    if suite.client == "python":  # Its fixtures start the broker, some tests one of their own.
+    if suite.is_pytest:  # Its fixtures start the broker, some tests one of their own.
         report = results.with_suffix(".xml")
-        options = WORKERS if peer == "penstock" else ()
+        # One virtual machine for Spark is enough, too.
+        options = WORKERS if peer == "penstock" and suite.client == "python" else ()
         passed = _call(suite, environment, (*options, f"--junit-xml={report}"))
         if not passed and (crashed := _crashed(report)):
             print(f"== the client's own process died in {', '.join(crashed)}: once more", flush=True)
@@ -133,7 +142,7 @@ def _run(suite: Suite, peer: str, results: Path) -> bool:
 
 
 def _call(suite: Suite, environment: dict[str, str], options: Sequence[str] = ()) -> bool:
-    cwd = ROOT if suite.client == "python" else Path(suite.command[0]).parent
+    cwd = ROOT if suite.is_pytest else Path(suite.command[0]).parent
     command = [*suite.command, *options]
     return subprocess.run(command, cwd=cwd, env=environment, timeout=SUITE_TIMEOUT_S, check=False).returncode == 0
 
@@ -193,6 +202,7 @@ ours that uses the client itself; the same tests run against Apache Pulsar, whic
 Run it: `make compat` (what is installed here), `make compat PEER=pulsar` (the same against Apache Pulsar). The table
 below is written by `tests/compat/run.py --write`. Empty: the client does not offer it, or its suite has no case for it.
 “–”: the case was skipped, with a reason in its output. Where Python clients administrate, they do so by plain HTTP.
+Spark reads and writes with the [source](spark.md) that comes with penstock.
 
 {table}
 """

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import queue
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import _pulsar
 import pulsar
@@ -190,6 +191,36 @@ def test_a_consumer_of_a_pattern_lets_go_of_topics_that_are_deleted(
     admin.delete(path_of(gone), force="true")
     client.create_producer(f"{topic}-b").send(b"still here")
     assert discovering.receive(TIMEOUT_MS).data() == b"still here"
+
+
+@pytest.mark.feature("pattern")
+def test_many_consumers_of_topics_with_long_names_share_what_is_sent_to_old_and_to_new_ones(
+    client: pulsar.Client, topic: str
+) -> None:
+    def send_to(numbers: range) -> None:
+        for number in numbers:
+            client.create_producer(f"{topic}-{number:02d}-{400 * 'x'}").send(b"%04d" % number)
+
+    def take(consumer: Any, message: Any) -> None:  # noqa: ANN401 - pulsar-client has no types
+        came.put(message.data())
+        consumer.acknowledge_async(message, lambda _result: None)
+
+    came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    consumers = []
+    for _ in range(8):
+        configuration = _pulsar.ConsumerConfiguration()
+        configuration.pattern_auto_discovery_period(1)
+        configuration.subscription_initial_position(EARLIEST)
+        configuration.consumer_type(Shared)
+        configuration.message_listener(take)
+        consumers.append(client._client.subscribe_pattern(f"{topic}-.*", "s", configuration))  # noqa: SLF001
+        if len(consumers) == 4:
+            send_to(range(12))
+    send_to(range(12, 24))
+    assert sorted(came.get(timeout=TIMEOUT_MS / 1000) for _ in range(24)) == numbered(24)
+    assert came.empty()
+    for consumer in consumers:
+        consumer.close()
 
 
 @pytest.mark.feature("pattern")

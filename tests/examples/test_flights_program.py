@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "flights.py"
 TIMEOUT_S = 50
+# Spark's virtual machine and its first query take as long as everything else together.
+SPARK_TIMEOUT_S = 240
 
 
 def start(*arguments: str, directory: Path) -> subprocess.Popen[str]:
@@ -28,7 +31,7 @@ def start(*arguments: str, directory: Path) -> subprocess.Popen[str]:
 
 
 def test_a_quick_demo_passes_all_its_checks_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    with start("--quick", directory=tmp_path) as demo:
+    with start("--quick", "--core", directory=tmp_path) as demo:
         output, _ = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, output
     assert "checks passed" in output
@@ -36,8 +39,22 @@ def test_a_quick_demo_passes_all_its_checks_and_leaves_nothing_behind(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(find_spec("pyspark") is None, reason="Spark is not installed: pip install 'penstock[spark]'")
+@pytest.mark.timeout(SPARK_TIMEOUT_S + 10)
+def test_spark_adds_up_what_the_demo_published_and_draws_a_page(tmp_path: Path) -> None:
+    temporary, page = tmp_path / "temporary", tmp_path / "flights.html"
+    temporary.mkdir()
+    with start("--flights", "8000", "--page", str(page), directory=temporary) as demo:
+        output, _ = demo.communicate(timeout=SPARK_TIMEOUT_S)
+    assert demo.returncode == 0, output
+    assert "✗" not in output
+    assert "Spark's table holds every flight that was published, once, as it was sent: 8,000 of 8,000" in output
+    assert "8,000 flights were to leave" in page.read_text(encoding="utf-8")
+    assert list(temporary.iterdir()) == []
+
+
 def test_ctrl_c_ends_every_process_of_the_demo(tmp_path: Path) -> None:
-    with start("--quick", directory=tmp_path) as demo:
+    with start("--quick", "--core", directory=tmp_path) as demo:
         assert demo.stdout is not None
         next(line for line in demo.stdout if line.startswith("replaying"))
         os.killpg(demo.pid, signal.SIGINT)

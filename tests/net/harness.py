@@ -20,11 +20,13 @@ from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.net.connection import Outbound
 from penstock.net.listener import Connections, Listener
+from penstock.net.memory_limiter import LimitType
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.entry_log import EntryLog
 from penstock.storage.files import OsFile, OsFiles
 from penstock.storage.limits import LogLimits
+from penstock.storage.snapshots import Snapshots
 from penstock.testing.client import Type, entry, frame, send
 from penstock.wire.pulsar_pb2 import BaseCommand
 
@@ -165,6 +167,7 @@ async def running(
             clock=clock,
             loop=loop,
             authenticator=authenticator,
+            snapshots=Snapshots(data.broker(0) / "delayed", disk),
         )
         stack.push_async_callback(broker.stop)
         stack.callback(disk.let_go)
@@ -176,6 +179,13 @@ async def running(
             ports.append(listener.port)
         yield Harness(broker, memory, connections, clock, disk, *ports)
     await until(lambda: memory.available == memory.size)
+    await until(lambda: listings_free(broker))
+
+
+def listings_free(broker: Broker) -> bool:
+    """Whether nobody has any memory of topic listings, or waits for some."""
+    semaphores = [broker.listings.limiter(kind) for kind in LimitType]
+    return not (len(broker.shared_listings) or any(one.acquired or one.queue_size for one in semaphores))
 
 
 def _limits(frame_bytes_max: int) -> BrokerLimits:

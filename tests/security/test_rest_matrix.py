@@ -248,6 +248,7 @@ OTHERWISE: Final = {
     "DELETE /admin/v2/brokers/configuration/{key}": 412,
     "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces": 404,  # of another broker
     "GET T/ledger/{ledger}/entry/{entry}": 404,  # of another topic
+    "DELETE T/delayed/ledger/{ledger}/entry/{entry}": 404,
     "PUT T/offload": 405,
     "GET T/getMessageIdByIndex": 412,  # there are indexes only where brokerEntryMetadataInterceptors says so
 }

@@ -81,9 +81,24 @@ def test_from_98_mib_on_the_rows_fit_whatever_the_limit(limit_mb: int) -> None:
     assert budget.requests_bytes >= 2 * FRAME
 
 
-def test_no_row_grows_beyond_64_mib_by_itself() -> None:
+def test_no_row_grows_beyond_64_mib_by_itself_but_those_of_listings_to_the_100_of_pip_442() -> None:
     budget = MemoryBudget.split(64 * GIB, frame_bytes_max=FRAME)
-    assert max(size for _, size in budget.rows()) == 64 * MIB
+    listings = [size for name, size in budget.rows() if "maxTopicListInFlight" in name]
+    others = [size for name, size in budget.rows() if "maxTopicListInFlight" not in name]
+    assert (listings, max(others)) == ([100 * MIB, 100 * MIB], 64 * MIB)
+
+
+def test_a_small_machine_gives_each_memory_of_listings_a_twentieth_and_never_none() -> None:
+    budget = MemoryBudget.split((64 + 300) * MIB, frame_bytes_max=FRAME)
+    assert (budget.listings_heap_bytes, budget.listings_direct_bytes) == (15 * MIB, 15 * MIB)
+    tiny = MemoryBudget.split(76 * MIB, frame_bytes_max=FRAME, requests_bytes=FRAME, outbound_bytes=0)
+    assert (tiny.listings_heap_bytes, tiny.listings_direct_bytes) == (MIB, MIB)
+
+
+def test_an_unbounded_memory_of_listings_takes_no_part_in_the_sum() -> None:
+    budget = MemoryBudget.split(GIB, frame_bytes_max=FRAME, listings_heap_bytes=-1, listings_direct_bytes=0)
+    assert [size for name, size in budget.rows() if "maxTopicListInFlight" in name] == [0, 0]
+    assert (budget.listings_heap_bytes, budget.listings_direct_bytes) == (-1, 0)
 
 
 def test_a_row_set_by_hand_keeps_its_value() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import ConfigurationError
-from penstock.core.units import GIB, KIB, MIB
+from penstock.core.units import GIB, KIB, MIB, NS_PER_MS
+from penstock.net.topic_list_limiter import TopicListLimits
 from penstock.settings import MachineFacts, Settings, load
+from penstock.settings.limits import Live
 from penstock.settings.sources import changed
 
 FACTS = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=None, hostname="host-1")
@@ -256,6 +258,60 @@ def test_a_request_may_not_be_bounded_below_the_largest_message() -> None:
 def test_the_rows_set_by_hand_must_fit_the_limit() -> None:
     with pytest.raises(ConfigurationError, match=r"4,096\.0 MiB"):
         from_variables(PENSTOCK_TAIL_CACHE_MB="4000")
+
+
+LISTINGS = "maxTopicListInFlightHeapMemSizeMB=100\nmaxTopicListInFlightDirectMemSizeMB=100\n"
+
+
+def test_listings_have_the_seeds_100_mb_each_where_the_machine_is_large_enough_and_a_twentieth_where_it_is_not() -> (
+    None
+):
+    large, small = from_variables(), from_variables(PENSTOCK_MEMORY_LIMIT_MB="564")
+    assert (large.listings_heap_mb, large.budget.listings_direct_bytes) == (100, 100 * MIB)
+    assert (small.listings_heap_mb, small.budget.listings_direct_bytes) == (25, 25 * MIB)
+
+
+def test_listings_set_by_hand_keep_their_value_and_must_fit() -> None:
+    chosen = from_variables(PENSTOCK_MAX_TOPIC_LIST_IN_FLIGHT_HEAP_MEM_SIZE_MB="300")
+    assert (chosen.budget.listings_heap_bytes, chosen.budget.listings_direct_bytes) == (300 * MIB, 100 * MIB)
+    with pytest.raises(ConfigurationError, match="maxTopicListInFlightHeapMemSizeMB"):
+        from_variables(PENSTOCK_MAX_TOPIC_LIST_IN_FLIGHT_HEAP_MEM_SIZE_MB="5000")
+
+
+def test_the_listings_of_pulsars_own_file_count_where_they_fit_and_stop_no_small_machine(tmp_path: Path) -> None:
+    fits = from_file(tmp_path, f"memoryLimitMB=512\n{LISTINGS}")
+    assert (fits.listings_heap_mb, fits.listings_direct_mb) == (100, 100)
+    small = from_file(tmp_path, f"memoryLimitMB=164\n{LISTINGS}")
+    assert (small.listings_heap_mb, small.listings_direct_mb) == (5, 5)
+    (warning,) = [text for text in small.warnings if "maxTopicListInFlight" in text]
+    assert "does not fit memoryLimitMB" in warning
+    with pytest.raises(ConfigurationError, match="memory budget does not fit"):
+        from_file(tmp_path, f"memoryLimitMB=164\n{LISTINGS.replace('100', '101')}")
+
+
+def test_d12_the_six_keys_of_listings_change_while_the_broker_runs() -> None:
+    limits = (
+        Live(from_variables())
+        .changed(
+            {
+                "maxTopicListInFlightHeapMemSizeMB": "7",
+                "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis": "8",
+                "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize": "9",
+                "maxTopicListInFlightDirectMemSizeMB": "-1",
+                "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis": "11",
+                "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": "0",
+            }
+        )
+        .limits.listings
+    )
+    assert limits == TopicListLimits(
+        heap_bytes_max=7 * MIB,
+        heap_timeout_ns=8 * NS_PER_MS,
+        heap_queue_max=9,
+        direct_bytes_max=-MIB,
+        direct_timeout_ns=11 * NS_PER_MS,
+        direct_queue_max=0,
+    )
 
 
 def test_a_group_too_small_for_penstock_is_refused_at_the_start() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from penstock.broker.broker import Health
 from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, ProcessUse, SubscriptionSnapshot, TopicSnapshot
+from penstock.governance.permit_types import PermitLimits
+from penstock.governance.permits import PermitQueue
 from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.net.topic_list_limiter import TopicListSnapshot
 from penstock.storage.entry_log import LogStats
 
 LOG = LogStats(
@@ -27,6 +30,10 @@ LOG = LogStats(
 
 MEMORY = RequestMemory(RequestLimits(request_bytes_max=1000, requests_max=0, frame_bytes_max=100)).snapshot(0)
 
+LISTINGS = TopicListSnapshot(
+    *(PermitQueue(PermitLimits(permits_max=1_000, queue_max=50, timeout_ns=1)).snapshot(0) for _ in range(2))
+)
+
 IDLE = BrokerSnapshot(
     cluster="standalone",
     started_at_ms=1_357_035_420_000,
@@ -43,6 +50,7 @@ IDLE = BrokerSnapshot(
     log_read_only=False,
     log_stalled=False,
     request_memory=MEMORY,
+    listings=LISTINGS,
     outbound=MemoryUse(used_bytes=0, budget_bytes=100),
     tail_cache=MemoryUse(used_bytes=0, budget_bytes=200),
     process=ProcessUse(resident_bytes=0, cpu_ns=0),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.broker import Health
 from penstock.broker.stats.snapshot import MutedConnection
+from penstock.governance.permit_types import Permit, PermitLimits
+from penstock.governance.permits import PermitQueue
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
 from tests.telemetry.snapshots import IDLE, LOG, MEMORY, SUBSCRIPTION, TOPIC
@@ -48,7 +51,9 @@ def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_top
 
 
 def test_the_prometheus_parser_finds_every_metric_under_its_name() -> None:
-    assert samples(replace(IDLE, topics=(TOPIC,))).keys() == METRICS
+    summaries = [instrument.name for instrument in INSTRUMENTS if instrument.kind == "summary"]
+    parts = {f"{name}{part}" for name in summaries for part in ("_sum", "_count")}
+    assert samples(replace(IDLE, topics=(TOPIC,))).keys() == METRICS | parts
 
 
 def test_the_sensors_of_kip_72_read_what_the_pool_says() -> None:
@@ -61,6 +66,67 @@ def test_the_sensors_of_kip_72_read_what_the_pool_says() -> None:
     assert "MemoryPoolAvgDepletedPercent 12.5" in text
     assert f"MemoryPoolDepletedTimeTotal {2**53 + 1}" in text
     assert "penstock_request_memory_evicted_total 3" in text
+
+
+LISTING_METRICS = [
+    f"pulsar_broker_topic_list_{memory}_{name}"
+    for memory in ("heap", "direct")
+    for name in (
+        "memory_used_bytes",
+        "memory_limit_bytes",
+        "queue_size",
+        "queue_max_size",
+        "wait_time_ms",
+        "timeout_total",
+    )
+]
+
+
+def test_the_twelve_metrics_of_pip_442_are_there_and_each_is_labelled_with_the_cluster() -> None:
+    found = samples(IDLE)
+    kinds = {instrument.name: instrument.kind for instrument in INSTRUMENTS}
+    for name in LISTING_METRICS:
+        assert {labels["cluster"] for labels, _ in found[name]} == {"standalone"}
+        assert kinds[name] == {"wait_time_ms": "summary", "timeout_total": "counter"}.get(
+            name.split("_", 5)[5], "gauge"
+        )
+    assert {"pulsar_broker_topic_list_heap_memory_limit_bytes", *LISTING_METRICS} <= found.keys()
+
+
+def test_waits_for_listing_memory_are_told_in_milliseconds_by_quantile_and_in_sum() -> None:
+    queue = PermitQueue(PermitLimits(permits_max=4, queue_max=9, timeout_ns=3_000_000))
+    permits = [queue.acquire(1, 0).outcome for _ in range(4)]
+    queue.acquire(1, 0)
+    queue.acquire(1, 0)
+    assert isinstance(permits[0], Permit)
+    queue.release(permits[0], 1_500_000)
+    queue.expire(3_000_000)
+    found = samples(replace(IDLE, listings=replace(IDLE.listings, heap=queue.snapshot(3_000_000))))
+    name = "pulsar_broker_topic_list_heap_wait_time_ms"
+    quantiles = {labels["quantile"]: number for labels, number in found[name]}
+    assert list(quantiles) == ["0.5", "0.95", "0.99", "1.0"]
+    assert (quantiles["0.5"], quantiles["1.0"]) == (0.0, 3.0)
+    assert found[f"{name}_sum"] == [({"cluster": "standalone"}, 4.5)]
+    assert found[f"{name}_count"] == [({"cluster": "standalone"}, 6)]
+    assert found["pulsar_broker_topic_list_heap_timeout_total"] == [({"cluster": "standalone"}, 1)]
+    assert found["pulsar_broker_topic_list_heap_queue_max_size"] == [({"cluster": "standalone"}, 9)]
+
+
+def test_before_anybody_waited_the_quantiles_are_no_numbers() -> None:
+    quantiles = [number for _, number in samples(IDLE)["pulsar_broker_topic_list_direct_wait_time_ms"]]
+    assert all(map(math.isnan, quantiles))
+    assert 'wait_time_ms{cluster="standalone",quantile="0.5"} NaN' in "".join(render(IDLE))
+
+
+def test_refused_listings_are_counted_by_memory_and_reason() -> None:
+    queue = PermitQueue(PermitLimits(permits_max=1, queue_max=9, timeout_ns=1))
+    queue.acquire(2, 0)
+    found = samples(replace(IDLE, listings=replace(IDLE.listings, direct=queue.snapshot(0))))
+    refused = {
+        (labels["memory"], labels["reason"]): number for labels, number in found["penstock_topic_list_refused_total"]
+    }
+    assert {key: number for key, number in refused.items() if number} == {("direct", "beyond-limit"): 1}
+    assert len(refused) == 6
 
 
 def test_a_topic_is_labelled_with_its_cluster_namespace_and_full_name() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.telemetry.instruments import INSTRUMENTS, Instrument
+from penstock.telemetry.instruments import INSTRUMENTS
+
+if TYPE_CHECKING:
+    from penstock.telemetry.instrument import Instrument
 
 REFERENCE = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text(encoding="utf-8")
 ROWS = [

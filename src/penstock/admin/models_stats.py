@@ -116,6 +116,8 @@ class SubscriptionStats(Stats):
     non_contiguous_deleted_messages_ranges: int
     non_contiguous_deleted_messages_ranges_serialized_size: int
     delayed_message_index_size_in_bytes: int
+    next_delayed_delivery_time: int
+    furthest_delayed_delivery_time: int
     subscription_properties: dict[str, str]
     filter_processed_msg_count: int
     filter_accepted_msg_count: int
@@ -183,6 +185,8 @@ class TopicTotals(Stats):
     non_contiguous_deleted_messages_ranges: int
     non_contiguous_deleted_messages_ranges_serialized_size: int
     delayed_message_index_size_in_bytes: int
+    next_delayed_delivery_time: int
+    furthest_delayed_delivery_time: int
     compaction: CompactionStats
     owner_broker: str | None = None
     topic_creation_time_stamp: int
@@ -315,3 +319,36 @@ class BacklogAnalysis(Stats):
     filter_accepted_messages: int
     filter_rescheduled_messages: int
     aborted: bool
+
+
+class WaitingListing(Stats):
+    """A request that waits for memory; one of the admin port has no address."""
+
+    tenant: str
+    address: str | None
+    wants_bytes: int
+    has_bytes: int
+    waited_millis: int
+
+
+class ListingMemory(Stats):
+    """One memory of topic listings; limits of 0 are none."""
+
+    limit_bytes: int
+    used_bytes: int
+    queue_size: int
+    queue_max_size: int
+    timeout_millis: int
+    longest_wait_millis: int
+    timeouts: int
+    refused_queue_full: int
+    refused_beyond_limit: int
+    cancelled: int
+    waiting: list[WaitingListing]
+
+
+class ListingMemories(Stats):
+    """Memory of topic listings: being made, and on their way to clients."""
+
+    heap: ListingMemory
+    direct: ListingMemory

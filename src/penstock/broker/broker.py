@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.broker.access import OPEN, Guard
@@ -34,9 +35,11 @@ from penstock.broker.stats.meters import Meters
 from penstock.broker.subscriptions.tail import TailCache
 from penstock.broker.topics import topic_life
 from penstock.broker.topics.compaction import Compactor
+from penstock.broker.topics.delayed_upkeep import Delays
 from penstock.broker.topics.directory import TopicDirectory
 from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.inactive import InactiveTopics
+from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly
 from penstock.governance.muting import MuteReason
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.storage.catalog import Catalog, TopicRecord
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import EntryLog, ReadResult
+    from penstock.storage.snapshots import Snapshots
 
 __all__ = ["Broker", "BrokerLimits", "Health", "ServiceUrls"]
 
@@ -106,6 +110,7 @@ class Broker:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         authenticator: Authenticator | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.log = entry_log
         self.catalog = catalog
@@ -128,6 +133,9 @@ class Broker:
         self.lookups = Gate(lambda: self.limits.lookups_max)
         # And how much memory listings of topics may take (PIP-442).
         self.listings = TopicListMemoryLimiter(limits.listings, clock=clock, loop=loop)
+        self.shared_listings = SharedListings(
+            self.topics.names, self.topics.feed, self.listings, clock=clock, loop=loop, chance=Random()
+        )
         self.policies = PolicyBook(self)
         self.rates = Rates(self)
         self.retention = Retention(self)
@@ -140,6 +148,7 @@ class Broker:
         self.stopping = False
         self.started_at_ms = clock.wall_ms()
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="log-reader")
+        self.delays = Delays(self, snapshots)
         self._moved: set[Subscription] = set()
         self._cursor_timer: asyncio.TimerHandle | None = None
         self._cursor_error_told = False
@@ -241,6 +250,7 @@ class Broker:
             raise
         if topic.subscriptions.get(subscription.name) is subscription:
             del topic.subscriptions[subscription.name]
+        subscription.delay_nothing()
         self.rates.forget_subscription(subscription)
 
     async def _forget_subscription(self, topic: Topic, name: str) -> None:
@@ -341,6 +351,7 @@ class Broker:
         ended = not (subscription.durable or subscription.fenced or subscription.consumers)
         if ended and topic.subscriptions.get(subscription.name) is subscription:
             del topic.subscriptions[subscription.name]
+            subscription.delay_nothing()
 
     def expect_reconnect(self, subscription: Subscription) -> None:
         """After a seek the client comes back to the same subscription; give it time to."""
@@ -412,6 +423,7 @@ class Broker:
         self._mute_while_stalled()
         self.meters.tick(now_ns)
         self._inactive.tick(now_ns)
+        self.delays.tick(now_ns)
         self.rounds.tick(now_ns)
 
     def _kinds_of_rounds(self) -> tuple[Round, ...]:
@@ -482,6 +494,7 @@ class Broker:
         # A failure was logged, and acknowledgements that were not stored are only delivered again.
         with contextlib.suppress(MetadataFailed):
             await self._save_cursors()
+        await self.delays.save_all()
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
         self.access.close()

@@ -153,6 +153,7 @@ class Configuration:
         broker = self._broker
         broker.limits = keys.limits
         broker.tail_cache.budget_bytes = keys.limits.tail_cache_bytes
+        broker.listings.set_limits(keys.limits.listings)
         broker.policies.refresh()
         self._apply_elsewhere(keys)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.access.rules import AccessRules
 from penstock.broker.policies.policy_values import PolicyDefaults
+from penstock.core.units import MIB
+from penstock.net.topic_list_limiter import TopicListLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +60,7 @@ class BrokerLimits:
     pattern_length_max: int = 50  # subscriptionPatternMaxLength
     lookups_max: int = 50_000  # maxConcurrentLookupRequest
     topic_loads_max: int = 5_000  # maxConcurrentTopicLoadRequest
+    listings: TopicListLimits = field(default_factory=TopicListLimits)  # maxTopicListInFlight…
 
     # --- subscriptions
     strict_subscription_names: bool = False  # strictlyVerifySubscriptionName
@@ -65,6 +68,8 @@ class BrokerLimits:
     key_shared_consistent_hashing: bool = True  # subscriptionKeySharedUseConsistentHashing
     key_shared_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
     delayed_strict: bool = False  # isDelayedDeliveryDeliverAtTimeStrict
+    delayed_lookahead: int = 50_000  # delayedDeliveryFixedDelayDetectionLookahead
+    delayed_index_bytes: int = 64 * MIB  # its row of the memory budget
 
     # --- deduplication and compaction
     deduplication_producers_max: int = 10_000  # brokerDeduplicationMaxNumberOfProducers

@@ -17,6 +17,7 @@ from penstock.broker.limits import BrokerLimits
 from penstock.broker.policies.policy_values import PolicyDefaults
 from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.connection import ARENA_BYTES
+from penstock.net.topic_list_limiter import TopicListLimits
 from penstock.settings import sources
 from penstock.settings.key import of_listener
 from penstock.settings.model import KEYS
@@ -75,11 +76,14 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         pattern_length_max=settings.subscription_pattern_length_max,
         lookups_max=settings.max_concurrent_lookups,
         topic_loads_max=settings.max_concurrent_topic_loads,
+        listings=_topic_list_limits(settings),
         strict_subscription_names=settings.strictly_verify_subscription_name,
         batch_index_acks=settings.ack_at_batch_index_level_enabled,
         key_shared_consistent_hashing=settings.key_shared_use_consistent_hashing,
         key_shared_points=settings.key_shared_replica_points,
         delayed_strict=settings.delayed_delivery_strict,
+        delayed_lookahead=settings.delayed_delivery_lookahead,
+        delayed_index_bytes=settings.budget.delayed_bytes,
         deduplication_producers_max=settings.deduplication_producers_max,
         deduplication_entries_interval=settings.deduplication_entries_interval,
         deduplication_snapshot_s=settings.deduplication_snapshot_interval_s,
@@ -122,6 +126,17 @@ def http_limits(settings: Settings, descriptors: int) -> HttpLimits:
         connections_max=connections_max,
         requests_max=settings.max_concurrent_http_requests,
         head_bytes_max=settings.http_max_request_header_bytes,
+    )
+
+
+def _topic_list_limits(settings: Settings) -> TopicListLimits:
+    return TopicListLimits(
+        heap_bytes_max=settings.budget.listings_heap_bytes,
+        heap_timeout_ns=settings.listings_heap_timeout_ms * NS_PER_MS,
+        heap_queue_max=settings.listings_heap_queue_max,
+        direct_bytes_max=settings.budget.listings_direct_bytes,
+        direct_timeout_ns=settings.listings_direct_timeout_ms * NS_PER_MS,
+        direct_queue_max=settings.listings_direct_queue_max,
     )
 
 

@@ -89,29 +89,40 @@ def _read_limit(file: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRow:
-    """One owner of memory: its part of what the process leaves, and the key that sets it by hand."""
+    """One owner of memory: its part of what the process leaves, up to a bound, and the key that sets it by hand."""
 
     name: str
     percent: int
     key: str | None = None
+    bytes_max: int = _ROW_BYTES_MAX
 
 
 REQUESTS: Final = BudgetRow("requests being read or answered", 30, "queued.max.request.bytes")
 OUTBOUND: Final = BudgetRow("bytes on their way to clients", 30, "outboundMB")
 TAIL_CACHE: Final = BudgetRow("newest entries, for consumers that keep up", 20, "tailCacheMB")
-LISTINGS: Final = BudgetRow("topic listings", 10)
+# PIP-442 says 100 MB for each, which a limit of 2,064 MiB and more gives them.
+LISTINGS_HEAP: Final = BudgetRow(
+    "topic listings being made, and what watchers know", 5, "maxTopicListInFlightHeapMemSizeMB", 100 * MIB
+)
+LISTINGS_DIRECT: Final = BudgetRow(
+    "topic listings on their way to clients", 5, "maxTopicListInFlightDirectMemSizeMB", 100 * MIB
+)
 DELAYED: Final = BudgetRow("index of delayed messages", 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """How many bytes each owner may have. `requests_bytes` of zero or less means: not bounded, by the user's wish."""
+    """How many bytes each owner may have.
+
+    Zero or less, of `requests_bytes` and the two of listings, means: not bounded, by the user's wish.
+    """
 
     limit_bytes: int
     requests_bytes: int
     outbound_bytes: int
     tail_cache_bytes: int
-    listings_bytes: int
+    listings_heap_bytes: int
+    listings_direct_bytes: int
     delayed_bytes: int
 
     def __post_init__(self) -> None:
@@ -131,6 +142,8 @@ class MemoryBudget:
         requests_bytes: int | None = None,
         outbound_bytes: int | None = None,
         tail_cache_bytes: int | None = None,
+        listings_heap_bytes: int | None = None,
+        listings_direct_bytes: int | None = None,
     ) -> MemoryBudget:
         """Give every row its share; a row named in the arguments keeps that value.
 
@@ -139,17 +152,23 @@ class MemoryBudget:
         """
 
         def share(row: BudgetRow) -> int:
-            return min(_ROW_BYTES_MAX, max(0, limit_bytes - PROCESS_BYTES) * row.percent // 100)
+            return min(row.bytes_max, max(0, limit_bytes - PROCESS_BYTES) * row.percent // 100)
 
         if requests_bytes is None:
             # However small the limit, one of the largest requests can finish while another begins.
             requests_bytes = max(share(REQUESTS), 2 * frame_bytes_max)
+        # Their keys are in MB, where 0 is no bound at all.
+        if listings_heap_bytes is None:
+            listings_heap_bytes = max(share(LISTINGS_HEAP), MIB)
+        if listings_direct_bytes is None:
+            listings_direct_bytes = max(share(LISTINGS_DIRECT), MIB)
         return cls(
             limit_bytes=limit_bytes,
             requests_bytes=requests_bytes,
             outbound_bytes=share(OUTBOUND) if outbound_bytes is None else outbound_bytes,
             tail_cache_bytes=share(TAIL_CACHE) if tail_cache_bytes is None else tail_cache_bytes,
-            listings_bytes=share(LISTINGS),
+            listings_heap_bytes=listings_heap_bytes,
+            listings_direct_bytes=listings_direct_bytes,
             delayed_bytes=share(DELAYED),
         )
 
@@ -160,7 +179,8 @@ class MemoryBudget:
             (REQUESTS, max(0, self.requests_bytes)),
             (OUTBOUND, self.outbound_bytes),
             (TAIL_CACHE, self.tail_cache_bytes),
-            (LISTINGS, self.listings_bytes),
+            (LISTINGS_HEAP, max(0, self.listings_heap_bytes)),
+            (LISTINGS_DIRECT, max(0, self.listings_direct_bytes)),
             (DELAYED, self.delayed_bytes),
         ):
             rows.append((row.name if row.key is None else f"{row.name} ({row.key})", size))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.settings import rules
 from penstock.settings.key import spell
-from penstock.settings.rows.memory import Keeping, Memory
+from penstock.settings.rows.memory import Keeping, Listings, Memory
 from penstock.settings.rows.network import Connecting, Logging, Network, Tls
 from penstock.settings.rows.policies import Deduplication, Rates, Retention, Schemas
 from penstock.settings.rows.security import Authentication, Authorization
@@ -37,6 +37,7 @@ GROUPS: Final[tuple[type, ...]] = (
     Connecting,
     Keeping,
     Memory,
+    Listings,
     Topics,
     Finding,
     Clients,
@@ -74,6 +75,7 @@ class Settings(
     Connecting,
     Keeping,
     Memory,
+    Listings,
     Topics,
     Finding,
     Clients,

@@ -29,7 +29,6 @@ _FAMILIES: Final = (
     "loadBalancer",
     "managedCursor",
     "managedLedger",
-    "maxTopicListInFlight",
     "metadataStore",
     "metadataSync",
     "metrics",
@@ -65,10 +64,10 @@ _NAMES: Final = frozenset(
     configurationMetadataStoreUrl
     configurationMetadataSyncEventTopic configurationStoreConfigPath configurationStoreServers
     createTopicToRemoteClusterForReplication defaultNamespaceBundleSplitAlgorithm
-    defaultNumberOfSystemNamespaceBundles delayedDeliveryFixedDelayDetectionLookahead
+    defaultNumberOfSystemNamespaceBundles
     delayedDeliveryMaxIndexesPerBucketSnapshotSegment delayedDeliveryMaxNumBuckets
     delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds delayedDeliveryMinIndexCountPerBucket
-    delayedDeliveryTrackerFactoryClassName disableBrokerInterceptors disableHttpDebugMethods diskUsageThreshold
+    disableBrokerInterceptors disableHttpDebugMethods diskUsageThreshold
     diskUsageWarnThreshold dispatcherDispatchMessagesInSubscriptionThread
     dispatcherEntryFilterRescheduledMessageDelay dispatcherMaxReadBatchSize dispatcherMaxReadSizeBytes
     dispatcherMinReadBatchSize dispatcherPauseOnAckStatePersistentEnabled

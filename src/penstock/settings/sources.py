@@ -53,6 +53,8 @@ _PULSARS_SIZES: Final = {
     "outbound_mb": "max_reads_in_flight_mb",
     "tail_cache_mb": "ledger_cache_mb",
 }
+# Rows whose keys are Pulsar's own, and what its shipped file says of them, chosen by nobody for this machine.
+_LISTINGS_AS_SHIPPED: Final = {"listings_heap_mb": 100, "listings_direct_mb": 100}
 
 
 def load(
@@ -124,6 +126,7 @@ def _everything(file: Path | None, environment: Mapping[str, str], flags: Mappin
 def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     sources = dict.fromkeys(FIELDS, DEFAULT)
+    as_shipped: set[str] = set()
     foreign: list[Given] = []
     for given in (*origin.given, *(Given(name, text, ADMIN) for name, text in changes.items())):
         field = FIELDS.get(given.name)
@@ -134,8 +137,11 @@ def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
         elif given.text or (given.from_file and KEYS[field].empty):
             values[field] = parse(given)
             sources[given.name] = given.source
+            as_shipped.discard(field)
+            if given.from_file and values[field] == _LISTINGS_AS_SHIPPED.get(field):
+                as_shipped.add(field)
     warnings = _warnings_on_others(foreign)
-    _work_out(values, sources, origin.facts, warnings)
+    _work_out(values, sources, origin.facts, as_shipped, warnings)
     settings = Settings(**values, sources=sources, origin=origin)
     return dataclasses.replace(settings, warnings=(*warnings, *rules.warnings(settings)))
 
@@ -171,7 +177,9 @@ def parse(given: Given) -> object:
         raise ConfigurationError(f"{given.name}={shown} ({given.source}) cannot be: {error}") from error
 
 
-def _work_out(values: dict[str, Any], sources: Mapping[str, str], facts: MachineFacts, warnings: list[str]) -> None:
+def _work_out(
+    values: dict[str, Any], sources: Mapping[str, str], facts: MachineFacts, as_shipped: set[str], warnings: list[str]
+) -> None:
     """Fill in every default, the plain ones first, then those that hang on other keys and on the machine."""
     for name, key in KEYS.items():
         if key.default is not None:
@@ -192,15 +200,17 @@ def _work_out(values: dict[str, Any], sources: Mapping[str, str], facts: Machine
     values.setdefault("internal_listener_name", of_listener(listeners[0])[0] if listeners else None)
     values.setdefault("frame_bytes_max", values["max_message_bytes"] + METADATA_BYTES_MAX)
     values.setdefault("memory_limit_mb", facts.limit_bytes // MIB)
-    _split_budget(values, warnings)
+    _split_budget(values, as_shipped, warnings)
     default_requests = max(CLIENT_WINDOW_MAX, values["request_bytes_max"] // _REQUEST_BYTES_MIN)
     values.setdefault("requests_max", default_requests if values["request_bytes_max"] > 0 else 0)
 
 
-def _split_budget(values: dict[str, Any], warnings: list[str]) -> None:
+def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[str]) -> None:
     """Divide the memory, and let each key of a row say what its row came to."""
-    asked = {name: values[name] for name in _PULSARS_SIZES if name in values}
+    rows = {*_PULSARS_SIZES, *_LISTINGS_AS_SHIPPED}
+    asked = {name: values[name] for name in rows - as_shipped if name in values}
     borrowed = {row: size for row, size in _from_pulsars_keys(values).items() if row not in asked}
+    borrowed |= {name: values[name] for name in as_shipped}
     try:
         budget = _budget(values, {**asked, **borrowed})
     except ConfigurationError:
@@ -208,12 +218,14 @@ def _split_budget(values: dict[str, Any], warnings: list[str]) -> None:
             raise
         # Pulsar's keys were chosen for a Java heap; that they do not fit here is no reason not to start.
         budget = _budget(values, asked)
-        names = ", ".join(sorted(KEYS[_PULSARS_SIZES[row]].name for row in borrowed))
+        names = ", ".join(sorted(KEYS[_PULSARS_SIZES.get(row, row)].name for row in borrowed))
         warnings.append(f"{names}: what the file asks for does not fit memoryLimitMB; the memory is divided without it")
     values["budget"] = budget
     values["request_bytes_max"] = budget.requests_bytes
     values["outbound_mb"] = budget.outbound_bytes // MIB
     values["tail_cache_mb"] = budget.tail_cache_bytes // MIB
+    values["listings_heap_mb"] = budget.listings_heap_bytes // MIB
+    values["listings_direct_mb"] = budget.listings_direct_bytes // MIB
 
 
 def _from_pulsars_keys(values: Mapping[str, Any]) -> dict[str, int]:
@@ -240,4 +252,6 @@ def _budget(values: Mapping[str, Any], asked: Mapping[str, int]) -> MemoryBudget
         requests_bytes=asked.get("request_bytes_max"),
         outbound_bytes=in_bytes("outbound_mb"),
         tail_cache_bytes=in_bytes("tail_cache_mb"),
+        listings_heap_bytes=in_bytes("listings_heap_mb"),
+        listings_direct_bytes=in_bytes("listings_direct_mb"),
     )

@@ -12,42 +12,21 @@ what every process has is spelled as Prometheus' own clients do (`process_…`),
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock import __version__
+from penstock.broker.stats.snapshot import MemoryUse
 from penstock.core.units import NS_PER_S
 from penstock.governance.muting import MuteReason
+from penstock.telemetry.instrument import Instrument, Scope
+from penstock.telemetry.topic_list_instruments import topic_list_instruments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, SubscriptionSnapshot, TopicSnapshot
-
-Row = TypeVar("Row")
-Kind: TypeAlias = Literal["gauge", "counter"]  # a counter only rises, until the process ends
-Number: TypeAlias = int | float
-
-
-@dataclass(frozen=True, slots=True)
-class Scope(Generic[Row]):
-    """What a metric is a metric of: the names of its labels, and the rows of a snapshot with their labels' values."""
-
-    labels: tuple[str, ...]
-    rows: Callable[[BrokerSnapshot], Iterable[tuple[tuple[str, ...], Row]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Instrument(Generic[Row]):
-    """One metric. `read` takes one row of the scope."""
-
-    name: str
-    kind: Kind
-    unit: str
-    scope: Scope[Row]
-    read: Callable[[Row], Number]
-    help: str
-
+    from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
+    from penstock.governance.permit_types import PermitSnapshot
+    from penstock.net.topic_list_limiter import TopicListSnapshot
 
 # -- scopes -----------------------------------------------------------------------------------------------------------
 
@@ -56,6 +35,20 @@ PROCESS: Final[Scope[BrokerSnapshot]] = Scope((), lambda snapshot: [((), snapsho
 BUILD: Final[Scope[int]] = Scope(("version",), lambda _snapshot: [((__version__,), 1)])
 
 CLUSTER: Final[Scope[BrokerSnapshot]] = Scope(("cluster",), lambda snapshot: [((snapshot.cluster,), snapshot)])
+
+LISTINGS: Final[Scope[TopicListSnapshot]] = Scope(
+    ("cluster",), lambda snapshot: [((snapshot.cluster,), snapshot.listings)]
+)
+
+
+def _refused_listings(snapshot: BrokerSnapshot) -> Iterable[tuple[tuple[str, ...], int]]:
+    for memory, seen in (("heap", snapshot.listings.heap), ("direct", snapshot.listings.direct)):
+        yield (memory, "queue-full"), seen.queue_full_total
+        yield (memory, "beyond-limit"), seen.beyond_limit_total
+        yield (memory, "cancelled"), seen.cancelled_total
+
+
+LISTING_REFUSAL: Final[Scope[int]] = Scope(("memory", "reason"), _refused_listings)
 
 NAMESPACE: Final[Scope[int]] = Scope(
     ("cluster", "namespace"),
@@ -89,7 +82,17 @@ MUTE_REASON: Final[Scope[int]] = Scope(("reason",), _connections_by_reason)
 
 
 def _memory_by_owner(snapshot: BrokerSnapshot) -> Iterable[tuple[tuple[str, ...], MemoryUse]]:
-    return [(("outbound",), snapshot.outbound), (("tail-cache",), snapshot.tail_cache)]
+    return [
+        (("outbound",), snapshot.outbound),
+        (("tail-cache",), snapshot.tail_cache),
+        (("listings-heap",), _listings_use(snapshot.listings.heap)),
+        (("listings-direct",), _listings_use(snapshot.listings.direct)),
+        (("delayed-index",), snapshot.delayed_index),
+    ]
+
+
+def _listings_use(memory: PermitSnapshot) -> MemoryUse:
+    return MemoryUse(used_bytes=memory.acquired, budget_bytes=memory.permits_max)
 
 
 MEMORY_OWNER: Final[Scope[MemoryUse]] = Scope(("owner",), _memory_by_owner)
@@ -160,9 +163,13 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
                lambda s: s.request_memory.evicted_total,
                "Connections closed because their slow, unfinished frames held memory that others waited for"),
     Instrument("penstock_memory_used_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.used_bytes,
-               "Memory held by this owner: bytes on their way to clients, or newest entries kept for consumers"),
+               "Memory held by this owner of a row of the memory budget"),
     Instrument("penstock_memory_budget_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.budget_bytes,
                "Memory this owner was given"),
+    # Topic listings
+    *topic_list_instruments("pulsar_broker_", LISTINGS),
+    Instrument("penstock_topic_list_refused_total", "counter", "", LISTING_REFUSAL, lambda requests: requests,
+               "Requests for memory of topic listings that were refused, or left, without it"),
     # The entry log
     Instrument("penstock_log_appended_bytes_total", "counter", "bytes", PROCESS, lambda s: s.log.bytes_appended,
                "Bytes written to the entry log, its own framing included"),
@@ -264,6 +271,24 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
                "Entries published; a batch of messages is one entry"),
     Instrument("pulsar_msg_backlog", "gauge", "", TOPIC, lambda t: sum(sub.backlog for sub in t.subscriptions),
                "Entries not acknowledged, over the subscriptions of the topic"),
+    Instrument("pulsar_delayed_message_index_size_bytes", "gauge", "bytes", TOPIC, lambda t: t.delayed.index_bytes,
+               "Memory of the index of delayed messages, which all subscriptions of the topic share"),
+    Instrument("penstock_delayed_next_delivery_timestamp", "gauge", "milliseconds", TOPIC,
+               lambda t: t.delayed.next_ms,
+               "When the first delayed message is due, in ms since 1970; 0 when there is none"),
+    Instrument("penstock_delayed_furthest_delivery_timestamp", "gauge", "milliseconds", TOPIC,
+               lambda t: t.delayed.furthest_ms,
+               "When the last delayed message is due"),
+    Instrument("penstock_delayed_on_disk", "gauge", "", TOPIC, lambda t: t.delayed.spilled,
+               "Delayed messages, at most, that are not in the index for lack of memory"),
+    Instrument("penstock_delayed_delivered_total", "counter", "", TOPIC, lambda t: t.delayed.delivered,
+               "Delayed messages that were due and handed to consumers, over the subscriptions of the topic"),
+    Instrument("penstock_delayed_lateness_seconds_total", "counter", "seconds", TOPIC,
+               lambda t: t.delayed.lateness_ms_sum / 1000,
+               "How much later than due those were handed out, added up; divided by their number it is the mean"),
+    Instrument("penstock_delayed_lateness_max_seconds", "gauge", "seconds", TOPIC,
+               lambda t: t.delayed.lateness_ms_max / 1000,
+               "The most that one of them was late since the topic was loaded"),
     # Each subscription
     Instrument("pulsar_subscription_back_log", "gauge", "", SUBSCRIPTION, lambda sub: sub.backlog,
                "Entries not acknowledged"),
@@ -272,6 +297,9 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
                "Entries not acknowledged, without those that wait to be due"),
     Instrument("pulsar_subscription_delayed", "gauge", "", SUBSCRIPTION, lambda sub: sub.delayed,
                "Entries that wait to be due"),
+    Instrument("pulsar_subscription_delayed_message_index_size_bytes", "gauge", "bytes", SUBSCRIPTION,
+               lambda sub: sub.delayed_index_bytes,
+               "Memory of the index of delayed messages that the subscription shares with others of its topic"),
     Instrument("pulsar_subscription_in_replay", "gauge", "", SUBSCRIPTION, lambda sub: sub.in_replay,
                "Entries that wait to be delivered again"),
     Instrument("pulsar_subscription_msg_rate_out", "gauge", "", SUBSCRIPTION, lambda sub: sub.message_rate_out,

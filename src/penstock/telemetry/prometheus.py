@@ -8,15 +8,18 @@ Where: the admin port calls `render` on its own thread, so that ten thousand top
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.governance.wait_times import WaitTimesSnapshot
+from penstock.telemetry.instrument import NS_PER_UNIT
 from penstock.telemetry.instruments import INSTRUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.broker.stats.snapshot import BrokerSnapshot
-    from penstock.telemetry.instruments import Scope
+    from penstock.telemetry.instrument import Instrument, Number, Scope
 
 ROWS_PER_PIECE: Final = 500
 
@@ -31,13 +34,30 @@ def render(snapshot: BrokerSnapshot) -> Iterator[str]:
     """
     labelled: dict[Scope[Any], list[tuple[str, Any]]] = {}
     for instrument in INSTRUMENTS:
-        scope, name, read = instrument.scope, instrument.name, instrument.read
+        scope, name = instrument.scope, instrument.name
         if scope not in labelled:
             labelled[scope] = [(_labels(scope.labels, values), row) for values, row in scope.rows(snapshot)]
         yield f"# HELP {name} {instrument.help}\n# TYPE {name} {instrument.kind}\n"
         rows = labelled[scope]
         for start in range(0, len(rows), ROWS_PER_PIECE):
-            yield "".join([f"{name}{labels} {read(row)}\n" for labels, row in rows[start : start + ROWS_PER_PIECE]])
+            yield _lines(instrument, rows[start : start + ROWS_PER_PIECE])
+
+
+def _lines(instrument: Instrument[Any], rows: list[tuple[str, Any]]) -> str:
+    name, read = instrument.name, instrument.read
+    if instrument.kind == "summary":
+        unit_ns = NS_PER_UNIT[instrument.unit]
+        return "".join(line for labels, row in rows for line in _summary(name, labels, read(row), unit_ns))
+    return "".join([f"{name}{labels} {read(row)}\n" for labels, row in rows])
+
+
+def _summary(name: str, labels: str, waits: Number | WaitTimesSnapshot, unit_ns: int) -> Iterator[str]:
+    assert isinstance(waits, WaitTimesSnapshot), "a summary is one of times"
+    before = f"{{{labels[1:-1]}," if labels else "{"
+    for quantile, wait_ns in waits.quantiles_ns:
+        number = "NaN" if isnan(wait_ns) else wait_ns / unit_ns
+        yield f'{name}{before}quantile="{quantile}"}} {number}\n'
+    yield f"{name}_sum{labels} {waits.sum_ns / unit_ns}\n{name}_count{labels} {waits.count}\n"
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:

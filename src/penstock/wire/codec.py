@@ -41,7 +41,6 @@ from penstock.wire.pulsar_pb2 import (
     CommandGetSchema,
     CommandGetSchemaResponse,
     CommandGetTopicsOfNamespace,
-    CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandMessage,
@@ -62,8 +61,6 @@ from penstock.wire.pulsar_pb2 import (
     CommandUnsubscribe,
     CommandWatchTopicList,
     CommandWatchTopicListClose,
-    CommandWatchTopicListSuccess,
-    CommandWatchTopicUpdate,
     FeatureFlags,
     KeySharedMode,
     KeyValue,
@@ -75,7 +72,7 @@ from penstock.wire.pulsar_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from google.protobuf.message import Message
 
@@ -97,8 +94,10 @@ __all__ = [
     "CommandGetSchema",
     "CommandGetTopicsOfNamespace",
     "CommandLookupTopic",
+    "CommandLookupTopicResponse",
     "CommandMessage",
     "CommandPartitionedTopicMetadata",
+    "CommandPartitionedTopicMetadataResponse",
     "CommandProducer",
     "CommandRedeliverUnacknowledgedMessages",
     "CommandSeek",
@@ -111,6 +110,7 @@ __all__ = [
     "KeySharedMode",
     "MessageIdData",
     "MessageMetadata",
+    "Schema",
     "SingleMessageMetadata",
     "ack_response",
     "active_consumer_change",
@@ -141,9 +141,6 @@ __all__ = [
     "reached_end_of_topic",
     "send_error",
     "success",
-    "topics_of_namespace",
-    "watch_topic_list_success",
-    "watch_topic_update",
 ]
 
 # Clients older than this do not know ACTIVE_CONSUMER_CHANGE.
@@ -467,32 +464,6 @@ def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
         error_message=message,
     )
     return encode(BaseCommand.CONSUMER_STATS_RESPONSE, body)
-
-
-def topics_of_namespace(
-    request_id: int, topics: Iterable[str], *, filtered: bool, topics_hash: str, changed: bool
-) -> bytes:
-    """The topics of a namespace; none when the hash is the one that the client knows (`changed` is False)."""
-    body = CommandGetTopicsOfNamespaceResponse(
-        request_id=request_id, topics=topics, filtered=filtered, topics_hash=topics_hash, changed=changed
-    )
-    return encode(BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, body)
-
-
-def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
-    """The watcher watches; these are the topics it has now, none when the client's hash is theirs."""
-    body = CommandWatchTopicListSuccess(
-        request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
-    )
-    return encode(BaseCommand.WATCH_TOPIC_LIST_SUCCESS, body)
-
-
-def watch_topic_update(watcher_id: int, new: Iterable[str], deleted: Iterable[str], topics_hash: str) -> bytes:
-    """Topics that have come and gone since the last word to this watcher, and the hash of what there is now."""
-    body = CommandWatchTopicUpdate(
-        watcher_id=watcher_id, new_topics=new, deleted_topics=deleted, topics_hash=topics_hash
-    )
-    return encode(BaseCommand.WATCH_TOPIC_UPDATE, body)
 
 
 def get_schema_failed(request_id: int, code: int, message: str) -> bytes:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from penstock.admin.gateway import Ask
 from penstock.admin.models import INT_MAX, LONG_MAX, BatchMessageId, MessageId
 from penstock.admin.peek import message_response
-from penstock.admin.routing import TOPIC, Topic, Wall
+from penstock.admin.routing import NO_CONTENT, TOPIC, Topic, Wall
 from penstock.broker.administration import topic_admin
 from penstock.core.position import Position
 
@@ -40,6 +40,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     ask = Ask(gateway)
     _add_messages(router, ask, needs)
     _add_ids(router, ask, needs)
+    _add_delayed(router, ask, needs)
     return router
 
 
@@ -64,6 +65,15 @@ def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
     ) -> Response:
         """Show the nth entry from the beginning or from the end."""
         return message_response(await ask(topic_admin.examine_message, name, initial, nth))
+
+
+def _add_delayed(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    @router.delete(
+        f"{TOPIC}/delayed/ledger/{{ledger}}/entry/{{entry}}", dependencies=[needs.namespace_admin], **NO_CONTENT
+    )
+    async def cancel_delayed(name: Topic, ledger: Number, entry: Number) -> None:
+        """Cancel a delayed message: no subscription gets it. What is due already cannot be cancelled."""
+        await ask(topic_admin.cancel_delayed, name, Position(ledger, entry))
 
 
 def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:

@@ -9,11 +9,13 @@ from fastapi import APIRouter, Body, Query
 from fastapi.responses import JSONResponse
 
 from penstock.admin.gateway import Ask
-from penstock.admin.models import AuthAction, Bundles, Reason
+from penstock.admin.listings import TOO_MANY_LISTINGS, ListingResponse
+from penstock.admin.models import AuthAction, Bundles
 from penstock.admin.models_policies import Policies
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
 from penstock.broker.administration import namespaces, topic_admin
 from penstock.broker.policies import permissions
+from penstock.broker.topics.listing import Mode
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
@@ -64,19 +66,15 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(
         f"{NAMESPACE}/topics",
         dependencies=[needs.topic_lookup],
-        responses={429: {"model": Reason, "description": "Too many listings at once"}},
+        response_model=list[str],
+        response_class=JSONResponse,
+        responses=TOO_MANY_LISTINGS,
     )
     async def list_topics(
         name: Namespace, mode: ListMode = "PERSISTENT", *, system: IncludeSystem = False
-    ) -> list[str]:
+    ) -> ListingResponse:
         """Name the topics of a namespace, partitions one by one."""
-        persistent: list[str] = []
-        others: list[str] = []
-        if mode != "NON_PERSISTENT":
-            persistent = await ask(topic_admin.list_topics, name, persistent=True, system=system)
-        if mode != "PERSISTENT":
-            others = await ask(topic_admin.list_topics, name, persistent=False, system=system)
-        return [*persistent, *others]
+        return ListingResponse(ask, name, Mode[mode], system=system)
 
 
 def _add_bundles(router: APIRouter, ask: Ask, needs: Needs) -> None:

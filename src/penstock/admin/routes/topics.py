@@ -10,8 +10,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Query
+from fastapi.responses import JSONResponse
 
 from penstock.admin.gateway import Ask
+from penstock.admin.listings import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.models import (
     AuthAction,
     BatchMessageId,
@@ -28,6 +30,7 @@ from penstock.admin.routing import NO_CONTENT, TOPIC, Domain, Force, Namespace, 
 from penstock.broker.administration import namespaces, topic_admin
 from penstock.broker.policies import permissions
 from penstock.broker.topics import compaction
+from penstock.broker.topics.listing import Mode
 from penstock.core.errors import NotAllowed
 from penstock.core.position import Position
 
@@ -65,14 +68,22 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
 
 def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    @router.get(IN_NAMESPACE, dependencies=[needs.topic_lookup])
+    @router.get(
+        IN_NAMESPACE,
+        dependencies=[needs.topic_lookup],
+        response_model=list[str],
+        response_class=JSONResponse,
+        responses=TOO_MANY_LISTINGS,
+    )
     async def list_topics(
         domain: Domain, name: Namespace, bundle: str | None = None, *, system: IncludeSystem = False
-    ) -> list[str]:
+    ) -> list[str] | ListingResponse:
         """Name the topics of a namespace, or of one bundle of it, in one domain, partitions one by one."""
         if bundle is not None:
             return [topic for topic in await ask(namespaces.in_bundle, name, bundle) if topic.startswith(f"{domain}:")]
-        return await ask(topic_admin.list_topics, name, persistent=domain == PERSISTENT, system=system)
+        return ListingResponse(
+            ask, name, Mode.PERSISTENT if domain == PERSISTENT else Mode.NON_PERSISTENT, system=system
+        )
 
     @router.get(f"{IN_NAMESPACE}/partitioned", dependencies=[needs.topic_lookup])
     async def list_partitioned(domain: Domain, name: Namespace, *, system: IncludeSystem = False) -> list[str]:

@@ -5,7 +5,6 @@ Plain functions on the broker, on its loop. `name` is a `TopicName`; positions a
 where `EARLIEST` and `LATEST` of `core.position` are words; answers are plain values. They raise `core.errors` with
 Pulsar's texts and statuses. Where Pulsar fans out over the partitions of a partitioned topic, so do they (marked *).
 
-    await list_topics(broker, namespace, *, persistent=True, system=False) -> list[str]      partitions one by one
     list_partitioned(broker, namespace, *, persistent=True) -> list[str]
     await create_topic(broker, name, properties=None)
     await delete_topic(broker, name, *, force=False)
@@ -36,6 +35,7 @@ Pulsar's texts and statuses. Where Pulsar fans out over the partitions of a part
     await last_message_id(broker, name) -> Position, batch_index        (-1, -1) when empty
     await message_id_by_time(broker, name, wall_ms) -> Position
     await message_id_by_index(broker, name, index) -> Position
+    await cancel_delayed(broker, name, position)
 
     await terminate(broker, name) -> Position
     await terminate_partitions(broker, name) -> dict[int, Position]
@@ -55,6 +55,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.administration import namespaces
+from penstock.broker.administration.delayed_admin import cancel_delayed
 from penstock.broker.administration.message_admin import (
     RawMessage,
     backlog_size,
@@ -85,8 +86,6 @@ from penstock.broker.administration.subscription_admin import (
     update_subscription_properties,
 )
 from penstock.broker.topics import partitions, places, topic_life
-from penstock.broker.topics.listing import Mode
-from penstock.broker.topics.listing import list_topics as _list_topics
 from penstock.core.errors import AlreadyExists, NotAllowed, TopicNotFound
 from penstock.core.names import TopicName, is_system_topic
 from penstock.core.position import Position
@@ -102,6 +101,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RawMessage",
     "backlog_size",
+    "cancel_delayed",
     "create_subscription",
     "delete_subscription",
     "examine_message",
@@ -125,15 +125,6 @@ __all__ = [
 
 
 # -- listing ----------------------------------------------------------------------------------------------------------
-
-
-async def list_topics(
-    broker: Broker, namespace: NamespaceName, *, persistent: bool = True, system: bool = False
-) -> list[str]:
-    """Full names of the topics of a namespace, partitions one by one. Raises TenantNotFound, NamespaceNotFound."""
-    places.check_namespace(broker, namespace)
-    mode = Mode.PERSISTENT if persistent else Mode.NON_PERSISTENT
-    return await _list_topics(broker.topics.names, str(namespace), mode, system=system)
 
 
 def list_partitioned(

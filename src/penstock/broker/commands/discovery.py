@@ -9,23 +9,27 @@ place for its watcher with a LOOKUP of the pattern itself, so any name will do.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
 from penstock.broker.topics import partitions, places
-from penstock.broker.topics.listing import Mode, PatternNotServed, list_topics, matcher, topics_hash
+from penstock.broker.topics.listing import Mode, PatternNotServed, Wanted
+from penstock.broker.topics.listing_blocks import Block
 from penstock.broker.topics.watchers import TopicListWatcher
 from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady
 from penstock.core.names import NamespaceName, TopicName
-from penstock.wire import codec
+from penstock.net.topic_list_limiter import Owner
+from penstock.wire import codec, listings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from penstock.broker.broker import Broker, ServiceUrls
     from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.topics.shared_listings import SharedListing
 
 NO_WATCHER: Final = "Unable to create topic list watcher: "
 
@@ -97,19 +101,37 @@ async def _get_topics(session: Session, body: codec.CommandGetTopicsOfNamespace)
     broker = session.broker
     with _place(broker):
         namespace = _namespace(session, body.namespace)
-        matches = _matcher_if_served(broker, body.topics_pattern)
-        names = await list_topics(broker.topics.names, str(namespace), Mode(body.mode), matches=matches)
-        digest = topics_hash(names)
-        changed = not body.topics_hash or body.topics_hash != digest
-        session.reply(
-            codec.topics_of_namespace(
+        wanted = Wanted(str(namespace), Mode(body.mode))
+        shared, filtered = _filtered_if_served(broker, wanted, body.topics_pattern)
+        owner, deadline_ns = _owner(session, namespace), _deadline_ns(session)
+        async with shared.asked(owner, deadline_ns) as listing:
+            changed = not body.topics_hash or body.topics_hash != listing.digest
+            blocks = listing.blocks if changed else ()
+            head = listings.topics_head(
                 body.request_id,
-                names if changed else (),
-                filtered=matches is not None,
-                topics_hash=digest,
+                filtered=filtered,
+                topics_hash=listing.digest,
                 changed=changed,
+                shared_bytes=sum(block.written_bytes for block in blocks),
             )
-        )
+            await shared.write(session.connection, head, blocks, Block.listed, owner=owner, deadline_ns=deadline_ns)
+
+
+def _owner(session: Session, namespace: NamespaceName) -> Owner:
+    """Whose share of the listings' memory this takes."""
+    return Owner(namespace.tenant, session.connection.id)
+
+
+def _deadline_ns(session: Session) -> int:
+    """When the client must have its answer: all waits for memory together take no longer than one may.
+
+    A proxy has waited for its own memory before, and will again: what is left to us is four fifths, so that its client
+    hears from it within the 30 s that clients wait.
+    """
+    broker = session.broker
+    limits = broker.limits.listings
+    wait_ns = max(limits.heap_timeout_ns, limits.direct_timeout_ns)
+    return broker.clock.monotonic_ns() + (wait_ns * 4 // 5 if session.through_proxy else wait_ns)
 
 
 def _namespace(session: Session, text: str) -> NamespaceName:
@@ -121,15 +143,13 @@ def _namespace(session: Session, text: str) -> NamespaceName:
     return namespace
 
 
-def _matcher_if_served(broker: Broker, pattern: str) -> Callable[[str], bool] | None:
-    """What filters by the pattern; None leaves it to the client."""
+def _filtered_if_served(broker: Broker, wanted: Wanted, pattern: str) -> tuple[SharedListing, bool]:
+    """The list filtered by the pattern, and True; if that is left to the client, the whole one."""
     limits = broker.limits
-    if not pattern or not limits.evaluate_patterns or len(pattern) > limits.pattern_length_max:
-        return None
-    try:
-        return matcher(pattern)
-    except PatternNotServed:
-        return None
+    if pattern and limits.evaluate_patterns and len(pattern) <= limits.pattern_length_max:
+        with suppress(PatternNotServed):
+            return broker.shared_listings.of(wanted._replace(pattern=pattern)), True
+    return broker.shared_listings.of(wanted), False
 
 
 # -- WATCH_TOPIC_LIST -------------------------------------------------------------------------------------------------
@@ -144,17 +164,26 @@ async def _watch(session: Session, body: codec.CommandWatchTopicList) -> None:
     broker = session.broker
     with _place(broker):
         namespace = _namespace(session, body.namespace)
+        deadline_ns = _deadline_ns(session)
         watcher = session.watchers.get(body.watcher_id)
-        if watcher is None:
-            # A refused client asks for whole lists from time to time.
-            matches = _matcher_of_watcher(broker, body.topics_pattern)
-            watcher = TopicListWatcher(session, body.watcher_id, str(namespace), matches)
-            session.watchers[body.watcher_id] = watcher
-        await watcher.answer(body.request_id, body.topics_hash)
+        if watcher is not None:  # The client wants to be sure of what it knows.
+            await watcher.answer(body.request_id, body.topics_hash, deadline_ns)
+            return
+        # A refused client asks for whole lists from time to time.
+        shared = _watched(broker, Wanted(str(namespace), pattern=body.topics_pattern))
+        watcher = TopicListWatcher(session, body.watcher_id, shared, _owner(session, namespace))
+        session.watchers[body.watcher_id] = watcher
+        try:
+            await watcher.answer(body.request_id, body.topics_hash, deadline_ns)
+        except BaseException:
+            if session.watchers.get(body.watcher_id) is watcher:
+                del session.watchers[body.watcher_id]
+                watcher.stop()
+            raise
 
 
-def _matcher_of_watcher(broker: Broker, pattern: str) -> Callable[[str], bool]:
-    limits = broker.limits
+def _watched(broker: Broker, wanted: Wanted) -> SharedListing:
+    limits, pattern = broker.limits, wanted.pattern or ""
     if not limits.topic_list_watchers:
         raise NotAllowed(f"{NO_WATCHER}Topic-list watchers are disabled (enableBrokerTopicListWatcher).")
     if not limits.evaluate_patterns:
@@ -162,7 +191,7 @@ def _matcher_of_watcher(broker: Broker, pattern: str) -> Callable[[str], bool]:
     if len(pattern) > limits.pattern_length_max:
         raise NotAllowed(f"{NO_WATCHER}Pattern longer than maximum: {limits.pattern_length_max}")
     try:
-        return matcher(pattern)
+        return broker.shared_listings.of(wanted)
     except PatternNotServed:
         raise NotAllowed(f"{NO_WATCHER}RE2 does not know the pattern {pattern!r}.") from None
 

@@ -65,6 +65,7 @@ def _on_connect(session: Session, body: codec.CommandConnect) -> None:
         session.connection.close("CONNECT came twice")
         return
     session.client_version = body.client_version
+    session.through_proxy = bool(body.proxy_version or body.proxy_to_broker_url or body.original_principal)
     session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
     broker = session.broker
     if not isinstance(broker.access, Guard):

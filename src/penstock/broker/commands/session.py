@@ -64,6 +64,7 @@ class Session:
         self.watchers: dict[int, TopicListWatcher] = {}
         self.protocol_version = 0
         self.client_version = ""
+        self.through_proxy = False  # the client is one, and its client waits for it
         self.connected = False
         self.role: str | None = None  # who the client is; None while nobody has to say
         self.original_role: str | None = None  # whom it speaks for, when it is a proxy

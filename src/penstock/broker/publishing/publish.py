@@ -306,6 +306,8 @@ class Publish:
         for reply in self.replies:
             if type(reply) is Stretch and reply.producer.topic.persistent:
                 topic = reply.producer.topic
+                if topic.delayed is not None:
+                    topic.delayed.published(reply.first_entry_id, data, reply.offsets, reply.lengths)
                 topic.appended(reply.first_entry_id + len(reply.offsets) - 1)
                 if reply.highest_new != NEVER:
                     self.broker.deduplication.recorded(reply.producer, reply.highest_new)

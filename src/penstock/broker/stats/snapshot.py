@@ -25,8 +25,10 @@ from penstock.broker.subscriptions.subscription import TYPE_NAMES
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker, Health
     from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.delayed_index import DelayedIndex
     from penstock.broker.topics.topic import Topic
     from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
+    from penstock.net.topic_list_limiter import TopicListSnapshot
     from penstock.storage.entry_log import LogStats
 
 # Topics, subscriptions, consumers and connections read in one turn of the loop: well under a millisecond's worth, where
@@ -52,6 +54,7 @@ class SubscriptionSnapshot:
     bytes_out: int
     dropped: int  # entries of a non-persistent topic that nobody had permits for
     delayed: int  # entries held until they are due
+    delayed_index_bytes: int = 0  # of the index that the subscriptions of the topic share; 0 where it has no part in it
     in_replay: int  # entries that wait to be delivered again
     expired: int  # entries acknowledged because they were too old
     # A second, over the last 30 to 60 seconds.
@@ -69,6 +72,19 @@ class SubscriptionSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedSnapshot:
+    """The delayed messages of one topic. Times are in ms since 1970; 0 for none."""
+
+    index_bytes: int = 0  # shared by all subscriptions
+    next_ms: int = 0  # when the first message in the index is due
+    furthest_ms: int = 0  # when the last one is
+    spilled: int = 0  # messages on disk only, for lack of memory; at most so many
+    delivered: int = 0  # over all subscriptions
+    lateness_ms_sum: int = 0  # how much later than due each of those was handed out
+    lateness_ms_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSnapshot:
     """One topic that was used since the start; its counters start there."""
 
@@ -82,6 +98,7 @@ class TopicSnapshot:
     message_rate_in: float
     byte_rate_in: float
     publish_limited: int  # times that a rate let publishers wait
+    delayed: DelayedSnapshot = DelayedSnapshot()
     subscriptions: tuple[SubscriptionSnapshot, ...]
 
 
@@ -131,8 +148,10 @@ class BrokerSnapshot:
     log_read_only: bool
     log_stalled: bool
     request_memory: RequestMemorySnapshot
+    listings: TopicListSnapshot
     outbound: MemoryUse
     tail_cache: MemoryUse
+    delayed_index: MemoryUse = MemoryUse(used_bytes=0, budget_bytes=0)
     process: ProcessUse
 
 
@@ -163,8 +182,12 @@ async def take_snapshot(broker: Broker) -> BrokerSnapshot:
         log_read_only=log_health.read_only is not None,
         log_stalled=log_health.stalled,
         request_memory=request_memory,
+        listings=broker.listings.snapshot(),
         outbound=MemoryUse(used_bytes=connections.outbound.used_bytes, budget_bytes=connections.outbound.budget_bytes),
         tail_cache=MemoryUse(used_bytes=broker.tail_cache.used_bytes, budget_bytes=broker.tail_cache.budget_bytes),
+        delayed_index=MemoryUse(
+            used_bytes=broker.delays.memory.used_bytes, budget_bytes=broker.delays.memory.size_bytes
+        ),
         process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),
     )
 
@@ -195,7 +218,21 @@ def _topic(topic: Topic) -> TopicSnapshot:
         message_rate_in=rate.messages,
         byte_rate_in=rate.bytes,
         publish_limited=topic.publish_limited_times,
+        delayed=_delayed(topic.delayed) if topic.delayed is not None else DelayedSnapshot(),
         subscriptions=tuple(map(_subscription, subscriptions)),
+    )
+
+
+def _delayed(index: DelayedIndex) -> DelayedSnapshot:
+    manager = index.manager
+    return DelayedSnapshot(
+        index_bytes=manager.topic_buffer_memory_bytes(),
+        next_ms=manager.next_delivery_ms() or 0,
+        furthest_ms=manager.furthest_delivery_ms() or 0,
+        spilled=manager.spilled,
+        delivered=index.delivered,
+        lateness_ms_sum=index.lateness_ms_sum,
+        lateness_ms_max=index.lateness_ms_max,
     )
 
 
@@ -213,6 +250,7 @@ def _subscription(subscription: Subscription) -> SubscriptionSnapshot:
         bytes_out=subscription.bytes_out,
         dropped=subscription.dropped,
         delayed=subscription.delayed,
+        delayed_index_bytes=subscription.view.buffer_memory_bytes() if subscription.view is not None else 0,
         in_replay=in_replay(subscription),
         expired=subscription.expired,
         message_rate_out=rate.messages,

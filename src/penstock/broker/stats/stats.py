@@ -47,6 +47,11 @@ NO_COMPACTION: Final = {
     "lastCompactionFailedTimestamp": 0,
     "lastCompactionDurationTimeInMills": 0,
 }
+NOTHING_DELAYED: Final = {
+    "delayedMessageIndexSizeInBytes": 0,
+    "nextDelayedDeliveryTime": 0,
+    "furthestDelayedDeliveryTime": 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +138,7 @@ def _counted(topic: Topic) -> Json:
         "deduplicationStatus": "Enabled" if topic.deduplication is not None else "Disabled",
         "nonContiguousDeletedMessagesRanges": ranges,
         "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
-        "delayedMessageIndexSizeInBytes": 0,
+        **_delayed(topic),
         "compaction": broker.compaction.stats(topic.text),
         "ownerBroker": broker.web_urls.plain.removeprefix("http://"),
         "topicCreationTimeStamp": topic.created_ms,
@@ -141,6 +146,18 @@ def _counted(topic: Topic) -> Json:
     if topic.write_access.epoch is not None:
         stats["topicEpoch"] = topic.write_access.epoch
     return stats
+
+
+def _delayed(topic: Topic) -> Json:
+    """How large the index is, which all subscriptions share, and when the first and the last message in it are due."""
+    if topic.delayed is None:
+        return NOTHING_DELAYED
+    manager = topic.delayed.manager
+    return {
+        "delayedMessageIndexSizeInBytes": manager.topic_buffer_memory_bytes(),
+        "nextDelayedDeliveryTime": manager.next_delivery_ms() or 0,
+        "furthestDelayedDeliveryTime": manager.furthest_delivery_ms() or 0,
+    }
 
 
 def _oldest(topic: Topic, earliest: dict[str, int]) -> Json:
@@ -213,7 +230,7 @@ def _subscription_stats(subscription: Subscription, *, backlog_bytes: int, earli
         **_draining(delivery, subscription.consumers),
         "nonContiguousDeletedMessagesRanges": ranges,
         "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
-        "delayedMessageIndexSizeInBytes": 0,
+        **(_delayed(subscription.topic) if subscription.view is not None else NOTHING_DELAYED),
         "subscriptionProperties": dict(subscription.properties),
         "filterProcessedMsgCount": 0,
         "filterAcceptedMsgCount": 0,

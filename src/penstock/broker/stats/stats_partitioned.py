@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _LEAST: Final = frozenset(
-    {"topicCreationTimeStamp", "earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog"}
+    {
+        "topicCreationTimeStamp",
+        "earliestMsgPublishTimeInBacklogs",
+        "earliestMsgPublishTimeInBacklog",
+        "nextDelayedDeliveryTime",
+    }
 )
 _MOST: Final = frozenset(
     {
@@ -40,6 +45,7 @@ _MOST: Final = frozenset(
         "lastOffloadLedgerId",
         "lastOffloadSuccessTimeStamp",
         "lastOffloadFailureTimeStamp",
+        "furthestDelayedDeliveryTime",
     }
 )
 _MEANS: Final = frozenset({"averageMsgSize", "avgMessagesPerEntry"})

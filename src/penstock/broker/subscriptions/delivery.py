@@ -67,9 +67,12 @@ class Delivery:
         """Whether nothing new may be read, for what was read before still waits."""
         return False
 
-    def again(self, ready: list[Consumer]) -> range:  # noqa: ARG002 - others need to know
-        """Entries to deliver again before anything new, best read together; empty when there are none."""
-        return range(0)
+    def take_due(self, ready: list[Consumer]) -> None:
+        """Let wait what was held and is due by now, as much of it as these consumers can take."""
+
+    def again(self, ready: list[Consumer]) -> list[int]:  # noqa: ARG002 - others need to know
+        """Entries to deliver again before anything new, ascending, a portion at a time; empty when there are none."""
+        return []
 
     def waits(self) -> bool:
         """Whether anything waits to be delivered again."""
@@ -112,6 +115,9 @@ class Delivery:
 
     def passed(self, entry_id: int) -> None:
         """Everything up to this entry was acknowledged by nobody in particular: skipped, expired."""
+
+    def given_up(self, entry_id: int) -> None:
+        """This entry was acknowledged by nobody in particular: cancelled."""
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
         """A consumer wants these entries again, or with none named all that it did not acknowledge."""
@@ -213,7 +219,7 @@ class SingleActive(Delivery):
         counts = self.subscription.counts(batch, row, stop)
         entries, messages = take(counts, row, stop, ready[0].permits)
         if entries:
-            self.subscription.send(ready[0], batch, slice(row, row + entries), messages)
+            self.subscription.send(ready[0], batch, range(row, row + entries), messages)
         return row + entries
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:

@@ -8,45 +8,35 @@ Where: the delivery of a subscription whose consumers said Shared; Key_Shared bu
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from penstock.broker.subscriptions.delays import Delays
+from penstock.broker.subscriptions.again import ENTRIES_MAX
 from penstock.broker.subscriptions.delivery import Delivery
 from penstock.broker.subscriptions.dispatch import share, take
 from penstock.broker.subscriptions.replay import Replay
 from penstock.governance.memory_pool import UNBOUNDED
-from penstock.wire import metadata
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable, Sequence
 
-    from penstock.broker.subscriptions.delays import Held
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.members import Consumer
     from penstock.storage.entry_log import Batch
-
-# Delayed entries are looked at no more often than this, and no less: the clock on the wall may be set.
-DELAY_CHECK_S_MIN: Final = 0.005
-DELAY_CHECK_S_MAX: Final = 5.0
 
 
 class Shared(Delivery):
     """Round robin with acknowledgements one by one."""
 
-    __slots__ = ("_check_at_ms", "_timer", "_turn", "blocked", "delays", "redeliveries", "replay")
+    __slots__ = ("_turn", "blocked", "redeliveries", "replay")
 
     individual = True
 
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
         self.replay = Replay()
-        self.delays = Delays()
         self.redeliveries: dict[int, int] = {}  # how often an entry was given back, while it is not acknowledged
         self.blocked = False  # consumers together owe too much
         self._turn = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._check_at_ms = 0
 
     # -- consumers come and go ----------------------------------------------------------------------------------------
 
@@ -58,12 +48,6 @@ class Shared(Delivery):
     def leave(self, consumer: Consumer) -> None:
         """What it did not acknowledge goes to others. That counts for no redelivery: it never asked for one."""
         self._give_back(consumer, list(consumer.pending))
-
-    def close(self) -> None:
-        """Nobody is there to be sent what is delayed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     # -- who may have something ---------------------------------------------------------------------------------------
 
@@ -89,60 +73,66 @@ class Shared(Delivery):
 
     @property
     def full(self) -> bool:
-        """So much is delayed that nothing new is read."""
-        return self.delays.full
+        """Reading on would bring nothing that is due."""
+        subscription = self.subscription
+        view, topic = subscription.view, subscription.topic
+        if view is None or topic.delayed is None or not view.number_of_delayed_messages:
+            return False
+        return view.should_pause_all_deliveries(topic.delayed.now_ms(), subscription.read_entry_id, topic.last_entry_id)
 
     # -- new entries --------------------------------------------------------------------------------------------------
 
     def deliver(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
-        """Send what is not delayed, a turn each."""
-        topic = self.subscription.topic
-        if topic.persistent and topic.policies.delayed_delivery.active:
-            stop = min(stop, row + sum(map(self.allowance, ready)))
-            held, stop = self._hold_delayed(batch, row, stop)
-            if held:
-                return row + held
-        return self._hand_out(batch, row, stop, ready)
+        """Send what is not held, a turn each."""
+        stop = min(stop, row + max(sum(map(self.allowance, ready)), 1))
+        rows = self.free(batch, row, stop)
+        taken = self._hand_out(batch, rows, ready) if rows else 0
+        return rows[taken] if taken < len(rows) else stop
 
-    def _hold_delayed(self, batch: Batch, row: int, stop: int) -> tuple[int, int]:
-        """Hold entries at the beginning of these rows that are not due; how many, and where the next such one stops."""
-        suspects = metadata.may_be_delayed(batch.data, batch.offsets[row:stop], batch.lengths[row:stop])
-        if not suspects:
-            return 0, stop
-        cutoff_ms, held = self._cutoff_ms(), 0
-        for suspect in suspects:
-            deliver_at_ms = metadata.routing(_entry(batch, row + suspect)).deliver_at_ms
-            if deliver_at_ms <= cutoff_ms:
-                continue
-            if suspect > held:
-                stop = row + suspect
-                break
-            self.hold(batch.entry_ids[row + suspect], deliver_at_ms)
-            held += 1
-        return held, stop
+    def free(self, batch: Batch, row: int, stop: int) -> Sequence[int]:
+        """Which of these rows are not held."""
+        topic, view = self.subscription.topic, self.subscription.view
+        if view is None or topic.delayed is None or not topic.delays:
+            return range(row, stop)
+        ids = batch.entry_ids
+        first, end = ids[row], ids[stop - 1] + 1
+        if topic.delayed.manager.unknown(first, end):
+            held = topic.delayed.look(view, batch, row, stop)
+        else:
+            held = view.held(first, end)
+        if not held:
+            return range(row, stop)
+        stepped_over = set(held)
+        return [one for one in range(row, stop) if ids[one] not in stepped_over]
 
-    def _hand_out(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
+    def _hand_out(self, batch: Batch, rows: Sequence[int], ready: list[Consumer]) -> int:
+        """Send these rows, ascending, as far as the consumers can take them; returns how many were sent."""
         subscription = self.subscription
-        counts = subscription.counts(batch, row, stop)
+        counts = subscription.counts(batch, rows[0], rows[-1] + 1)
+        if counts is None:
+            messages = None
+        elif isinstance(rows, range):
+            messages = counts[rows.start : rows.stop]
+        else:
+            messages = [counts[row] for row in rows]
         if len(ready) == 1:
-            entries, messages = take(counts, row, stop, self.allowance(ready[0]))
+            entries, total = take(messages, 0, len(rows), self.allowance(ready[0]))
             if entries:
-                subscription.send(ready[0], batch, slice(row, row + entries), messages)
+                subscription.send(ready[0], batch, rows[:entries], total)
             if len(subscription.consumers) == 1:
                 self._turn = 1  # as `share` would say
-            return row + entries
+            return entries
         shares, self._turn = share(
-            stop - row,
-            None if counts is None else counts[row:stop],
+            len(rows),
+            messages,
             [self.allowance(consumer) for consumer in ready],
             [consumer.priority_level for consumer in ready],
             self._turn % len(ready),
             subscription.topic.broker.limits.round_robin_entries_max,
         )
         for part in shares:
-            rows = slice(row + part.start, row + part.stop)
-            subscription.send(ready[part.consumer_index], batch, rows, part.messages)
-        return row + (shares[-1].stop if shares else 0)
+            subscription.send(ready[part.consumer_index], batch, rows[part.start : part.stop], part.messages)
+        return shares[-1].stop if shares else 0
 
     def sent(self, consumer: Consumer, entry_ids: Sequence[int], counts: Sequence[int] | None, messages: int) -> None:
         """They are owed from now on."""
@@ -156,50 +146,34 @@ class Shared(Delivery):
 
     # -- delayed entries ----------------------------------------------------------------------------------------------
 
-    def hold(self, entry_id: int, deliver_at_ms: int, slot: int = 0) -> None:
-        """Keep an entry back until it is due."""
-        self.delays.hold(entry_id, deliver_at_ms, slot)
-        self._set_timer()
-
-    def _cutoff_ms(self) -> int:
-        """Entries due by now are delivered at once; unless we are told to be strict, a tick early is early enough."""
-        broker = self.subscription.topic.broker
-        tick_ms = 0 if broker.limits.delayed_strict else self.subscription.topic.policies.delayed_delivery.tick_ms
-        return broker.clock.wall_ms() + tick_ms
-
-    def _set_timer(self) -> None:
-        """Look again when the first is due."""
-        next_ms = self.delays.next_ms
-        if next_ms is None or (self._timer is not None and self._check_at_ms <= next_ms):
+    def take_due(self, ready: list[Consumer]) -> None:
+        """Let wait what was held and is due by now."""
+        subscription = self.subscription
+        view, index = subscription.view, subscription.topic.delayed
+        if view is None or index is None or not view.number_of_delayed_messages:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        broker = self.subscription.topic.broker
-        self._check_at_ms = next_ms
-        wait_s = (next_ms - broker.clock.wall_ms()) / 1000
-        wait_s = min(max(wait_s, DELAY_CHECK_S_MIN), DELAY_CHECK_S_MAX)
-        self._timer = broker.loop.call_later(wait_s, self._look_for_due)
+        room = min(sum(consumer.permits for consumer in ready), ENTRIES_MAX) - len(self.replay)
+        now_ms = index.now_ms()
+        if room <= 0:
+            return
+        if not view.has_message_available(now_ms, subscription.read_entry_id):
+            index.set_timer()
+            return
+        ready_ms = view.next_delivery_ms()
+        due = view.get_scheduled_messages(now_ms, room, subscription.read_entry_id)
+        index.handed_out(len(due), ready_ms)
+        self.wait_due(due)
 
-    def _look_for_due(self) -> None:
-        self._timer = None
-        next_ms = self.delays.next_ms
-        if next_ms is not None and next_ms <= self.subscription.topic.broker.clock.wall_ms():
-            cursor = self.subscription.cursor
-            self._release(
-                held for held in self.delays.due(self._cutoff_ms()) if not cursor.is_acknowledged(held.entry_id)
-            )
-            self.subscription.wake()
-        self._set_timer()
-
-    def _release(self, due: Iterable[Held]) -> None:
-        for held in due:
-            self.replay.add(held.entry_id)
+    def wait_due(self, entry_ids: Iterable[int]) -> None:
+        """These were held, and are due."""
+        for entry_id in entry_ids:
+            self.replay.add(entry_id)
 
     # -- again --------------------------------------------------------------------------------------------------------
 
-    def again(self, ready: list[Consumer]) -> range:
-        """The lowest entries that wait and follow one another."""
-        return self.replay.next(sum(consumer.permits for consumer in ready))
+    def again(self, ready: list[Consumer]) -> list[int]:
+        """The lowest entries that wait."""
+        return self.replay.next(min(sum(consumer.permits for consumer in ready), ENTRIES_MAX))
 
     def waits(self) -> bool:
         """Whether anything waits to be delivered again."""
@@ -208,19 +182,14 @@ class Shared(Delivery):
     def deliver_again(self, batch: Batch, row: int, stop: int) -> bool:
         """Send those of these entries that wait."""
         ids = batch.entry_ids
-        while row < stop:
-            end = row
-            while end < stop and ids[end] in self.replay:
-                end += 1
-            if end == row:
-                row += 1
-                continue
+        rows = [one for one in range(row, stop) if ids[one] in self.replay]
+        while rows:
             ready = self.ready()
-            if not ready:
+            taken = self._hand_out(batch, rows, ready) if ready else 0
+            if not taken:
                 return False
-            reached = self._hand_out(batch, row, end, ready)
-            self.replay.discard(ids[row:reached])
-            row = reached
+            self.replay.discard([ids[one] for one in rows[:taken]])
+            rows = rows[taken:]
         return True
 
     def missing(self, entry_ids: Iterable[int]) -> None:
@@ -309,6 +278,11 @@ class Shared(Delivery):
         self.replay.discard_through(entry_id)
         self.redeliveries = {entry: count for entry, count in self.redeliveries.items() if entry > entry_id}
 
+    def given_up(self, entry_id: int) -> None:
+        """Nobody owes it, and it waits no longer."""
+        self._settle_elsewhere([entry_id])
+        self.redeliveries.pop(entry_id, None)
+
     def _pay(self, consumer: Consumer, messages: int) -> None:
         """A consumer owes so many less. Dispatch goes on when half of what had stopped it is paid, as in Pulsar."""
         subscription = self.subscription
@@ -326,8 +300,3 @@ class Shared(Delivery):
         self.blocked = self.subscription.unacked >= self._owed_together_max()
         for consumer in self.subscription.consumers:
             consumer.blocked = consumer.unacked >= self._owed_max()
-
-
-def _entry(batch: Batch, row: int) -> memoryview:
-    start = batch.offsets[row]
-    return memoryview(batch.data)[start : start + batch.lengths[row]]

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.subscriptions.again import ENTRIES_MAX
 from penstock.broker.subscriptions.delivery_shared import Shared
 from penstock.broker.subscriptions.key_shared import HashRing, RangeHalving, StickyRanges, check_ranges
-from penstock.broker.subscriptions.key_shared_order import KeyOrder, stretch
+from penstock.broker.subscriptions.key_shared_order import KeyOrder
 from penstock.core.errors import ConsumerBusy
 from penstock.wire import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.broker.subscriptions.delays import Held
     from penstock.broker.subscriptions.key_shared import KeySharing, Selector
     from penstock.broker.subscriptions.key_shared_order import Draining
     from penstock.broker.subscriptions.subscription import Subscription
@@ -101,42 +101,29 @@ class KeyShared(Shared):
     @property
     def full(self) -> bool:
         """Enough was set aside."""
-        return len(self.order) >= self._look_ahead() or self.delays.full
+        return len(self.order) >= self._look_ahead() or super().full
 
     def _look_ahead(self) -> int:
         return min(LOOK_AHEAD_PER_CONSUMER * len(self.subscription.consumers), LOOK_AHEAD_MAX)
 
     def deliver(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
-        """Send what may be sent, set the rest aside, hold what is delayed."""
+        """Send what may be sent, set the rest aside, step over what is held."""
         room = {consumer: self.allowance(consumer) for consumer in ready}
         at_once = max(sum(room.values()), ROWS_AT_ONCE_MIN)
         stop = min(stop, row + at_once, row + max(self._look_ahead() - len(self.order), 1))
-        rows, slots = self._routed(batch, row, stop)
+        rows = self.free(batch, row, stop)
         ids = [batch.entry_ids[picked] for picked in rows]
         counts = self.subscription.counts(batch, row, stop)
         messages = None if counts is None else [counts[picked] for picked in rows]
-        self._send_planned(batch, rows, messages, self.order.plan(ids, slots, messages, room))
+        self._send_planned(batch, rows, messages, self.order.plan(ids, self._slots(batch, rows), messages, room))
         return stop
 
-    def _routed(self, batch: Batch, row: int, stop: int) -> tuple[list[int], list[int]]:
-        """The rows that are not delayed, and their slots; those that are, are held."""
-        delays = self.subscription.topic.policies.delayed_delivery.active
+    def _slots(self, batch: Batch, rows: Iterable[int]) -> list[int]:
+        """The slots of these rows."""
         slot_of, routing = self.order.selector.slot, metadata.routing
-        rows, slots = [], []
-        cutoff_ms = 0
         view, offsets, lengths = memoryview(batch.data), batch.offsets, batch.lengths
         # Budget: 4 µs per entry on one core, most of it to read the metadata.
-        for picked in range(row, stop):
-            offset = offsets[picked]
-            key, deliver_at_ms = routing(view[offset : offset + lengths[picked]])
-            if deliver_at_ms and delays:
-                cutoff_ms = cutoff_ms or self._cutoff_ms()
-                if deliver_at_ms > cutoff_ms:
-                    self.hold(batch.entry_ids[picked], deliver_at_ms, slot_of(key))
-                    continue
-            rows.append(picked)
-            slots.append(slot_of(key))
-        return rows, slots
+        return [slot_of(routing(view[offsets[row] : offsets[row] + lengths[row]]).key) for row in rows]
 
     def _send_planned(
         self, batch: Batch, rows: Sequence[int], counts: Sequence[int] | None, planned: dict[Consumer, list[int]]
@@ -165,23 +152,25 @@ class KeyShared(Shared):
 
     # -- again --------------------------------------------------------------------------------------------------------
 
-    def again(self, ready: list[Consumer]) -> range:
-        """The lowest entries that wait and may be sent, and what lies between them."""
+    def again(self, ready: list[Consumer]) -> list[int]:
+        """The lowest entries that wait and may be sent; before them what is due, for its keys are not known yet."""
+        if self.replay and len(self.order) < self._look_ahead():
+            return self.replay.next(ENTRIES_MAX)
         if not self.order or self._stuck == ready:
-            return range(0)
+            return []
         room = {consumer: self.allowance(consumer) for consumer in ready}
         sendable = self.order.sendable(room)
         if not sendable:
             self._stuck = ready
-            return range(0)
-        return stretch(sendable, sum(room.values()))
+        return sendable[: min(sum(room.values()), ENTRIES_MAX)]
 
     def waits(self) -> bool:
         """Whether anything waits."""
-        return bool(self.order)
+        return bool(self.order) or bool(self.replay)
 
     def deliver_again(self, batch: Batch, row: int, stop: int) -> bool:
         """Send those of these entries that wait and may be sent."""
+        self._take_in(batch, row, stop)
         room = {consumer: self.allowance(consumer) for consumer in self.ready()}
         counts = self.subscription.counts(batch, row, stop)
         window = None if counts is None else counts[row:stop]
@@ -189,14 +178,20 @@ class KeyShared(Shared):
         self._send_planned(batch, range(row, stop), window, planned)
         return True
 
+    def _take_in(self, batch: Batch, row: int, stop: int) -> None:
+        """What is due waits in the order of its key from now on."""
+        ids = batch.entry_ids
+        due = [one for one in range(row, stop) if ids[one] in self.replay] if self.replay else []
+        if due:
+            for one, slot in zip(due, self._slots(batch, due), strict=True):
+                self.order.wait(ids[one], slot)
+            self.replay.discard([ids[one] for one in due])
+            self._stuck = None
+
     def missing(self, entry_ids: Iterable[int]) -> None:
         """They wait for nothing."""
         self.order.discard(entry_ids)
-
-    def _release(self, due: Iterable[Held]) -> None:
-        for held in due:
-            self.order.wait(held.entry_id, held.slot)
-        self._stuck = None
+        super().missing(entry_ids)
 
     def _wait_again(self, consumer: Consumer, entry_ids: list[int]) -> None:
         self.order.release(consumer, entry_ids, again=True)

@@ -16,7 +16,7 @@ With out-of-order delivery allowed both rules are off, and an entry goes to whoe
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.key_shared import Selector
 
 C = TypeVar("C")
-
-# Entries that wait are read from the log together when no more than this many others lie between two of them.
-GAP_ENTRIES_MAX: Final = 8
 
 
 class Draining(NamedTuple):
@@ -213,13 +210,3 @@ class KeyOrder(Generic[C]):
             for slot, holder in self._holders.items()
             if holder.consumer is consumer and self.selector.select(slot) is not consumer
         ]
-
-
-def stretch(entry_ids: Sequence[int], entries_max: int) -> range:
-    """The beginning of these ascending entry ids that is best read at once, with what lies between them."""
-    first = last = entry_ids[0]
-    for entry_id in entry_ids:
-        if entry_id - last > GAP_ENTRIES_MAX or entry_id - first >= entries_max:
-            break
-        last = entry_id
-    return range(first, last + 1)

@@ -22,6 +22,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.subscriptions import again
 from penstock.broker.subscriptions.delivery import SingleActive
 from penstock.broker.subscriptions.delivery_shared import Shared
 from penstock.broker.subscriptions.key_shared_delivery import KeyShared
@@ -32,12 +33,13 @@ from penstock.wire.runs import encode_messages
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.broker.publishing.rates import DispatchGate
     from penstock.broker.subscriptions.delivery import Delivery
     from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
+    from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.compacted import CompactedLedger
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import Batch, ReadResult
@@ -62,6 +64,8 @@ TYPE_NAMES: Final[Mapping[int, str]] = {
 PIECES_PER_TURN_MAX: Final = 16
 # One read of the log takes at most this much, and no more than the consumers it is for have room for.
 READ_BYTES_MAX: Final = 2 * MIB
+# Acknowledged and delayed entries may take turns, and each change of turns takes a microsecond or two.
+SKIPS_PER_TURN_MAX: Final = 200
 # A read of the log that failed is tried again after this long, for as long as a consumer waits.
 READ_RETRY_S: Final = 1.0
 
@@ -96,6 +100,7 @@ class Subscription:
         "replicated",
         "topic",
         "unacked",
+        "view",
     )
 
     def __init__(self, topic: Topic, name: str, *, cursor: Cursor, durable: bool) -> None:
@@ -107,6 +112,8 @@ class Subscription:
         self.consumers: list[Consumer] = []
         self.delivery: Delivery | None = None  # None while nobody is attached
         self.gate: DispatchGate | None = None  # None while no rate limits what is delivered
+        # Of the topic's delayed messages; None while nobody shares this subscription.
+        self.view: DelayedDeliveryView | None = None
         self.read_entry_id = cursor.mark_delete + 1
         self.fenced = False
         self.replicated = False  # its state was asked to be replicated; there is nowhere to replicate it to
@@ -145,7 +152,7 @@ class Subscription:
     @property
     def delayed(self) -> int:
         """Entries held until they are due."""
-        return len(self.delivery.delays) if isinstance(self.delivery, Shared) else 0
+        return self.view.number_of_delayed_messages if self.view is not None else 0
 
     @property
     def active_consumer(self) -> Consumer | None:
@@ -176,6 +183,7 @@ class Subscription:
         delivery.join(consumer)
         if self.delivery is None:
             self.delivery, self.kind = delivery, kind
+            self._delay()
             self.rewind()
         consumer.read_position_when_joining = self.read_entry_id
         self.consumers.append(consumer)
@@ -192,6 +200,19 @@ class Subscription:
         if kind == KEY_SHARED:
             return KeyShared(self, first.key_sharing)
         return SingleActive(self, failover=kind == FAILOVER)
+
+    def _delay(self) -> None:
+        """Get a view of the topic's delayed messages where consumers share, and be without one elsewhere."""
+        if isinstance(self.delivery, Shared) and self.topic.persistent:
+            self.view = self.topic.broker.delays.index_of(self.topic).view_of(self)
+        else:
+            self.delay_nothing()
+
+    def delay_nothing(self) -> None:
+        """Its delayed messages wait for nobody: it ends, or its one consumer gets everything at once."""
+        if self.view is not None and self.topic.delayed is not None:
+            self.topic.delayed.leave(self)
+        self.view = None
 
     def attached(self, consumer: Consumer) -> None:
         """This consumer was told that it is subscribed: it may be sent something."""
@@ -219,6 +240,8 @@ class Subscription:
         """Read again from the first entry that is not acknowledged."""
         self._generation += 1
         self.read_entry_id = self.cursor.mark_delete + 1
+        if self.view is not None:
+            self.view.rewind()
 
     def limits_changed(self) -> None:
         """Policies changed: whoever was stopped by one may go on."""
@@ -251,14 +274,16 @@ class Subscription:
         ready = delivery.ready()
         if not ready or (self.gate is not None and not self.gate.is_open()):
             return False
+        delivery.take_due(ready)
         if delivery.waits():
-            again = delivery.again(ready)
-            if again:
-                return self._send_again(delivery, again, ready)
+            waiting = delivery.again(ready)
+            if waiting:
+                return self._send_again(delivery, waiting)
         if delivery.full:
             return False
-        entry_id = self.cursor.next_unacknowledged(self.read_entry_id)
-        self.read_entry_id = entry_id
+        entry_id = self._next_wanted()
+        if entry_id is None:
+            return True
         if entry_id > self.topic.last_entry_id:
             return False
         found = self.topic.tail.find(entry_id) if self._compacted(entry_id, ready) is None else None
@@ -267,6 +292,18 @@ class Subscription:
             return False
         batch, row = found
         return self._deliver(delivery, batch, row, ready) > row
+
+    def _next_wanted(self) -> int | None:
+        """The next entry that is neither acknowledged nor held; None when finding it takes another turn."""
+        end = self.topic.last_entry_id + 1
+        for _ in range(SKIPS_PER_TURN_MAX):
+            entry_id = self.read_entry_id = self.cursor.next_unacknowledged(self.read_entry_id)
+            if self.view is None or entry_id >= end or not self.topic.delays:
+                return entry_id
+            self.read_entry_id = self.view.next_wanted(entry_id, end)
+            if self.read_entry_id == entry_id:
+                return entry_id
+        return None
 
     def _deliver(self, delivery: Delivery, batch: Batch, row: int, ready: list[Consumer]) -> int:
         """Deliver new entries of a batch; returns the row after the last that was dealt with."""
@@ -306,13 +343,13 @@ class Subscription:
             counts[place] = max(1, min(counts[place], wanted))
         return counts
 
-    def send(self, consumer: Consumer, batch: Batch, rows: slice | list[int], messages: int) -> None:
-        """Send rows of a batch that together hold so many messages."""
-        first, last = (rows.start, rows.stop - 1) if isinstance(rows, slice) else (rows[0], rows[-1])
-        counts = self.counts(batch, first, last + 1)
-        if isinstance(rows, slice):
-            ids, offsets, lengths = batch.entry_ids[rows], batch.offsets[rows], batch.lengths[rows]
-            counts = counts and counts[rows]
+    def send(self, consumer: Consumer, batch: Batch, rows: Sequence[int], messages: int) -> None:
+        """Send these rows of a batch, ascending, that together hold so many messages."""
+        counts = self.counts(batch, rows[0], rows[-1] + 1)
+        if isinstance(rows, range):
+            piece = slice(rows.start, rows.stop)
+            ids, offsets, lengths = batch.entry_ids[piece], batch.offsets[piece], batch.lengths[piece]
+            counts = counts and counts[piece]
         else:
             ids = [batch.entry_ids[row] for row in rows]
             offsets = [batch.offsets[row] for row in rows]
@@ -355,9 +392,9 @@ class Subscription:
 
     # -- reading from the log -----------------------------------------------------------------------------------------
 
-    def _start_read(self, entry_id: int, ready: Sequence[Consumer], entries_max: int | None = None) -> None:
+    def _start_read(self, entry_id: int, ready: Sequence[Consumer]) -> None:
         self._reading = True
-        wanted = entries_max or sum(consumer.permits for consumer in ready)
+        wanted = sum(consumer.permits for consumer in ready)
         if self.gate is not None:
             wanted = self.gate.entries_at_most(wanted)
         room_bytes = sum(consumer.session.connection.room_bytes for consumer in ready)
@@ -370,7 +407,7 @@ class Subscription:
             read = partial(compacted.read, broker.log, ledger_id, entry_id, bytes_max=bytes_max, entries_max=wanted)
             future = broker.read_in_thread(read)
         generation = self._generation
-        future.add_done_callback(lambda done: self._on_read(done, generation, entry_id, again=entries_max is not None))
+        future.add_done_callback(lambda done: self._on_read(done, generation, partial(self._on_read_on, entry_id)))
 
     def _compacted(self, entry_id: int, ready: Sequence[Consumer]) -> CompactedLedger | None:
         """Where this entry is read from, when not from the topic itself; whoever wants that is the only one ready."""
@@ -383,23 +420,22 @@ class Subscription:
         self._generation += 1
         self.wake()
 
-    def _on_read(self, done: asyncio.Future[ReadResult], generation: int, entry_id: int, *, again: bool) -> None:
+    def _on_read(
+        self, done: asyncio.Future[ReadResult], generation: int, go_on: Callable[[Delivery, ReadResult], None]
+    ) -> None:
         self._reading = False
         if done.cancelled():
             return
         error = done.exception()
         if error is not None:
-            log.error("reading %s from entry %d failed, trying again: %s", self.topic.text, entry_id, error)
+            log.error("reading %s for subscription %s failed, trying again: %s", self.topic.text, self.name, error)
             self.topic.broker.loop.call_later(READ_RETRY_S, self.wake)
             return
         if generation == self._generation and not self.fenced and self.delivery is not None:
-            if again:
-                self._on_read_again(self.delivery, done.result(), entry_id)
-            else:
-                self._on_read_on(self.delivery, done.result(), entry_id)
+            go_on(self.delivery, done.result())
         self.wake()
 
-    def _on_read_on(self, delivery: Delivery, result: ReadResult, entry_id: int) -> None:
+    def _on_read_on(self, entry_id: int, delivery: Delivery, result: ReadResult) -> None:
         expected = entry_id
         for compacted, words in (result.members or {}).items():
             self.cursor.acknowledge_batch(compacted, words)
@@ -439,29 +475,47 @@ class Subscription:
 
     # -- again --------------------------------------------------------------------------------------------------------
 
-    def _send_again(self, delivery: Delivery, entry_ids: range, ready: list[Consumer]) -> bool:
-        found = self.topic.tail.find(entry_ids[0])
-        if found is None:
-            self._start_read(entry_ids[0], ready, entries_max=len(entry_ids))
-            return False
-        batch, row = found
-        stop = min(row + len(entry_ids), len(batch.offsets))
+    def _send_again(self, delivery: Delivery, entry_ids: list[int]) -> bool:
         if self.gate is not None:
-            stop = self.gate.stop_row(batch, row, stop)
-        delivery.deliver_again(batch, row, stop)
-        return True
+            entry_ids = entry_ids[: self.gate.entries_at_most(len(entry_ids))]
+        batch = self.topic.tail.gather(entry_ids, again.BYTES_MAX)
+        if batch is not None:
+            stop = len(batch.offsets)
+            delivery.deliver_again(batch, 0, stop if self.gate is None else self.gate.stop_row(batch, 0, stop))
+            return True
+        self._reading = True
+        generation = self._generation
+        future = self.topic.again.read(entry_ids)
+        future.add_done_callback(lambda done: self._on_read(done, generation, partial(self._on_read_again, entry_ids)))
+        return False
 
-    def _on_read_again(self, delivery: Delivery, result: ReadResult, entry_id: int) -> None:
-        """Deliver what of these entries still waits; what the log no longer has waits for nothing."""
-        expected = entry_id
+    def _on_read_again(self, entry_ids: list[int], delivery: Delivery, result: ReadResult) -> None:
+        """Deliver what of these entries still waits; what the log no longer has is acknowledged, and waits for nothing.
+
+        The read may have been somebody else's, and have brought other entries too.
+        """
+        found = {entry_id for batch in result.batches for entry_id in batch.entry_ids}
+        missing = [one for one in entry_ids if one < result.next_entry_id and one not in found]
+        if missing:
+            self.cursor.acknowledge_many(missing)
+            delivery.missing(missing)
+            self.topic.broker.cursor_moved(self)
         for batch in result.batches:
-            delivery.missing(range(expected, batch.entry_ids[0]))
-            if not delivery.deliver_again(batch, 0, len(batch.offsets)):
-                return
-            expected = batch.entry_ids[-1] + 1
-        if not result.batches:
-            self._skip_missing(expected, result.next_entry_id)
-            delivery.missing(range(expected, result.next_entry_id))
+            stop = len(batch.offsets)
+            delivery.deliver_again(batch, 0, stop if self.gate is None else self.gate.stop_row(batch, 0, stop))
+
+    def replay_passed(self, entry_ids: Sequence[int]) -> None:
+        """Deliver those of these entries that are due, were passed, and were neither acknowledged nor sent since."""
+        owed = {one for consumer in self.consumers for one in consumer.pending}
+        if isinstance(self.delivery, Shared):
+            self.delivery.wait_due(
+                [
+                    one
+                    for one in entry_ids
+                    if one < self.read_entry_id and one not in owed and not self.cursor.is_acknowledged(one)
+                ]
+            )
+            self.wake()
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
         """Deliver again: these entries, or with none named everything that is not acknowledged."""
@@ -497,6 +551,9 @@ class Subscription:
             newly = self.cursor.acknowledge_many(entry_ids)
             if members:
                 entry_ids += self._acknowledge_members(delivery, consumer, members)
+            if self.view is not None:
+                self.view.acknowledged(entry_ids)
+                self.view.update_mark_delete_position(self.cursor.mark_delete)
             delivery.acknowledged(consumer, entry_ids, newly)
             self.acks += newly
         elif not delivery.individual:
@@ -570,6 +627,9 @@ class Subscription:
     def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
         """The next entry delivered is this one; consumers were detached before."""
         self.cursor.reset(to_entry_id, members)
+        self.topic.pass_cancelled(self.cursor)
+        if self.view is not None:
+            self.view.update_mark_delete_position(self.cursor.mark_delete)
         self.rewind()
         self.topic.broker.cursor_moved(self)
 
@@ -586,8 +646,8 @@ class Subscription:
     def skip_all(self) -> None:
         """Acknowledge everything that there is; what is delayed, too."""
         self._pass(self.topic.last_entry_id)
-        if isinstance(self.delivery, Shared):
-            self.delivery.delays.clear()
+        if self.view is not None:
+            self.view.clear()
 
     def clear_backlog(self) -> None:
         """What the admin port calls `skip_all`."""
@@ -604,11 +664,26 @@ class Subscription:
         """Acknowledge everything up to this entry, for the backlog is over its quota; returns how many entries."""
         return self._pass(min(entry_id, self.topic.last_entry_id))
 
+    def give_up(self, entry_id: int) -> None:
+        """Acknowledge one entry on nobody's behalf: it was cancelled."""
+        if not self.cursor.acknowledge(entry_id):
+            return
+        if self.view is not None:
+            self.view.acknowledged((entry_id,))
+            self.view.update_mark_delete_position(self.cursor.mark_delete)
+        if self.delivery is not None:
+            self.delivery.given_up(entry_id)
+        self.topic.broker.cursor_moved(self)
+        self.topic_terminated()
+        self.wake()
+
     def _pass(self, entry_id: int) -> int:
         """Acknowledge everything up to this entry on nobody's behalf."""
         count = self.cursor.acknowledge_through(entry_id)
         if not count:
             return 0
+        if self.view is not None:
+            self.view.update_mark_delete_position(self.cursor.mark_delete)
         self.read_entry_id = max(self.read_entry_id, entry_id + 1)
         if self.delivery is not None:
             self.delivery.passed(entry_id)

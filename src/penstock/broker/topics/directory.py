@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.topics import partitions, places
-from penstock.broker.topics.feed import TopicEvent, TopicFeed
+from penstock.broker.topics.feed import TopicFeed
 from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.listing import NameIndex
 from penstock.broker.topics.topic import Topic
@@ -183,6 +183,7 @@ class TopicDirectory:
                 if record is None:
                     record = await broker.create_topic(text, properties)
                 topic = self._load(name, record)
+                await broker.delays.load(topic)
             self._topics[text] = topic
             self.appeared(text)
         return topic
@@ -190,7 +191,7 @@ class TopicDirectory:
     def appeared(self, text: str) -> None:
         """A topic exists: list it, and tell whoever watches, unless it was known."""
         if self.names.add(text):
-            self.feed.tell(TopicEvent(text, created=True))
+            self.feed.tell(text, created=True)
 
     def _load(self, name: TopicName, record: TopicRecord) -> Topic:
         broker = self._broker
@@ -236,6 +237,7 @@ class TopicDirectory:
     def unloaded(self, topic: Topic) -> None:
         """Nobody uses it any more: the next who asks loads it anew."""
         topic.closed = True
+        self._broker.delays.close(topic)
         self._broker.rates.forget_topic(topic)
         if self._topics.get(topic.text) is topic:
             del self._topics[topic.text]
@@ -245,7 +247,7 @@ class TopicDirectory:
     def vanished(self, text: str) -> None:
         """A topic does not exist any more."""
         if self.names.discard(text):
-            self.feed.tell(TopicEvent(text, created=False))
+            self.feed.tell(text, created=False)
 
 
 def _cursor(topic: str, subscription: str, stored: StoredCursor | None) -> Cursor:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.policies.retention import retains
 from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.access_modes import WriteAccess
+from penstock.broker.subscriptions.again import AgainReads
 from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
-from penstock.broker.topics.topic_states import compacted_in
+from penstock.broker.topics.topic_states import cancelled_of, compacted_in
 from penstock.core.errors import NotAllowed, ServiceNotReady, TopicTerminated
 from penstock.storage.catalog_rows import NOTHING
 from penstock.storage.cursor import Cursor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.publishing.deduplication import TopicDeduplication
     from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter
+    from penstock.broker.topics.delayed_index import DelayedIndex
     from penstock.broker.topics.members import Producer
     from penstock.core.names import TopicName
     from penstock.storage.entry_log import Batch
@@ -42,12 +44,14 @@ class Topic:
     """
 
     __slots__ = (
+        "again",
         "broker",
         "bytes_in",
         "closed",
         "compacted",
         "created_ms",
         "deduplication",
+        "delayed",
         "dispatch_limiter",
         "entries_in",
         "fenced",
@@ -83,11 +87,13 @@ class Topic:
         self.policies = broker.policies.of_topic(name)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
-        self.last_entry_id = last_entry_id
+        self.last_entry_id: int = last_entry_id
         self.next_entry_id = last_entry_id + 1
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.tail = Tail()
+        self.again = AgainReads(self)
+        self.delayed: DelayedIndex | None = None  # None while nobody shares a subscription
         self.terminated = False  # takes no more messages, for ever
         self.fenced = False  # is being unloaded or deleted: nobody joins, nothing more is taken
         self.closed = False  # is not this broker's topic any more; its name may be another object's
@@ -110,8 +116,15 @@ class Topic:
         self.broker.deduplication.policies_changed(self)
         publish_checks.refresh(self)
         self.broker.rates.topic_changed(self)
+        if self.delayed is not None:
+            self.delayed.policies_changed()
         for subscription in self.subscriptions.values():
             subscription.limits_changed()
+
+    @property
+    def delays(self) -> bool:
+        """Whether its messages may be delayed now."""
+        return self.policies.delayed_delivery.active
 
     def check_open(self) -> None:
         """Ask right before attaching to it. Raises ServiceNotReady while the topic is being unloaded or deleted."""
@@ -126,10 +139,15 @@ class Topic:
 
     def add_subscription(self, name: str, *, cursor: Cursor, durable: bool) -> Subscription:
         """Attach a subscription whose cursor was loaded or made."""
+        self.pass_cancelled(cursor)
         subscription = Subscription(self, name, cursor=cursor, durable=durable)
         self.subscriptions[name] = subscription
         self.broker.rates.subscription_changed(subscription)
         return subscription
+
+    def pass_cancelled(self, cursor: Cursor) -> None:
+        """A new cursor, and one that was moved back, has no use for messages that were cancelled."""
+        cursor.acknowledge_many(cancelled_of(self.broker.states.of(self.text)))
 
     async def open_subscription(
         self, name: str, *, durable: bool, start: int, properties: Mapping[str, str] = NOTHING
@@ -161,7 +179,7 @@ class Topic:
 
     def appended(self, last_entry_id: int) -> None:
         """Entries up to this one are durable: whoever waits at the tail may have them."""
-        self.last_entry_id = last_entry_id
+        self.last_entry_id: int = last_entry_id
         for subscription in self.subscriptions.values():
             if subscription.consumers:
                 subscription.wake()

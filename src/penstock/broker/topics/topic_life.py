@@ -92,6 +92,7 @@ async def _unload(broker: Broker, name: TopicName) -> None:
         await detach(topic)
         try:
             await broker.save_cursors_of(topic)
+            await broker.delays.save_of(topic)
         finally:
             # Also when cursors cannot be stored: what was acknowledged since is then delivered again.
             broker.topics.unloaded(topic)
@@ -200,6 +201,7 @@ async def carry_out(broker: Broker, name: TopicName) -> None:
     broker.topics.vanished(text)
     broker.compaction.forget(text)
     if record is not None:
+        broker.delays.dropped(record.ledger_id)
         drop(broker, [record.ledger_id] if compacted is None else [record.ledger_id, compacted])
     log.info("topic %s deleted", name)
     await _forget_rest(broker, name)

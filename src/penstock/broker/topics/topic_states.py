@@ -9,6 +9,7 @@ change replaces the document, so changes go through here: two at a time must not
     compacted_horizon  the last entry of the topic that it speaks of       (compaction)
     compacted_entries  how many entries it has                             (compaction)
     epoch              of the last exclusive grant to a producer           (producers)
+    cancelled          ids of delayed entries that nobody is to get        (delayed_admin)
 
 Other keys belong to whoever sets them.
 """
@@ -35,6 +36,7 @@ LOG: Final = "broker-0"
 COMPACTED_LEDGER: Final = "compacted_ledger"
 _COMPACTED_HORIZON: Final = "compacted_horizon"
 _COMPACTED_ENTRIES: Final = "compacted_entries"
+CANCELLED: Final = "cancelled"
 # The durable subscription that stands where compaction has come to, as Pulsar calls it. Nobody consumes from it, and
 # only compaction moves it: what is before it may go when all others have acknowledged it.
 COMPACTION_SUBSCRIPTION: Final = "__compaction"
@@ -74,6 +76,11 @@ class TopicStates:
             catalog.put_document(KIND, text, state or None, stored, ledger_id=ledger_id)
 
         await self._broker.stored(submit)
+
+
+def cancelled_of(state: Mapping[str, Any]) -> list[int]:
+    """Delayed entries that were cancelled, ascending; some may be given up since."""
+    return list(state.get(CANCELLED, ()))
 
 
 def compacted_in(state: Mapping[str, Any]) -> CompactedLedger | None:

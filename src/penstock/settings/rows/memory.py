@@ -87,3 +87,53 @@ class Memory:
         "Pulsar's word for tailCacheMB; counts when that is not set.",
         dynamic=True,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listings:
+    """Memory of topic listings."""
+
+    listings_heap_mb: int = row(
+        "maxTopicListInFlightHeapMemSizeMB",
+        any_number,
+        "<its row of the memory budget, at most 100>",
+        "MiB of topic listings being made at the same time, and of what watchers know; who finds none left waits. 0 or "
+        "less: no bound.",
+        dynamic=True,
+    )
+    listings_heap_timeout_ms: int = row(
+        "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis",
+        whole(0),
+        25_000,
+        "How long a listing waits for such memory before it is refused, in ms.",
+        dynamic=True,
+    )
+    listings_heap_queue_max: int = row(
+        "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize",
+        any_number,
+        10_000,
+        "How many may wait for it at the same time. 0 or less: no bound.",
+        dynamic=True,
+    )
+    listings_direct_mb: int = row(
+        "maxTopicListInFlightDirectMemSizeMB",
+        any_number,
+        "<its row of the memory budget, at most 100>",
+        "MiB of encoded topic listings that clients have not read yet; what finds none left waits. 0 or less: no "
+        "bound.",
+        dynamic=True,
+    )
+    listings_direct_timeout_ms: int = row(
+        "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis",
+        whole(0),
+        25_000,
+        "How long an encoded listing waits for such memory before it is refused, in ms.",
+        dynamic=True,
+    )
+    listings_direct_queue_max: int = row(
+        "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize",
+        any_number,
+        10_000,
+        "How many may wait for it at the same time. 0 or less: no bound.",
+        dynamic=True,
+    )

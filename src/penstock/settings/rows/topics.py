@@ -253,3 +253,17 @@ class Delivery:
     delayed_delivery_max_ms: int = row(
         "delayedDeliveryMaxDelayInMillis", whole(0), 0, "The longest delay a message may ask for; 0: no bound."
     )
+    delayed_delivery_lookahead: int = row(
+        "delayedDeliveryFixedDelayDetectionLookahead",
+        whole(0),
+        50_000,
+        "When so many messages wait that all were published with one and the same delay, reading pauses until the "
+        "first of them is due; 0: never.",
+    )
+    delayed_delivery_tracker: str = row(
+        "delayedDeliveryTrackerFactoryClassName",
+        str,
+        "org.apache.pulsar.broker.delayed.InMemoryTopicDelayedDeliveryTrackerFactory",
+        "Which tracker Pulsar would use. There is one here, shared by all subscriptions of a topic: any name is taken, "
+        "and changes nothing.",
+    )

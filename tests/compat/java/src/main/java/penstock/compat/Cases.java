@@ -589,6 +589,30 @@ final class Cases {
             send(t.producer().topic(t.topic + "-2").create(), "new");
             want(receive(consumer, 1).equals(List.of("new")), "new");
         });
+        add("pattern: many consumers of topics with long names share what old and new ones bring", t -> {
+            var came = new java.util.concurrent.LinkedBlockingQueue<String>();
+            String longName = t.topic + "-%02d-" + "x".repeat(400);
+            for (int i = 0; i < 12; i++) {
+                send(t.producer().topic(longName.formatted(i)).create(), "m" + i);
+            }
+            for (int i = 0; i < 8; i++) {
+                t.client.newConsumer(Schema.STRING).subscriptionName("s").subscriptionType(SubscriptionType.Shared)
+                        .topicsPattern(Pattern.compile("public/default/" + t.name + "-.*"))
+                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                        .messageListener((consumer, message) -> {
+                            came.add(message.getValue());
+                            consumer.acknowledgeAsync(message);
+                        }).subscribe();
+            }
+            for (int i = 12; i < 24; i++) {
+                send(t.producer().topic(longName.formatted(i)).create(), "m" + i);
+            }
+            var seen = new java.util.HashSet<String>();
+            for (int i = 0; i < 24; i++) {
+                String text = came.poll(15, java.util.concurrent.TimeUnit.SECONDS);
+                want(text != null && seen.add(text), "after", seen.size(), "came", text);
+            }
+        });
         add("non-persistent: messages reach whoever is there", t -> {
             String topic = t.topic.replace("persistent", "non-persistent");
             Consumer<String> consumer = t.client.newConsumer(Schema.STRING).topic(topic).subscriptionName("s")

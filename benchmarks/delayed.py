@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a delayed message costs in the index: bytes of resident memory, and microseconds of one core.
+
+Why by resident memory and by process: the index accounts for its bytes itself, and that is checked here against what
+the system says of a fresh process. Subscriptions take memory of their own, which is measured apart and taken off.
+Budgets: 4 bytes a message in the order of time, 25 when a million is due at random within an hour; the same for 1, 10
+and 1,000 subscriptions; microseconds that do not grow from ten thousand messages to ten million.
+
+Run: python -m benchmarks.delayed [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import process_time_ns  # of this process: on a machine that does other things, too, the figures stay
+from typing import TYPE_CHECKING
+
+from penstock.core.units import GIB
+from penstock.governance.delayed import DelayedMemory, DelayedOptions, TopicDelayedDeliveryTrackerManager
+from penstock.storage.cursor import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOUR_MS = 3_600_000
+NOW_MS = 1_700_000_000_000
+RUN = 200  # messages in one publish run
+TAKEN = 1_000  # messages asked for at once
+IN_ORDER, AT_RANDOM = "in order", "at random"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One case, measured."""
+
+    order: str
+    messages: int
+    subscriptions: int
+    bytes_each: float  # by the growth of the process
+    accounted_each: float  # by the index's own account
+    bytes_per_subscription: float
+    add_us: float
+    due_us: float  # for one subscription that takes everything
+    snapshot_bytes_each: float
+    encode_us: float
+    decode_us: float
+
+
+def resident_bytes() -> int:
+    """Of this process, now."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4_096
+
+
+def runs(order: str, messages: int) -> Iterator[tuple[range, list[int]]]:
+    """Ids and deliver times, a run at a time: due within an hour, one evenly after the other or at random."""
+    chance = random.Random(7)
+    for first in range(0, messages, RUN):
+        ids = range(first, min(first + RUN, messages))
+        if order == IN_ORDER:
+            yield ids, [NOW_MS + HOUR_MS + entry_id * HOUR_MS // messages for entry_id in ids]
+        else:
+            yield ids, [NOW_MS + HOUR_MS + chance.randrange(HOUR_MS) for _ in ids]
+
+
+def measure(order: str, messages: int, subscriptions: int) -> Figures:
+    """One case; to be called once in a process."""
+    memory = DelayedMemory(64 * GIB)
+    manager = TopicDelayedDeliveryTrackerManager("topic", 0, DelayedOptions(), memory, lambda _: None)
+    manager.add_run([0], [NOW_MS + 9 * HOUR_MS], NOW_MS)  # what is imported for the first is not its memory
+    empty_bytes = resident_bytes()
+    views = [manager.create_or_get_view(f"subscription-{index}", Cursor()) for index in range(subscriptions)]
+    for view in views:
+        view.held(0, 1)
+    before_bytes = resident_bytes()
+    add_ns = 0
+    for ids, times_ms in runs(order, messages):
+        began_ns = process_time_ns()
+        manager.add_run(ids, times_ms, NOW_MS)
+        add_ns += process_time_ns() - began_ns
+    after_bytes = resident_bytes()
+    accounted = manager.topic_buffer_memory_bytes()
+    began_ns = process_time_ns()
+    stored = manager.snapshot(messages)
+    encode_ns = process_time_ns() - began_ns
+    from penstock.governance.delayed_snapshot import decode
+
+    began_ns = process_time_ns()
+    decode(stored)
+    decode_ns = process_time_ns() - began_ns
+    return Figures(
+        order=order,
+        messages=messages,
+        subscriptions=subscriptions,
+        bytes_each=(after_bytes - before_bytes) / messages,
+        accounted_each=accounted / messages,
+        bytes_per_subscription=(before_bytes - empty_bytes) / subscriptions,
+        add_us=add_ns / messages / 1_000,
+        due_us=_due_ns(manager, messages) / messages / 1_000,
+        snapshot_bytes_each=len(stored) / messages,
+        encode_us=encode_ns / messages / 1_000,
+        decode_us=decode_ns / messages / 1_000,
+    )
+
+
+def _due_ns(manager: TopicDelayedDeliveryTrackerManager, messages: int) -> int:
+    """Let half an hour after half an hour pass, and take what is due each time."""
+    view = manager.create_or_get_view("subscription-0", Cursor())
+    spent_ns = taken = 0
+    for now_ms in (NOW_MS + HOUR_MS + step * HOUR_MS // 60 for step in range(62)):
+        began_ns = process_time_ns()
+        while got := view.get_scheduled_messages(now_ms, TAKEN, messages):
+            taken += len(got)
+        spent_ns += process_time_ns() - began_ns
+    assert taken >= messages - 1, f"{taken} of {messages} came due"
+    return spent_ns
+
+
+def cases(*, quick: bool) -> Iterator[tuple[str, int, int]]:
+    """What is measured."""
+    for order in (IN_ORDER, AT_RANDOM):
+        for messages in (10_000, 100_000) if quick else (10_000, 100_000, 1_000_000, 10_000_000):
+            yield order, messages, 1
+        for subscriptions in () if quick else (10, 1_000):
+            yield order, 1_000_000, subscriptions
+
+
+def main() -> None:
+    """Measure each case in a process of its own and print it."""
+    parser = argparse.ArgumentParser(description="What a delayed message costs.")
+    parser.add_argument("--quick", action="store_true", help="up to 100,000 messages only")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--case", nargs=3, metavar=("ORDER", "MESSAGES", "SUBSCRIPTIONS"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.case is not None:
+        order, messages, subscriptions = chosen.case
+        print(json.dumps(asdict(measure(order, int(messages), int(subscriptions)))))
+        return
+    figures = [_in_process(*case) for case in cases(quick=chosen.quick)]
+    if chosen.json:
+        print(json.dumps([asdict(one) for one in figures], indent=2))
+        return
+    print(f"{'order':10} {'messages':>11} {'subs':>5} {'bytes':>7} {'account':>7} {'sub B':>6} ", end="")
+    print(f"{'add µs':>7} {'due µs':>7} {'snap B':>7} {'enc µs':>7} {'dec µs':>7}")
+    for one in figures:
+        print(
+            f"{one.order:10} {one.messages:11,} {one.subscriptions:5,} {one.bytes_each:7.2f} {one.accounted_each:7.2f} "
+            f"{one.bytes_per_subscription:6.0f} {one.add_us:7.2f} {one.due_us:7.2f} {one.snapshot_bytes_each:7.2f} "
+            f"{one.encode_us:7.3f} {one.decode_us:7.3f}"
+        )
+
+
+def _in_process(order: str, messages: int, subscriptions: int) -> Figures:
+    command = [sys.executable, "-m", "benchmarks.delayed", "--case", order, str(messages), str(subscriptions)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return Figures(**json.loads(done.stdout))
+
+
+if __name__ == "__main__":
+    main()

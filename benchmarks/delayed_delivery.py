@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How late delayed messages come: 200,000 of them due within a minute, on ten shared subscriptions.
+
+    python -m benchmarks.delayed_delivery [--peer pulsar] [--messages 200000] [--window-s 60]
+    python -m benchmarks.delayed_delivery --client --messages 10000 --subscriptions 3
+    python -m benchmarks.delayed_delivery --restart --messages 1000000
+
+Every message carries its own delivery time and number, so the consumer, which acknowledges each of them, can say of
+each subscription how late messages were, whether any came early, and that each came exactly once. `--client` takes the
+official Python client in the place of raw sockets. `--restart` publishes messages that are due in an hour, kills the
+broker (SIGKILL) and measures from its start until a subscription gets an undelayed message, with all others still held.
+
+Memory per message is resident memory, for Apache Pulsar its heap after a collection. Exits 1 when a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import selectors
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.penstock_peer import penstock
+from benchmarks.process import usage
+from benchmarks.pulsar_peer import pulsar
+from penstock.core.checksum import seal
+from penstock.testing.client import RawClient, Type, frame, send
+from penstock.testing.process import BrokerProcess
+from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from benchmarks.process import Address
+
+TOPIC: Final = "public/default/delayed"
+SHARED: Final = 1
+# In flight while publishing, and asked for by each consumer.
+WINDOW: Final = 10_000
+PERMITS: Final = 10_000
+# The first message is due so long after the last is expected to be published.
+LEAD_S: Final = 2.0
+PUBLISHED_PER_S: Final = 20_000
+# Beyond the last delivery time; what has not come by then is lost.
+PATIENCE_S: Final = 30.0
+TICK_MS: Final = 1_000
+LATE_MS_MAX: Final = TICK_MS + 50
+RESTART_S_MAX: Final = 2.0
+MIB: Final = 1 << 20
+
+_stamp = struct.Struct(">QI")  # delivery time in ms, number
+
+
+# -- publishing -------------------------------------------------------------------------------------------------------
+
+
+def delayed(deliver_at_ms: int, number: int) -> bytes:
+    """A sealed entry that is due then, and says so in its payload."""
+    said = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, deliver_at_time=deliver_at_ms)
+    encoded = said.SerializeToString()
+    return seal(struct.pack(">I", len(encoded)) + encoded + _stamp.pack(deliver_at_ms, number) + bytes(88))
+
+
+def publish(port: int, times_ms: Sequence[int]) -> float:
+    """Publish a message for each of these delivery times; returns how long that took, in seconds."""
+    with RawClient(port) as client:
+        client.produce(f"persistent://{TOPIC}")
+        client.socket.settimeout(None)
+        began_s = time.monotonic()
+        answered, received = 0, bytearray()
+        for start in range(0, len(times_ms), 500):
+            some = range(start, min(start + 500, len(times_ms)))
+            client.write(b"".join(send(0, number, delayed(times_ms[number], number)) for number in some))
+            wanted = len(times_ms) if some.stop == len(times_ms) else some.stop - WINDOW
+            while answered < wanted:
+                received += client.socket.recv(MIB)
+                answered += take_receipts(received)
+        return time.monotonic() - began_s
+
+
+def take_receipts(received: bytearray) -> int:
+    """Remove whole frames from the beginning; returns how many. Nothing but receipts comes to a busy producer."""
+    at = count = 0
+    while len(received) - at >= 4 and len(received) - at >= 4 + (size := struct.unpack_from(">I", received, at)[0]):
+        at += 4 + size
+        count += 1
+    del received[:at]
+    return count
+
+
+# -- consuming --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one subscription got."""
+
+    lateness_ms: list[int] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set)
+    twice: int = 0
+
+    def add(self, stamp: bytes, now_ms: int) -> None:
+        """A message came."""
+        deliver_at_ms, number = _stamp.unpack_from(stamp)
+        self.twice += number in self.numbers
+        self.numbers.add(number)
+        self.lateness_ms.append(now_ms - deliver_at_ms)
+
+
+class RawConsumer:
+    """One consumer of one subscription: takes what comes, acknowledges it, asks for more."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.client = RawClient(port)
+        self.client.subscribe(f"persistent://{TOPIC}", name, subType=SHARED, permits=PERMITS)
+        self.seen = Seen()
+        self._received = bytearray()
+        self._taken = 0
+
+    def receive(self) -> None:
+        """Take what the socket holds."""
+        self._received += self.client.socket.recv(MIB)
+        now_ms = time.time_ns() // 1_000_000
+        acknowledged = BaseCommand(type=Type.ACK)
+        acknowledged.ack.consumer_id, acknowledged.ack.ack_type = 0, 0  # type: ignore[assignment]
+        at = self._take(acknowledged, now_ms)
+        del self._received[:at]
+        if acknowledged.ack.message_id:
+            encoded = acknowledged.SerializeToString()
+            self.client.write(struct.pack(">II", 4 + len(encoded), len(encoded)) + encoded)
+        if self._taken >= PERMITS // 2:
+            self.client.write(frame(Type.FLOW, consumer_id=0, messagePermits=self._taken))
+            self._taken = 0
+
+    def _take(self, acknowledged: BaseCommand, now_ms: int) -> int:
+        data, at = self._received, 0
+        while len(data) - at >= 8:
+            total, command_bytes = struct.unpack_from(">II", data, at)
+            if len(data) - at < 4 + total:
+                break
+            command = BaseCommand.FromString(bytes(data[at + 8 : at + 8 + command_bytes]))
+            if command.type == Type.MESSAGE:
+                entry = at + 8 + command_bytes
+                payload = entry + 10 + struct.unpack_from(">I", data, entry + 6)[0]
+                self.seen.add(bytes(data[payload : payload + _stamp.size]), now_ms)
+                acknowledged.ack.message_id.add().CopyFrom(command.message.message_id)
+                self._taken += 1
+            elif command.type == Type.PING:
+                self.client.write(frame(Type.PONG))
+            at += 4 + total
+        return at
+
+
+def consume_raw(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
+    """Subscribe; what comes back receives so many messages on each subscription, or until a time."""
+    consumers = [RawConsumer(port, f"s{number}") for number in range(subscriptions)]
+    chooser = stack.enter_context(selectors.DefaultSelector())
+    for consumer in consumers:
+        stack.callback(consumer.client.close)
+        chooser.register(consumer.client.socket, selectors.EVENT_READ, consumer)
+
+    def receive(count: int, until_s: float) -> list[Seen]:
+        while any(len(one.seen.numbers) < count for one in consumers) and time.time() < until_s:
+            for key, _ in chooser.select(0.5):
+                key.data.receive()
+        return [one.seen for one in consumers]
+
+    return receive
+
+
+def consume_with_client(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
+    """The same with the official Python client."""
+    import pulsar as official
+
+    client = official.Client(
+        f"pulsar://127.0.0.1:{port}", logger=official.FileLogger(official.LoggerLevel.Error, "/dev/null")
+    )
+    stack.callback(client.close)
+    seen = [Seen() for _ in range(subscriptions)]
+
+    def listen(to: Seen, consumer: official.Consumer, message: official.Message) -> None:
+        to.add(message.data(), time.time_ns() // 1_000_000)
+        consumer.acknowledge(message)
+
+    for number, one in enumerate(seen):
+        client.subscribe(
+            f"persistent://{TOPIC}",
+            f"s{number}",
+            consumer_type=official.ConsumerType.Shared,
+            initial_position=official.InitialPosition.Earliest,
+            message_listener=lambda consumer, message, to=one: listen(to, consumer, message),
+        )
+
+    def receive(count: int, until_s: float) -> list[Seen]:
+        while any(len(one.numbers) < count for one in seen) and time.time() < until_s:
+            time.sleep(0.1)
+        return seen
+
+    return receive
+
+
+# -- one broker -------------------------------------------------------------------------------------------------------
+
+
+def heap_mib(pid: int) -> float:
+    """The heap of a Java process that is in use, right after a collection."""
+    for command in ("GC.run", "GC.heap_info"):
+        told = subprocess.run(["jcmd", str(pid), command], capture_output=True, text=True, check=True).stdout
+    return sum(int(kib) for kib in re.findall(r"heap\s+total \d+K, used (\d+)K", told)) / 1024
+
+
+def memory_mib(address: Address, *, java: bool) -> float:
+    """What a broker holds."""
+    return heap_mib(address.pid) if java else usage(address.pid).rss_mib
+
+
+def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tuple[list[str], list[str]]:
+    """One load against one broker: the cells of its row, and the promises it broke."""
+    chance = random.Random(options.seed)
+    with ExitStack() as stack:
+        subscribe = consume_with_client if options.client else consume_raw
+        receive = subscribe(address.port, options.subscriptions, stack)
+        before_mib = memory_mib(address, java=java)
+        start_ms = int((time.time() + LEAD_S + options.messages / PUBLISHED_PER_S) * 1000)
+        last_ms = start_ms + int(options.window_s * 1000)
+        published_s = publish(address.port, [chance.randrange(start_ms, last_ms) for _ in range(options.messages)])
+        held_mib = memory_mib(address, java=java)
+        cpu_s = usage(address.pid).cpu_s
+        seen = receive(options.messages, last_ms / 1000 + PATIENCE_S)
+        cpu_s = usage(address.pid).cpu_s - cpu_s
+    late_ms = sorted(ms for one in seen for ms in one.lateness_ms)
+    lost = sum(options.messages - len(one.numbers) for one in seen)
+    twice = sum(one.twice for one in seen)
+    p99_ms = late_ms[len(late_ms) * 99 // 100]
+    cells = [
+        f"{options.messages / published_s:,.0f}",
+        f"{(held_mib - before_mib) * MIB / options.messages:.0f}",
+        f"{late_ms[0]}",
+        f"{late_ms[len(late_ms) // 2]}",
+        f"{p99_ms}",
+        f"{late_ms[-1]}",
+        f"{lost}",
+        f"{twice}",
+        f"{100 * cpu_s / (options.window_s + LEAD_S):.0f}",
+    ]
+    broken = [
+        text
+        for wrong, text in (
+            (lost, f"{lost} messages were lost"),
+            (twice, f"{twice} messages came twice"),
+            (p99_ms > LATE_MS_MAX, f"p99 lateness {p99_ms} ms is above {LATE_MS_MAX} ms"),
+            (late_ms[0] < (0 if options.strict else -TICK_MS), f"a message came {-late_ms[0]} ms early"),
+        )
+        if wrong
+    ]
+    return cells, broken
+
+
+def restart(options: argparse.Namespace) -> int:
+    """Kill a broker that holds many delayed messages, and measure how soon it serves again."""
+    with tempfile.TemporaryDirectory(prefix="delayed-") as scratch:
+        broker = BrokerProcess(Path(scratch) / "data")
+        with broker.start():
+            with RawClient(broker.port) as client:
+                client.subscribe(f"persistent://{TOPIC}", "s0", subType=SHARED)
+                hour_ms = int(time.time() * 1000) + 3_600_000
+                chance = random.Random(options.seed)
+                took_s = publish(broker.port, [hour_ms + chance.randrange(3_600_000) for _ in range(options.messages)])
+                held_mib = usage(broker.pid).rss_mib
+            broker.kill()
+            began_s = time.monotonic()
+            broker.start()
+            ready_s = time.monotonic() - began_s
+            with RawClient(broker.port) as client:
+                client.subscribe(f"persistent://{TOPIC}", "s0", subType=SHARED)
+                client.produce(f"persistent://{TOPIC}")
+                client.publish([b"now"], first=options.messages)
+                payload = client.message().payload
+                served_s = time.monotonic() - began_s
+                held = msg_delayed(broker.admin_port)
+            rss_mib = usage(broker.pid).rss_mib
+    print(
+        f"{options.messages:,} messages due in an hour, published at {options.messages / took_s:,.0f}/s: resident "
+        f"{held_mib:.0f} MiB; killed; ready after {ready_s:.2f} s, serving after {served_s:.2f} s with {held:,} held, "
+        f"resident {rss_mib:.0f} MiB"
+    )
+    whole = payload == b"now" and held == options.messages
+    return 0 if whole and served_s <= RESTART_S_MAX else 1
+
+
+def msg_delayed(admin_port: int) -> int:
+    """What the statistics say of the first subscription."""
+    url = f"http://127.0.0.1:{admin_port}/admin/v2/persistent/{TOPIC}/stats"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=10) as reply:
+        return int(json.load(reply)["subscriptions"]["s0"]["msgDelayed"])
+
+
+def main() -> int:
+    """Measure, print one table, and return the exit status."""
+    parser = argparse.ArgumentParser(description="How late delayed messages come.")
+    parser.add_argument("--peer", choices=("pulsar",), help="measure this broker too")
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--subscriptions", type=int, default=10)
+    parser.add_argument("--window-s", type=float, default=60.0, help="within which all of them are due")
+    parser.add_argument("--client", action="store_true", help="receive with the official Python client")
+    parser.add_argument("--strict", action="store_true", help="isDelayedDeliveryDeliverAtTimeStrict=true: never early")
+    parser.add_argument("--restart", action="store_true", help="kill the broker and see how soon it serves again")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.restart:
+        return restart(options)
+    strict = str(options.strict).lower()
+    key = "isDelayedDeliveryDeliverAtTimeStrict"
+    brokers: dict[str, Callable[[], AbstractContextManager[Address]]] = {
+        "penstock": lambda: penstock(environment={"PENSTOCK_IS_DELAYED_DELIVERY_DELIVER_AT_TIME_STRICT": strict})
+    }
+    if options.peer:
+        brokers["Apache Pulsar"] = lambda: pulsar(settings={key: strict})
+    print(
+        f"{options.messages:,} messages due within {options.window_s:g} s on {options.subscriptions} subscriptions, "
+        f"tick {TICK_MS} ms, {key}={strict}; lateness in ms\n"
+    )
+    head = ["broker", "published/s", "bytes/message", "least", "median", "p99", "most", "lost", "twice", "processor %"]
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    status = 0
+    for name, launch in brokers.items():
+        with launch() as address:
+            cells, broken = measure(address, options, java=name != "penstock")
+        print("| " + " | ".join([name, *cells]) + " |", flush=True)
+        for text in broken:
+            print(f"{name}: {text}", file=sys.stderr)
+        status |= bool(broken) and name == "penstock"
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

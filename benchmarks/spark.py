@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark reads and writes topics: rows a second, beside a plain reader and beside sources and sinks that cost nothing.
+
+Why beside them: what Spark itself takes to carry a row between its virtual machine and Python is most of the time. The
+ratio to a source or sink that does nothing else says what is ours to make faster; the ratio to a loop around the
+official client's reader says whether Spark is worth its while.
+Where: part of `make bench`; by hand `python -m benchmarks.spark --rows 200000 --rounds 3`. A round takes each measure
+in turn; medians are compared. Payloads of 1 KiB, four partitions, two tasks at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from benchmarks.penstock_peer import penstock
+from benchmarks.process import PeerError
+from penstock.spark.session import local_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks/results"
+PARTITIONS = 4
+PAYLOAD_BYTES = 1024
+MB = 1_000_000
+# Rows of a batch of the free source; what the Pulsar source builds too.
+FREE_ROWS = 2_000
+
+PLAIN, FREE_SOURCE, FREE_SINK = "plain client, one reader", "free source", "free sink"
+
+
+class Measure(NamedTuple):
+    """One line of the table: what is done, and what it is compared with."""
+
+    name: str
+    run: Callable[[], object]
+    ceiling: str | None = None
+
+
+# -- what costs nothing ----------------------------------------------------------------------------------------------
+
+
+class FreeReader(DataSourceReader):
+    """The same batch again and again."""
+
+    def __init__(self, schema: StructType, rows: int) -> None:
+        self.schema, self.rows = schema, rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """As many as the topic has."""
+        return [InputPartition(self.rows // PARTITIONS) for _ in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """So many rows."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        columns = [free_column(field, FREE_ROWS) for field in schema]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        for start in range(0, partition.value, FREE_ROWS):
+            yield batch.slice(0, min(FREE_ROWS, partition.value - start))
+
+
+def free_column(field: pa.Field, rows: int) -> pa.Array:
+    """A column of plausible size, made once."""
+    if pa.types.is_binary(field.type):
+        nbytes = PAYLOAD_BYTES if field.name == "value" else 12
+        return pa.array([random.Random(row).randbytes(nbytes) for row in range(rows)])
+    if pa.types.is_map(field.type):
+        return pa.array([[]] * rows, field.type)
+    if pa.types.is_string(field.type):
+        return pa.array(["persistent://public/default/bench-partition-0"] * rows)
+    return pa.array([1_700_000_000_000_000] * rows, pa.int64()).cast(field.type)
+
+
+class Done(WriterCommitMessage):
+    """Nothing to say."""
+
+
+class FreeWriter(DataSourceArrowWriter):
+    """Takes batches and forgets them."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Let them pass."""
+        for _ in iterator:
+            pass
+        return Done()
+
+
+class Free(DataSource):
+    """A source and a sink without anything behind them."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As `format` knows it."""
+        return "free"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """With the columns that the caller wants."""
+        return FreeReader(schema, int(self.options["rows"]))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002, FBT001 -- as called
+        """For any columns."""
+        return FreeWriter()
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """One broker, one topic to read, and a new one for each write."""
+
+    def __init__(self, spark: SparkSession, port: int, admin_port: int, rows: int, scratch: Path) -> None:
+        self.spark, self.rows, self.scratch = spark, rows, scratch
+        self.options = {"service.url": f"pulsar://127.0.0.1:{port}"}
+        self.url, self.admin = self.options["service.url"], f"http://127.0.0.1:{admin_port}/admin/v2"
+        self.topic = self.new_topic()
+        self.writes = 0
+        # Written in batches as clients make them unless told otherwise.
+        self.write(self.topic, {"pulsar.producer.batchingMaxBytes": "128K"})
+        self.schema = self.read().schema
+
+    def new_topic(self) -> str:
+        """A partitioned topic that nothing has."""
+        name = f"bench-{time.monotonic_ns()}"
+        body = json.dumps(PARTITIONS).encode()
+        request = urllib.request.Request(
+            f"{self.admin}/persistent/public/default/{name}/partitions", body, {"Content-Type": "application/json"}
+        )
+        request.method = "PUT"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10):
+            return f"persistent://public/default/{name}"
+
+    def payloads(self) -> DataFrame:
+        """Rows to write: made by the free source, so that making them costs next to nothing."""
+        reader = self.spark.read.format("free").option("rows", self.rows).schema("value binary")
+        return reader.load()
+
+    def read(self, **options: str) -> DataFrame:
+        """The topic as a DataFrame."""
+        reader = self.spark.read.format("pulsar").options(**self.options, **options)
+        return reader.option("topic", self.topic).load()
+
+    def write(self, topic: str, options: dict[str, str] | None = None) -> None:
+        """Write all rows once."""
+        writer = self.payloads().write.format("pulsar").mode("append").options(**self.options, **(options or {}))
+        writer.option("topic", topic).save()
+
+    def stream(self) -> None:
+        """Read all there is as a stream, into nothing."""
+        source = self.spark.readStream.format("pulsar").options(**self.options).option("topic", self.topic)
+        sink = source.option("startingOffsets", "earliest").load().writeStream.format("noop")
+        with tempfile.TemporaryDirectory(dir=self.scratch) as checkpoint:
+            query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            query.awaitTermination()
+
+    def plain(self) -> None:
+        """Read all there is with the official client, as its documentation does."""
+        import pulsar
+
+        client = pulsar.Client(self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, os.devnull))
+        try:
+            for index in range(PARTITIONS):
+                reader = client.create_reader(f"{self.topic}-partition-{index}", pulsar.MessageId.earliest)
+                while reader.has_message_available():
+                    reader.read_next(10_000).data()
+        finally:
+            client.close()
+
+    def measures(self) -> list[Measure]:
+        """In the order in which they are taken."""
+        value = "value binary"
+        free = functools.partial(self.spark.read.format("free").option("rows", self.rows).schema, self.schema)
+        free_value = self.spark.read.format("free").option("rows", self.rows).schema(value)
+        free_sink = self.payloads().write.format("free").mode("append")
+        return [
+            Measure(PLAIN, self.plain),
+            Measure(f"{FREE_SOURCE}, all columns", lambda: consume(free().load())),
+            Measure("batch read, all columns", lambda: consume(self.read()), f"{FREE_SOURCE}, all columns"),
+            Measure("streaming read, all columns", self.stream, f"{FREE_SOURCE}, all columns"),
+            Measure(f"{FREE_SOURCE}, value", lambda: consume(free_value.load())),
+            Measure("batch read, value", lambda: consume(self.read(columns="value")), f"{FREE_SOURCE}, value"),
+            Measure(FREE_SINK, free_sink.save),
+            Measure("batch write", lambda: self.write(self.new_topic()), FREE_SINK),
+            Measure(
+                "batch write, LZ4",
+                lambda: self.write(self.new_topic(), {"pulsar.producer.compressionType": "LZ4"}),
+                FREE_SINK,
+            ),
+        ]
+
+
+def consume(df: DataFrame) -> None:
+    """Have every row made, and keep none."""
+    df.write.format("noop").mode("append").save()
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="bench-spark", description="Measure Spark's reads and writes.")
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="measures whose name holds this")
+    options = parser.parse_args(argv)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-spark-")))
+        try:
+            address = stack.enter_context(penstock(scratch / "data"))
+        except PeerError as error:
+            print(f"bench: {error}", file=sys.stderr)
+            return 1
+        spark = local_session("bench", settings={"spark.local.dir": str(scratch)})
+        stack.callback(spark.stop)
+        spark.dataSource.register(Free)
+        bench = Bench(spark, address.port, address.admin_port, options.rows, scratch)
+        measures = [one for one in bench.measures() if options.only in one.name]
+        taken = rounds(measures, options.rounds)
+    table = markdown(measures, taken, options.rows)
+    print(f"\n{table}")
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "spark.md").write_text(table)
+    return 0
+
+
+def rounds(measures: Sequence[Measure], count: int) -> dict[str, list[float]]:
+    """Take each measure in turn, so many times, after once that does not count; seconds by name."""
+    taken: dict[str, list[float]] = {one.name: [] for one in measures}
+    for row in range(count + 1):
+        for one in measures:
+            before = time.perf_counter()
+            one.run()
+            took_s = time.perf_counter() - before
+            print(f"{'warm-up' if not row else f'round {row}':8} {one.name:32} {took_s:6.2f} s", flush=True)
+            if row:
+                taken[one.name].append(took_s)
+    return taken
+
+
+def markdown(measures: Sequence[Measure], taken: dict[str, list[float]], rows: int) -> str:
+    """The medians and what they are compared with."""
+    seconds = {name: statistics.median(samples) for name, samples in taken.items()}
+    lines = ["| measure | rows/s (least–most) | MB/s | × plain client | × ceiling |", "|---|---|---|---|---|"]
+    for one in measures:
+        rates = sorted(rows / took_s for took_s in taken[one.name])
+        rate = rows / seconds[one.name]
+        plain = f"{seconds[PLAIN] / seconds[one.name]:.2f}" if PLAIN in seconds and "read" in one.name else ""
+        ceiling = f"{seconds[one.ceiling] / seconds[one.name]:.2f}" if one.ceiling in seconds else ""
+        spread = f"{rate:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f})"
+        lines.append(f"| {one.name} | {spread} | {rate * PAYLOAD_BYTES / MB:,.0f} | {plain} | {ceiling} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

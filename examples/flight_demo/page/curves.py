@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drawings with axes: the delay over the months, and how late flights left.
+
+Where: `document` asks for each drawing twice, wide for desks and narrow for phones; the style shows the one that fits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from examples.flight_demo.findings import EARLIEST_MIN, LATE_MIN, LATEST_MIN, STEP_MIN
+from examples.flight_demo.page.squares import MONTHS, NARROW
+from examples.flight_demo.page.svg import dot, drawing, label, line, rule, square, ticks
+
+if TYPE_CHECKING:
+    from examples.flight_demo.findings import Delays
+
+HALF: Final = 470.0  # two stand beside each other on a desk
+HEIGHT: Final = 270.0
+TOP, BOTTOM = 14.0, 34.0
+
+
+def _size(*, wide: bool) -> tuple[float, str]:
+    return (HALF, "wide") if wide else (NARROW, "narrow")
+
+
+def _grid(left: float, width: float, highest: float, unit: str = "") -> list[str]:
+    """Horizontal lines at round numbers, with the numbers."""
+    marks = []
+    for value in ticks(highest, 4):
+        y = _y(value, highest)
+        marks.append(rule(left, y, width, y))
+        marks.append(label(left - 6, y + 4, f"{value:,.0f}{unit}", "small", "end"))
+    return marks
+
+
+def _y(value: float, highest: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / max(highest, 1e-9)
+
+
+# --------------------------------------------------------------------------------------------------------- the months
+
+
+def months(airports: dict[str, list[tuple[str, Delays]]], *, wide: bool) -> str:
+    """Mean delay over the months, a line for each airport."""
+    width, class_ = _size(wide=wide)
+    left, right = 30.0, 40.0
+    highest = max(1.0, *(delays.mean_min for points in airports.values() for _, delays in points)) * 1.08
+    step = (width - left - right) / 11
+    marks = _grid(left, width - right + 6, highest)
+    marks += [
+        label(left + index * step, HEIGHT - 12, name if wide else name[0], "small", "middle")
+        for index, name in enumerate(MONTHS)
+    ]
+    ends = []
+    for number, (airport, points) in enumerate(sorted(airports.items())):
+        at = [(left + (int(month[-2:]) - 1) * step, _y(max(delays.mean_min, 0.0), highest)) for month, delays in points]
+        marks.append(line(at, f"line a{number}"))
+        marks += [
+            dot(x, y, 3, f"dot a{number}", f"{airport}, {month}: {delays.mean_min:.1f} min on average")
+            for (x, y), (month, delays) in zip(at, points, strict=True)
+        ]
+        ends.append((at[-1][1] + 4, airport, number))
+    marks += [label(width - right + 10, y, airport, f"name t{number}") for y, airport, number in _apart(ends)]
+    says = f"Mean departure delay in minutes over the months of 2013, by airport: {_peaks(airports)}."
+    return drawing(width, HEIGHT, marks, says=says, class_=class_)
+
+
+def _peaks(airports: dict[str, list[tuple[str, Delays]]]) -> str:
+    """The worst month of each airport, in words."""
+    worst = {airport: max(points, key=lambda point: point[1].mean_min) for airport, points in airports.items()}
+    return ", ".join(
+        f"{airport} at most {delays.mean_min:.0f} in {MONTHS[int(month[-2:]) - 1]}"
+        for airport, (month, delays) in sorted(worst.items())
+    )
+
+
+def _apart(ends: list[tuple[float, str, int]]) -> list[tuple[float, str, int]]:
+    """Labels moved down until none covers another."""
+    placed: list[tuple[float, str, int]] = []
+    for y, airport, number in sorted(ends):
+        placed.append((max(y, placed[-1][0] + 14) if placed else y, airport, number))
+    return placed
+
+
+# ------------------------------------------------------------------------------------------------ how late flights left
+
+
+def histogram(steps: list[tuple[int, int]], *, wide: bool) -> str:
+    """How many flights left how late, in steps of minutes."""
+    width, class_ = _size(wide=wide)
+    left, first, last = 38.0, EARLIEST_MIN, LATEST_MIN
+    per_min = (width - left) / (last - first + STEP_MIN)
+    departed = sum(flights for _, flights in steps)
+    highest = max(flights for _, flights in steps) / departed * 100 * 1.05
+    marks = _grid(left, width, highest, " %")
+    for from_min, flights in steps:
+        share = flights / departed * 100
+        x, y = left + (from_min - first) * per_min, _y(share, highest)
+        told = f"{_span(from_min)}: {flights:,} flights, {share:.1f} %"
+        bar = (x, y, STEP_MIN * per_min - 1.5, HEIGHT - BOTTOM - y)
+        marks.append(square(*bar, f"h{_tone(from_min)}", told, radius=1))
+    for at_min in range(0, last, 30):
+        marks.append(label(left + (at_min - first) * per_min, HEIGHT - 16, at_min, "small", "middle"))
+    marks.append(label(width, HEIGHT - 16, f"{last}+", "small", "end"))
+    marks.append(label(width, HEIGHT - 2, "minutes after schedule", "small", "end"))
+    early, punctual, late = _shares(steps)
+    marks += _key(left + (LATE_MIN - first) * per_min + 24, (early, punctual, late))
+    says = (
+        f"Histogram of departure delay. {early:.0f} % of flights left early, {punctual:.0f} % on the minute or less "
+        f"than {LATE_MIN} minutes late, {late:.0f} % later."
+    )
+    return drawing(width, HEIGHT, marks, says=says, class_=class_)
+
+
+def _shares(steps: list[tuple[int, int]]) -> tuple[float, float, float]:
+    """Of the flights that left: how many percent early, how many punctual, how many late."""
+    departed = sum(flights for _, flights in steps)
+    early = sum(flights for from_min, flights in steps if from_min < 0)
+    late = sum(flights for from_min, flights in steps if from_min >= LATE_MIN)
+    return early / departed * 100, (departed - early - late) / departed * 100, late / departed * 100
+
+
+def _key(x: float, shares: tuple[float, float, float]) -> list[str]:
+    """What the three colours stand for and add up to."""
+    marks = []
+    meanings = (("left early", -1), (f"less than {LATE_MIN} min late", 0), ("later", LATE_MIN))
+    for number, (share, (meaning, from_min)) in enumerate(zip(shares, meanings, strict=True)):
+        y = TOP + 30 + number * 34
+        marks.append(square(x, y - 11, 12, 12, f"h{_tone(from_min)}"))
+        marks.append(label(x + 20, y, f"{share:.0f} %", "big"))
+        marks.append(label(x + 78, y, meaning, "name"))
+    return marks
+
+
+def _tone(from_min: int) -> int:
+    return 0 if from_min < 0 else 2 if from_min < LATE_MIN else 5
+
+
+def _span(from_min: int) -> str:
+    if from_min == EARLIEST_MIN:
+        return f"{-EARLIEST_MIN - STEP_MIN + 1} min early and more"
+    return (
+        f"{LATEST_MIN} min late and more" if from_min == LATEST_MIN else f"{from_min} to {from_min + STEP_MIN - 1} min"
+    )

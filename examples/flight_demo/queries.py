@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's side of the demo: a session that is quiet and leaves nothing behind, and streaming queries that are watched.
+
+Where: `analysis` runs its queries in it, one after the other, and draws what `follow` tells it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.spark.session import local_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SETTINGS: Final = {
+    "spark.driver.memory": "1g",
+    # A minute of work does not pay for the compiler's second stage, nor two cores for a collector with threads.
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+}
+LOOK_EVERY_S: Final = 0.25
+END_TIMEOUT_S: Final = 20.0
+MS_PER_S: Final = 1000
+
+
+@contextmanager
+def session(directory: Path, log: Path) -> Iterator[SparkSession]:
+    """A session that keeps its files in `directory` and complains to `log`; afterwards its virtual machine is gone."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    places = {"spark.local.dir": str(directory), "spark.sql.warehouse.dir": str(directory / "warehouse")}
+    with _complaints_to(log):
+        spark = local_session("penstock-demo", settings={**SETTINGS, **places})
+    try:
+        yield spark
+    finally:
+        signal.signal(signal.SIGINT, interrupt)  # Spark's own would look for a context that is gone.
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- there is no public way to wait for its end
+        spark.stop()
+        gateway.shutdown()
+        # It ends when its standard input does, which else would be when this process does.
+        gateway.proc.stdin.close()
+        gateway.proc.wait(END_TIMEOUT_S)
+
+
+@contextmanager
+def _complaints_to(log: Path) -> Iterator[None]:
+    """Have processes that are started now write their standard error to a file: it would run through the screen."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+# -------------------------------------------------------------------------------------------------- streaming queries
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a streaming query has come."""
+
+    batches: list[tuple[int, float]] = field(default_factory=list)  # rows and seconds of each
+    rows: int = 0
+    late_rows: int = 0  # dropped, since the watermark had passed them
+    watermark: str = ""  # as Spark writes it: 2013-12-31T12:00:00.000Z
+    behind: int | None = None  # entries of the topics that are not read yet; None: the source does not say
+
+    @property
+    def rows_per_s(self) -> float:
+        """The rate of the last batch that had rows."""
+        return next((rows / max(elapsed_s, 0.001) for rows, elapsed_s in reversed(self.batches) if rows), 0.0)
+
+    def add(self, batch: dict[str, Any]) -> None:
+        """Take in what Spark reports of a micro-batch."""
+        self.batches.append((batch["numInputRows"], batch.get("batchDuration", 0) / MS_PER_S))
+        self.rows += batch["numInputRows"]
+        self.late_rows += sum(state.get("numRowsDroppedByWatermark", 0) for state in batch["stateOperators"])
+        self.watermark = batch.get("eventTime", {}).get("watermark", self.watermark)
+        self.behind = sum(entries_behind(source) for source in batch["sources"])
+
+
+def entries_behind(source: dict[str, Any]) -> int:
+    """Entries between where a batch ended and where the topics ended then, by the source's own report.
+
+    An offset is `{topic: [ledger, entry, batch index]}`. With penstock a topic is one ledger, so entries subtract.
+    """
+    end, latest = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
+    return sum(max(0, latest[topic][1] - at[1]) for topic, at in end.items() if topic in latest)
+
+
+def _offsets(written: object) -> dict[str, list[int]]:
+    offsets = json.loads(written) if isinstance(written, str) else written
+    if not isinstance(offsets, dict):
+        return {}
+    return {topic: at for topic, at in offsets.items() if isinstance(at, list)}
+
+
+def follow(query: StreamingQuery, draw: Callable[[Progress], None]) -> Progress:
+    """Draw how a query gets on until it ends. Raises StreamingQueryException when it failed."""
+    progress = Progress()
+    ended = False
+    while not ended:
+        ended = bool(query.awaitTermination(LOOK_EVERY_S))  # type: ignore[arg-type] # a fraction is multiplied by 1000
+        for batch in query.recentProgress[len(progress.batches) :]:
+            progress.add(json.loads(batch.json))
+        draw(progress)
+    return progress

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cancelling a delayed message: nobody gets it, neither who waits for it now nor who subscribes later.
+
+Why an acknowledgement: a message that every subscription has acknowledged is delivered to none of them, after a restart
+either, and its space comes back as that of any other. What is cancelled is also remembered with the topic, until its
+entry is given up: a subscription that is made, or moved back, before then must not find it again.
+Where: the admin port asks; `topic_states` remembers; new and reset cursors ask `cancelled_of`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.administration.subscription_admin import topic_of
+from penstock.broker.topics.topic_states import CANCELLED, cancelled_of
+from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
+from penstock.wire import metadata
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.topics.topic import Topic
+    from penstock.core.names import TopicName
+    from penstock.core.position import Position
+
+log = logging.getLogger(__name__)
+
+# Of one topic, remembered at a time: each is a few bytes of a document that is stored whole.
+CANCELLED_MAX: Final = 10_000
+
+
+async def cancel_delayed(broker: Broker, name: TopicName, position: Position) -> None:
+    """Deliver this message to nobody; when this returns, that is durable.
+
+    Raises:
+        NotAllowed: the topic stores nothing.
+        NotFound: there is no such message.
+        PreconditionFailed: it is due already, or was never delayed; or too many are cancelled.
+        MetadataFailed: it could not be stored.
+    """
+    if not name.is_persistent:
+        raise NotAllowed(f"Cancel a delayed message on a non-persistent topic is not allowed: {name} keeps none")
+    topic = await topic_of(broker, name, "Cancel a delayed message")
+    entry = await broker.read_entry(topic, position.entry_id) if position.ledger_id == topic.ledger_id else None
+    if entry is None:
+        raise NotFound(f"Message not found: {name} has no {position.ledger_id}:{position.entry_id}")
+    deliver_at_ms, now_ms = metadata.routing(memoryview(entry)).deliver_at_ms, broker.clock.wall_ms()
+    if deliver_at_ms <= now_ms:
+        said = f"was due {now_ms - deliver_at_ms} ms ago" if deliver_at_ms else "was not delayed"
+        raise PreconditionFailed(f"message {position.ledger_id}:{position.entry_id} of {name} {said}: too late")
+    await broker.finish(_cancel(topic, position.entry_id))
+
+
+async def _cancel(topic: Topic, entry_id: int) -> None:
+    broker = topic.broker
+    known = [one for one in cancelled_of(broker.states.of(topic.text)) if one >= topic.first_entry_id]
+    if entry_id not in known:
+        if len(known) >= CANCELLED_MAX:
+            raise PreconditionFailed(
+                f"{len(known)} messages of {topic.text} are cancelled and not given up yet; "
+                f"let subscriptions acknowledge what is before them, or trim the topic"
+            )
+        await broker.states.change(topic, **{CANCELLED: sorted((*known, entry_id))})
+    for subscription in topic.subscriptions.values():
+        subscription.give_up(entry_id)
+    await broker.save_cursors_of(topic)
+    log.info("delayed message %d:%d of %s cancelled", topic.ledger_id, entry_id, topic.text)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads of entries out of their order: what is delivered again, and what is due.
+
+Why per topic: a delayed message is due for all subscriptions at the same time, so whoever asks while the same entries
+are being read waits for that read, and whoever comes a moment later finds them in the tail cache.
+Where: subscriptions ask for what waits; a reader thread gathers it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.units import KIB
+from penstock.storage.scattered import read_scattered
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.broker.topics.topic import Topic
+    from penstock.storage.entry_log import ReadResult
+
+# Gathered at once: enough for a write per consumer to be worth its while, little enough to be copied in a millisecond.
+ENTRIES_MAX: Final = 500
+BYTES_MAX: Final = 512 * KIB
+
+
+class AgainReads:
+    """The reads of one topic that are under way."""
+
+    __slots__ = ("_topic", "_under_way")
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._under_way: list[tuple[list[int], asyncio.Future[ReadResult]]] = []
+
+    def read(self, entry_ids: list[int]) -> asyncio.Future[ReadResult]:
+        """Read these ascending entries, or join a read that brings the first of them and perhaps not all others."""
+        first = entry_ids[0]
+        for ids, future in self._under_way:
+            at = bisect_left(ids, first)
+            if at < len(ids) and ids[at] == first:
+                return future
+        broker, ledger_id = self._topic.broker, self._topic.ledger_id
+
+        def read(entry_id: int, count: int) -> ReadResult:
+            return broker.log.read(ledger_id, entry_id, bytes_max=BYTES_MAX, entries_max=count)
+
+        future = broker.read_in_thread(partial(read_scattered, read, ledger_id, entry_ids, bytes_max=BYTES_MAX))
+        self._under_way.append((entry_ids, future))
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, done: asyncio.Future[ReadResult]) -> None:
+        self._under_way = [(ids, future) for ids, future in self._under_way if future is not done]
+        if done.cancelled() or done.exception() is not None or len(self._topic.subscriptions) < 2:
+            return
+        for batch in done.result().batches:
+            self._topic.broker.tail_cache.add_gathered(self._topic.tail, batch)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the delayed indexes of a broker need besides the topics' own work: one memory, snapshots, and reading again.
+
+Why snapshots: the log has everything, but reading a million messages to find out which of them are delayed takes
+seconds in which nobody is served. A snapshot says it for all entries up to one; what came later is read at the load of
+the topic. It is never older than a twentieth of the index, or ten seconds, and what is wrong with it costs time only.
+
+Why reading again: what did not fit the memory, or was let go because a subscription is stuck, is in the log. It is
+read in portions, in a reader thread, with pauses three times as long as the reads.
+Where: topics load and close their index here; the broker's tick saves what has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.broker.topics.delayed_index import DelayedIndex, delivery_times
+from penstock.broker.topics.topic_states import ledgers_in_use
+from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
+from penstock.core.errors import PenstockError
+from penstock.core.units import MIB, NS_PER_S
+from penstock.governance.delayed import DamagedSnapshotError, DelayedDeliveryTrackerFactory
+from penstock.governance.delayed_memory import DelayedMemory
+from penstock.wire import metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.topic import Topic
+    from penstock.governance.delayed_snapshot import Snapshot
+    from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.storage.snapshots import Snapshots
+
+log = logging.getLogger(__name__)
+
+# A snapshot is written when so many messages were added since the last, and a twentieth of all; or after so long.
+SNAPSHOT_ADDED_MIN: Final = 5_000
+SNAPSHOT_ADDED_RATIO: Final = 0.05
+SNAPSHOT_AFTER_NS: Final = 10 * NS_PER_S
+# One read of the log for an index, and how much longer than it the pause after it is.
+READ_BYTES: Final = MIB
+READ_ENTRIES: Final = 10_000
+# Added to an index between two turns of the loop.
+ADDED_AT_ONCE: Final = 500
+PAUSE_RATIO: Final = 3
+# At a load, entries behind the snapshot are read at once if there are no more; else readers look as they come to them.
+CATCH_UP_ENTRIES_MAX: Final = 500_000
+
+_HEADER: Final = struct.Struct(">I")
+
+
+class Found(NamedTuple):
+    """What a portion of the log holds: entries that carry a delivery time, and where to go on."""
+
+    entry_ids: list[int]
+    deliver_at_ms: list[int]
+    stop: int
+
+    def pieces(self) -> Iterator[Found]:
+        """The same in pieces that an index takes in within a few milliseconds each."""
+        for start in range(0, len(self.entry_ids), ADDED_AT_ONCE):
+            end = start + ADDED_AT_ONCE
+            ids = self.entry_ids[start:end]
+            stop = ids[-1] + 1 if end < len(self.entry_ids) else self.stop
+            yield Found(ids, self.deliver_at_ms[start:end], stop)
+        if not self.entry_ids:
+            yield self
+
+
+class Delays:
+    """All delayed indexes of one broker."""
+
+    def __init__(self, broker: Broker, snapshots: Snapshots | None) -> None:
+        self._broker = broker
+        self._snapshots = snapshots
+        self.memory = DelayedMemory(broker.limits.delayed_index_bytes)
+        self.factory = DelayedDeliveryTrackerFactory(self.memory)
+        self._stored = self._in_use(snapshots) if snapshots is not None else set()
+        self._changed: dict[DelayedIndex, int] = {}  # since when, in monotonic ns
+        self._saving: set[DelayedIndex] = set()
+
+    def _in_use(self, snapshots: Snapshots) -> set[int]:
+        """The ledgers that have a snapshot; those of topics that were deleted right before the last stop have none."""
+        stored = snapshots.ledgers()
+        gone = stored - ledgers_in_use(self._broker.catalog) if stored else set()
+        for ledger_id in gone:
+            snapshots.forget(ledger_id)
+        return stored - gone
+
+    # -- a topic comes and goes ---------------------------------------------------------------------------------------
+
+    def index_of(self, topic: Topic) -> DelayedIndex:
+        """The topic's index, made if it has none."""
+        if topic.delayed is None:
+            topic.delayed = DelayedIndex(topic)
+        return topic.delayed
+
+    async def load(self, topic: Topic) -> None:
+        """Give a topic that is being loaded the index it had, if a snapshot tells of one."""
+        if self._snapshots is None or topic.ledger_id not in self._stored:
+            return
+        index = self.index_of(topic)
+        snapshots, ledger_id = self._snapshots, topic.ledger_id
+        try:
+            names, snapshot = await self._broker.read_in_thread(lambda: unpack(snapshots.load(ledger_id) or b""))
+        except (OSError, DamagedSnapshotError) as error:
+            log.warning("%s: its delayed messages are found by reading the log again: %s", topic.text, error)
+            self.forget(topic)
+            return
+        index.manager.restore(snapshot)
+        await self._catch_up(index)
+        for subscription in map(topic.subscriptions.get, names):
+            if subscription is not None:
+                subscription.view = index.view_of(subscription)
+        index.look_for_due()
+
+    async def _catch_up(self, index: DelayedIndex) -> None:
+        """What was published after the snapshot was made."""
+        topic, manager = index.topic, index.manager
+        unknown = manager.unknown_ranges(topic.first_entry_id, topic.last_entry_id + 1)
+        if sum(one.stop - one.first for one in unknown) > CATCH_UP_ENTRIES_MAX:
+            return
+        for one in unknown:
+            first = one.first
+            while first < one.stop:
+                found = await self._broker.read_in_thread(partial(self.read, topic, first, one.stop))
+                for piece in found.pieces():
+                    manager.look_ahead(first, piece.stop, piece.entry_ids, piece.deliver_at_ms, index.now_ms())
+                    first = piece.stop
+                    await asyncio.sleep(0)
+
+    def read(self, topic: Topic, first: int, stop: int) -> Found:
+        """Read entries from `first` on, some but not to `stop` perhaps, for their delivery times. Blocks."""
+        count = min(stop - first, READ_ENTRIES)
+        result = self._broker.log.read(topic.ledger_id, first, bytes_max=READ_BYTES, entries_max=count)
+        ids: list[int] = []
+        times_ms: list[int] = []
+        for batch in result.batches:
+            rows = metadata.may_be_delayed(batch.data, batch.offsets, batch.lengths)
+            some_ids, some_ms = delivery_times(batch.data, batch.offsets, batch.lengths, rows, batch.entry_ids[0])
+            ids += some_ids
+            times_ms += some_ms
+        # What the log does not have is nobody's.
+        return Found(ids, times_ms, min(result.next_entry_id, stop) if result.batches else stop)
+
+    def close(self, topic: Topic) -> None:
+        """The topic leaves the memory."""
+        index, topic.delayed = topic.delayed, None
+        if index is None:
+            return
+        index.close()
+        self._changed.pop(index, None)
+        self.factory.remove(topic.text)
+        for subscription in topic.subscriptions.values():
+            subscription.view = None
+
+    def forget(self, topic: Topic) -> None:
+        """The topic has no delayed messages any more, or no index that could be trusted."""
+        self.close(topic)
+        self.dropped(topic.ledger_id)
+
+    def dropped(self, ledger_id: int) -> None:
+        """A ledger is gone, or its snapshot of no use."""
+        if self._snapshots is not None and ledger_id in self._stored:
+            self._stored.discard(ledger_id)
+            snapshots = self._snapshots
+            self._broker.finish(self._told(self._broker.read_in_thread(lambda: snapshots.forget(ledger_id))))
+
+    async def _told(self, work: asyncio.Future[None]) -> None:
+        try:
+            await work
+        except OSError as error:
+            log.warning("a snapshot of delayed messages could not be removed: %s", error)
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def changed(self, index: DelayedIndex) -> None:
+        """Something was added: it is saved before long."""
+        self._changed.setdefault(index, self._broker.clock.monotonic_ns())
+
+    def tick(self, now_ns: int) -> None:
+        """Save what is due to be saved."""
+        if self._snapshots is None or not self._changed:
+            return
+        for index, since_ns in list(self._changed.items()):
+            enough = max(SNAPSHOT_ADDED_MIN, SNAPSHOT_ADDED_RATIO * index.manager.topic_delayed_messages())
+            due = index.added >= enough or now_ns - since_ns >= SNAPSHOT_AFTER_NS
+            if due and index not in self._saving and not index.topic.fenced:
+                self._broker.finish(self.save(index))
+
+    async def save(self, index: DelayedIndex) -> None:
+        """Store a snapshot of one index; returns when it is durable, or has failed, which is logged."""
+        snapshots, topic = self._snapshots, index.topic
+        if snapshots is None or topic.delayed is not index:
+            return
+        self._changed.pop(index, None)
+        self._saving.add(index)
+        index.added = 0
+        views = [name for name, one in topic.subscriptions.items() if one.view is not None and one.durable]
+        parts, ledger_id = [pack(views)], topic.ledger_id
+        try:
+            for piece in index.manager.snapshot_pieces(topic.last_entry_id + 1):
+                parts.append(piece)
+                await asyncio.sleep(0)  # The loop is for publishing.
+            await self._broker.read_in_thread(lambda: snapshots.save(ledger_id, parts))
+            self._stored.add(ledger_id)
+        except OSError as error:
+            log.warning("%s: a snapshot of its delayed messages could not be stored: %s", topic.text, error)
+        finally:
+            self._saving.discard(index)
+
+    async def save_of(self, topic: Topic) -> None:
+        """A topic is about to leave the memory: store what has changed since its last snapshot."""
+        if topic.delayed in self._changed:
+            await self.save(topic.delayed)
+
+    async def save_all(self) -> None:
+        """At a clean stop: what has changed since the last snapshots."""
+        for index in list(self._changed):
+            await self.save(index)
+
+    # -- reading again ------------------------------------------------------------------------------------------------
+
+    def look_after(self, index: DelayedIndex) -> None:
+        """Start to read again what an index let go, if it is time to."""
+        if index.reading or index.topic.fenced or self._broker.stopping:
+            return
+        wanted = index.manager.back_fill(index.now_ms())
+        stuck = [
+            one
+            for one in index.topic.subscriptions.values()
+            if one.view is not None and one.consumers and one.view.back_fill(one.read_entry_id) is not None
+        ]
+        if wanted is not None or stuck:
+            index.reading = True
+            self._broker.finish(self._read_again(index, stuck, whole=wanted is not None))
+
+    async def _read_again(self, index: DelayedIndex, stuck: Sequence[Subscription], *, whole: bool) -> None:
+        try:
+            if whole:
+                await self._fill_index(index)
+            for subscription in stuck:
+                if subscription.view is not None:
+                    await self._fill_view(index, subscription, subscription.view)
+        except (OSError, PenstockError) as error:
+            log.warning("%s: reading its delayed messages again failed: %s", index.topic.text, error)
+        finally:
+            index.reading = False
+
+    async def _fill_index(self, index: DelayedIndex) -> None:
+        manager = index.manager
+        first, stop = manager.begin_back_fill()
+        try:
+            while first < stop:
+                found = await self._portion(index, first, stop)
+                for piece in found.pieces():
+                    manager.found(piece.entry_ids, piece.deliver_at_ms)
+                    await asyncio.sleep(0)
+                first = found.stop
+        except BaseException:
+            manager.abort_back_fill()
+            raise
+        manager.end_back_fill(index.now_ms())
+        index.set_timer()
+
+    async def _fill_view(self, index: DelayedIndex, subscription: Subscription, view: DelayedDeliveryView) -> None:
+        wanted = view.back_fill(subscription.read_entry_id)
+        while wanted is not None and subscription.view is view and subscription.delivery is not None:
+            found = await self._portion(index, *wanted)
+            if subscription.view is not view or subscription.delivery is None:
+                return
+            held = set(view.held(wanted.first, found.stop))
+            subscription.replay_passed([one for one in found.entry_ids if one not in held])
+            view.back_filled(found.stop)
+            wanted = view.back_fill(subscription.read_entry_id)
+
+    async def _portion(self, index: DelayedIndex, first: int, stop: int) -> Found:
+        loop, topic = self._broker.loop, index.topic
+        began_s = loop.time()
+        found = await self._broker.read_in_thread(lambda: self.read(topic, first, stop))
+        await asyncio.sleep(PAUSE_RATIO * (loop.time() - began_s))
+        return found
+
+
+def pack(names: Sequence[str]) -> bytes:
+    """What a snapshot begins with: the subscriptions that have a view. The pieces of the index follow."""
+    head = seal(json.dumps(names).encode())
+    return _HEADER.pack(len(head)) + head
+
+
+def unpack(data: bytes) -> tuple[list[str], Snapshot]:
+    """What a snapshot holds. Raises DamagedSnapshotError."""
+    from penstock.governance.delayed_snapshot import decode  # noqa: PLC0415 - it imports the bitmaps
+
+    start = _HEADER.size
+    stop = start + (_HEADER.unpack_from(data)[0] if len(data) >= start else 0)
+    head = data[start:stop]
+    if len(head) <= SEAL_BYTES or not is_sealed(head):
+        raise DamagedSnapshotError(f"{len(data)} bytes are no snapshot of delayed messages")
+    return json.loads(head[SEAL_BYTES:]), decode(memoryview(data)[stop:])

@@ -1,0 +1,603 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One index of delayed messages per topic, shared by its subscriptions (PIP-448).
+
+Why: kept per subscription, the same message is remembered as often as there are subscriptions. Here it is remembered
+once, in the slot of the time at which it is due, and a subscription is a light view: how far it has come.
+Where: a topic has one manager, a Shared or Key_Shared subscription one view. The broker adds what is published, asks
+views what is due, and reads from the log again what the index says it had to let go. `now_ms` is wall time, always an
+argument, and `TIME_MAX_MS` when delays are switched off: then everything is due. Positions are entry ids of the
+topic's one ledger.
+
+How the broker uses it (docs/internals/delayed-messages.md has the theory)
+    publish   manager.add_run(entry_ids, deliver_at_ms, now_ms), once per run with delayed entries in it, before anybody
+              reads them. Entries without a deliver time are not told.
+    read      before delivering entries [first, stop): if manager.unknown(first, stop), read their metadata and call
+              view.look(...) with those that carry a deliver time: it says which to step over. Else view.held(first,
+              stop) says it without looking at any metadata. view.next_wanted() skips stretches that are all held.
+    deliver   view.get_scheduled_messages(now_ms, n, read_entry_id): stepped over before, due now, to be replayed.
+    timer     manager.next_delivery_ms(): when to look again.
+    cursor    view.update_mark_delete_position() whenever it moved; view.acknowledged(ids) for individual ones;
+              view.rewind() when the reader starts again from the first unacknowledged entry.
+    let go    view.back_fill(...) and manager.back_fill(...): ranges to be read from the log again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.governance.delayed_horizon import INFINITY, Horizon
+from penstock.governance.delayed_memory import DelayedMemory
+from penstock.governance.delayed_ranges import BackFill, Ranges
+from penstock.governance.delayed_view import DelayedDeliveryView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.governance.delayed_due import DueList, Segment
+    from penstock.governance.delayed_slots import Slots
+    from penstock.governance.delayed_snapshot import Bounds, Snapshot
+
+__all__ = [
+    "TIME_MAX_MS",
+    "BackFill",
+    "DamagedSnapshotError",
+    "DelayedDeliveryTrackerFactory",
+    "DelayedDeliveryView",
+    "DelayedMemory",
+    "DelayedOptions",
+    "Progress",
+    "TopicDelayedDeliveryTrackerManager",
+]
+
+TIME_MAX_MS: Final = 2**63 - 1  # a deliver time saturates here: never
+
+# Slots looked through for forgotten ids by one operation, when there are many such.
+_SWEPT_SLOTS: Final = 16
+
+
+class DamagedSnapshotError(ValueError):
+    """Stored bytes are not a delayed index: the broker finds what is delayed by reading the log, as without them."""
+
+
+class Progress(Protocol):
+    """What a view asks of its subscription's cursor; `storage.cursor.Cursor` is one."""
+
+    mark_delete: int
+
+    @property
+    def acknowledged_above(self) -> int:
+        """How many entries above `mark_delete` are acknowledged."""
+
+    def is_acknowledged(self, entry_id: int) -> bool:
+        """Whether this entry is acknowledged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedOptions:
+    """How a topic delays: Pulsar's delayedDeliveryTickTimeMillis and its companions."""
+
+    tick_ms: int = 1_000
+    strict: bool = False  # never before the deliver time; otherwise up to a tick before it
+    lookahead: int = 50_000  # messages with one fixed delay after which reading on is pointless; 0: never pause
+
+    def __post_init__(self) -> None:
+        if self.tick_ms < 1 or self.lookahead < 0:
+            raise ValueError(f"want tick_ms >= 1 and lookahead >= 0, got {self.tick_ms=} {self.lookahead=}")
+
+    @property
+    def slot_ms(self) -> int:
+        """How wide a slot is: half a tick, so that the other half is left for delivering what is due."""
+        return max(self.tick_ms // 2, 1)
+
+    @property
+    def early_ms(self) -> int:
+        """How much before its slot's time a message may be delivered."""
+        return 0 if self.strict else self.tick_ms
+
+
+class TopicDelayedDeliveryTrackerManager:
+    """The index of one topic and the views on it.
+
+    Args:
+        topic: its name, for `on_empty`.
+        next_entry_id: the id that the topic's next entry gets. Delayed entries from here on are told by `add_run`;
+            those before are unknown until a reader comes across them (`view.look`) or a snapshot brings them.
+        options: tick, strictness, lookahead.
+        memory: where its bytes are charged.
+        on_empty: called with this manager when the last view is unregistered.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_cancelled",
+        "_due",
+        "_fixed",
+        "_highest_ms",
+        "_judged_ms",
+        "_known",
+        "_memory",
+        "_on_empty",
+        "_pruned",
+        "_shed_bytes",
+        "_slots",
+        "_views",
+        "_widest_ms",
+        "charged_bytes",
+        "horizon",
+        "options",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        next_entry_id: int,
+        options: DelayedOptions,
+        memory: DelayedMemory,
+        on_empty: Callable[[TopicDelayedDeliveryTrackerManager], None],
+    ) -> None:
+        self.topic = topic
+        self.options = options
+        self.charged_bytes = 0
+        self.horizon = Horizon()
+        self._memory = memory
+        self._on_empty = on_empty
+        self._views: dict[str, DelayedDeliveryView] = {}
+        self._known = Ranges()  # what is delayed in here is in the index, unless it was due when it was told
+        self._known.add(next_entry_id, INFINITY)
+        self._slots: Slots | None = None  # None until the first delayed message
+        self._due: DueList | None = None
+        self._cancelled: set[int] = set()
+        self._judged_ms = 0  # what is due by this was judged due, once
+        self._pruned = -1  # up to here all views had acknowledged everything, once
+        self._widest_ms = options.slot_ms  # of all slots there are
+        self._fixed = True  # all messages so far have one delay, as far as their deliver times tell
+        self._highest_ms = 0
+        self._shed_bytes = 0  # how much it took when it last let something go
+
+    # -- views: the seed's operations ---------------------------------------------------------------------------------
+
+    def create_or_get_view(self, name: str, progress: Progress) -> DelayedDeliveryView:
+        """The view of the subscription of this name, whose reader starts at its first unacknowledged entry.
+
+        A view belongs to the name, not to a dispatcher: a subscription that changes its type among those that delay
+        keeps it (call `view.rewind()` when its reader starts again).
+        """
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = DelayedDeliveryView(self, name, progress)
+        return view
+
+    def unregister(self, name: str) -> None:
+        """This subscription needs no view any more; with the last one the index is emptied and `on_empty` called."""
+        view = self._views.pop(name, None)
+        if view is None:
+            return
+        view.closed()
+        if self._views:
+            self.prune(min(other.progress.mark_delete for other in self._views.values()))
+        else:
+            self.close()
+            self._on_empty(self)
+
+    def on_tick_time_updated(self, tick_ms: int) -> None:
+        """Messages added from now on go by this tick; those in the index keep their slots."""
+        self.on_options_updated(replace(self.options, tick_ms=tick_ms))
+
+    def on_options_updated(self, options: DelayedOptions) -> None:
+        """Tick, strictness and lookahead, in force for all views at once. What was due before stays due."""
+        self.options = options
+
+    def topic_buffer_memory_bytes(self) -> int:
+        """Bytes this index takes; a maintained number."""
+        if self._slots is None or self._due is None:
+            return 0
+        self._slots.settle()
+        self._account()
+        return self.charged_bytes
+
+    def topic_delayed_messages(self) -> int:
+        """Messages in the index that are not due, and those left on disk only (`spilled`)."""
+        return self.spilled + (0 if self._slots is None else self._slots.count)
+
+    # -- adding -------------------------------------------------------------------------------------------------------
+
+    def add_run(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> int:
+        """Entries just appended that carry a deliver time, ids increasing. Returns how many are delayed.
+
+        What is due already is not delayed. Call it before any reader can come to them.
+        """
+        if not entry_ids:
+            return 0
+        due_ms = self._judge(now_ms)
+        if min(deliver_at_ms) <= due_ms:
+            self._fixed = False
+            rows = [row for row, at_ms in enumerate(deliver_at_ms) if at_ms > due_ms]
+            entry_ids, deliver_at_ms = [entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows]
+        if entry_ids:
+            self._add(entry_ids, deliver_at_ms)
+        return len(entry_ids)
+
+    def look(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> list[int]:
+        """For views: entries that are not held by what the index knows; which of them are, by their deliver times."""
+        due_ms, horizon_ms = self._judge(now_ms), self.horizon.after_ms
+        rows = [
+            row
+            for row, (entry_id, at_ms) in enumerate(zip(entry_ids, deliver_at_ms, strict=True))
+            if at_ms > horizon_ms
+            # Past what was pruned, another view may have been given it before the clock was set back.
+            or (at_ms > (due_ms if entry_id <= self._pruned else self._judged_ms) and not self._known.has(entry_id))
+        ]
+        held = [entry_ids[row] for row in rows]
+        if held:
+            self._add(held, [deliver_at_ms[row] for row in rows])
+        return held
+
+    def _add(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]) -> None:
+        """Put these, none of which is due, into their slots; what is due too late for the index is left on disk."""
+        if self._fixed:
+            self._compare_delays(deliver_at_ms)
+        until_ms = self.horizon.takes_until_ms
+        if max(deliver_at_ms) > until_ms:
+            late = [entry_ids[row] for row, at_ms in enumerate(deliver_at_ms) if at_ms > until_ms]
+            self.horizon.leave(late[0], late[-1] + 1, len(late))
+            rows = [row for row, at_ms in enumerate(deliver_at_ms) if at_ms <= until_ms]
+            entry_ids, deliver_at_ms = [entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows]
+        if entry_ids:
+            self._slots_of_mine().add(entry_ids, self._slot_times(deliver_at_ms))
+            self._account()
+            self._memory.make_room()
+
+    def _slot_times(self, deliver_at_ms: Sequence[int]) -> list[int]:
+        """Rounded up: a slot is due when all of it is. Where there is no more room to round up, it is due never."""
+        slot_ms = self.options.slot_ms
+        self._widest_ms = max(self._widest_ms, slot_ms)
+        due_ms = [-(-at_ms // slot_ms) * slot_ms for at_ms in deliver_at_ms]
+        if max(due_ms) > TIME_MAX_MS or min(due_ms) < 0:  # a clock may stand before 1970
+            due_ms = [max(0, min(one_ms, TIME_MAX_MS)) for one_ms in due_ms]
+        return due_ms
+
+    def _compare_delays(self, deliver_at_ms: Sequence[int]) -> None:
+        """Entries of one fixed delay have deliver times that never fall back by more than a tick."""
+        highest_ms, tick_ms = self._highest_ms, self.options.tick_ms
+        for at_ms in deliver_at_ms:
+            if at_ms > highest_ms:
+                highest_ms = at_ms
+            elif at_ms < highest_ms - tick_ms:
+                self._fixed = False
+                return
+        self._highest_ms = highest_ms
+
+    def _slots_of_mine(self) -> Slots:
+        if self._slots is None:
+            # Here and not above: a broker that never delays anything does without the bitmaps.
+            from penstock.governance.delayed_due import DueList  # noqa: PLC0415 - see above
+            from penstock.governance.delayed_slots import Slots  # noqa: PLC0415
+
+            self._slots, self._due = Slots(), DueList()
+            for view in self._views.values():
+                view.index_begins()
+        return self._slots
+
+    def cancel(self, entry_id: int) -> bool:
+        """Never deliver this message; True if it was in the index.
+
+        The index remembers cancelled ids (also in its snapshot) and holds them for ever: the broker acknowledges them
+        in every cursor, and in those that come later (`cancelled`).
+        """
+        self._cancelled.add(entry_id)
+        found = self._slots is not None and self._slots.discard(entry_id)
+        self._account()
+        return found
+
+    def cancelled(self) -> list[int]:
+        """The ids that were cancelled, in order."""
+        return sorted(self._cancelled)
+
+    def forget_through(self, entry_id: int) -> None:
+        """The log has nothing up to this entry any more (retention): cancellations up to it are forgotten."""
+        self._cancelled = {cancelled for cancelled in self._cancelled if cancelled > entry_id}
+
+    # -- what the index knows -----------------------------------------------------------------------------------------
+
+    def unknown(self, first: int, stop: int) -> bool:
+        """Whether the metadata of entries [first, stop) must be looked at: the index cannot say what is delayed."""
+        return not self._known.covers(first, stop) or self.horizon.concerns(first, stop)
+
+    def unknown_ranges(self, first: int, stop: int) -> list[BackFill]:
+        """The parts of [first, stop) of which the index knows nothing, in order."""
+        return [BackFill(*part) for part in self._known.missing(first, stop)]
+
+    def look_ahead(
+        self, first: int, stop: int, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int
+    ) -> None:
+        """The broker read entries [first, stop) before any reader did; of these, the given ones carry a deliver time.
+
+        From now on the range is known. Only for entries that no view's reader has passed.
+        """
+        self.add_run(entry_ids, deliver_at_ms, now_ms)
+        self._known.add(first, stop)
+
+    def held(self, first: int, stop: int) -> list[int]:
+        """For views: which of [first, stop) are not due, in order."""
+        held = [] if self._slots is None else self._slots.within(first, stop)
+        if self._cancelled:
+            held = sorted({*held, *(entry_id for entry_id in self._cancelled if first <= entry_id < stop)})
+        return held
+
+    def first_not_held(self, first: int, stop: int) -> int:
+        """For views: the first of [first, stop) that is not among `held`; `stop` if all are."""
+        at = -1
+        while at != first and first < stop:
+            at = first
+            first = first if self._slots is None else self._slots.first_absent(first, stop)
+            if first in self._cancelled and first < stop:
+                first += 1
+        return first
+
+    def holds(self, entry_id: int) -> bool:
+        """For views: whether this entry is not due."""
+        return self._slots is not None and self._slots.holds(entry_id)
+
+    def count_after(self, entry_id: int) -> int:
+        """For views: how many messages after this entry are not due."""
+        if self._slots is None or not self._slots.count:
+            return 0
+        return self._slots.count - self._slots.rank(entry_id)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything the index has is due."""
+        return self._slots is None or not self._slots.count
+
+    @property
+    def fixed_delay(self) -> bool:
+        """Whether all messages that were added since the index was last empty have one delay."""
+        return self._fixed
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def next_delivery_ms(self) -> int | None:
+        """When to look again: the first moment at which something in the index is due; None when nothing is in it.
+
+        May lie in the past when something is due that no view has asked for yet.
+        """
+        first_ms = None if self._slots is None else self._slots.first_ms
+        return None if first_ms is None else self.ready_ms(first_ms)
+
+    def ready_ms(self, due_ms: int) -> int:
+        """The first moment at which the slot of this time is delivered."""
+        return due_ms - self.options.early_ms
+
+    def furthest_delivery_ms(self) -> int | None:
+        """The last deliver time in the index, rounded up to its slot; None when nothing is in it."""
+        return None if self._slots is None else self._slots.last_ms
+
+    def _judge(self, now_ms: int) -> int:
+        """Up to which deliver time everything is due now. Nothing past the horizon is, before the log is read again."""
+        due_ms = min(now_ms + self.options.early_ms, self.horizon.after_ms)
+        if now_ms < TIME_MAX_MS:
+            self._judged_ms = max(self._judged_ms, due_ms)
+        return due_ms
+
+    def has_due(self, now_ms: int) -> bool:
+        """For views: whether there is a slot that came due and nobody has asked for."""
+        first_ms = None if self._slots is None else self._slots.first_ms
+        return first_ms is not None and first_ms <= self._judge(now_ms)
+
+    def come_due(self, now_ms: int) -> bool:
+        """For views that have passed all that was due: have the next slot come due; False when it is not time."""
+        if self._slots is None or self._due is None or not self.has_due(now_ms):
+            return False
+        first_ms = self._slots.first_ms
+        assert first_ms is not None, "has_due has seen it"
+        self._due.append(first_ms, self._slots.take(first_ms))
+        if self._due.crowded:
+            self._due.merge()
+        self._account()
+        return True
+
+    def enter(self) -> Segment | None:
+        """For views: stand at the end of what is due; None while the index has never had anything."""
+        return None if self._due is None else self._due.enter()
+
+    def step(self, segment: Segment) -> Segment:
+        """For views: pass this segment."""
+        assert self._due is not None, "there is a segment"
+        later = self._due.step(segment)
+        self._account()
+        return later
+
+    def leave(self, segment: Segment) -> None:
+        """For views: stand nowhere."""
+        assert self._due is not None, "there is a segment"
+        self._due.leave(segment)
+        self._account()
+
+    # -- letting go ---------------------------------------------------------------------------------------------------
+
+    def prune(self, entry_id: int) -> None:
+        """For views, one of which has its mark-delete position here now: forget what all have acknowledged."""
+        lowest = INFINITY if self._slots is None or not self._slots.count else self._slots.lowest
+        if self.horizon.is_finite:
+            lowest = min(lowest, self.horizon.all_left.first)
+        if lowest > entry_id:
+            return
+        through = min(view.progress.mark_delete for view in self._views.values())
+        if lowest > through:
+            return
+        if self._slots is not None:
+            self._slots.discard_through(through)
+        self.horizon.cut_before(through + 1)
+        # Whoever seeks to before it, or begins there, finds the log unknown and looks.
+        self._known.cut_before(through + 1)
+        self._pruned = max(self._pruned, through)
+        self._account()
+
+    def let_go(self) -> bool:
+        """For the memory, of which there is too little: let one slot or segment go; False when nothing may.
+
+        What stuck subscriptions alone still want goes first. What is due so soon that it is as good as due stays.
+        """
+        if self._slots is None or self._due is None:
+            return False
+        self._shed_bytes = self.charged_bytes
+        first_ms, last_ms = self._slots.first_ms, self._slots.last_ms
+        after_ms = -1 if last_ms is None else last_ms - self._widest_ms
+        # The horizon never comes down below what is due next: there is always something to wait for.
+        least_ms = max(self._judged_ms, first_ms or 0)
+        if self._due.length > 1 or (self._due.length and after_ms < least_ms):
+            segment = self._due.head
+            for view in self._views.values():
+                view.lose(segment)
+        elif last_ms is not None and after_ms >= least_ms:
+            gone = self._slots.take(last_ms)
+            self.horizon.leave(gone.min(), gone.max() + 1, len(gone))
+            self.horizon.lower(after_ms, self._judged_ms)
+        else:
+            return False
+        self._account()
+        return True
+
+    @property
+    def spilled(self) -> int:
+        """Messages that were left on disk for lack of memory since the last back-fill; an upper bound."""
+        return self.horizon.spilled
+
+    def back_fill(self, now_ms: int) -> BackFill | None:
+        """What to read from the log again now, for what was left there will be due soon or there is room for it.
+
+        None when there is no need. Otherwise: `begin_back_fill`, then `found` with all delayed entries of the range in
+        chunks, then `end_back_fill`. Until then nothing is lost: what was left is delivered late, never early.
+        """
+        horizon = self.horizon
+        if not horizon.left or horizon.filling:
+            return None
+        memory = self._memory
+        roomy = 2 * self.charged_bytes <= self._shed_bytes or 2 * memory.used_bytes <= memory.size_bytes
+        if roomy or horizon.is_near(now_ms + self.options.early_ms):
+            return BackFill(horizon.left.first, horizon.left.stop)
+        return None
+
+    def begin_back_fill(self) -> BackFill:
+        """Start, or start over."""
+        self.horizon.begin()
+        return BackFill(self.horizon.left.first, self.horizon.left.stop)
+
+    def found(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]) -> None:
+        """Entries of the range that carry a deliver time, ids increasing; some may be in the index already."""
+        after_ms = self.horizon.after_ms
+        rows = [
+            row
+            for row, at_ms in enumerate(deliver_at_ms)
+            if at_ms > after_ms and entry_ids[row] not in self._cancelled and not self.holds(entry_ids[row])
+        ]
+        if rows:
+            self._add([entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows])
+
+    def end_back_fill(self, now_ms: int) -> None:
+        """The whole range was read."""
+        self.horizon.end(now_ms + self.options.early_ms)
+        self._shed_bytes = self.charged_bytes
+
+    def abort_back_fill(self) -> None:
+        """Reading failed; `back_fill` will ask again."""
+        self.horizon.abort()
+
+    def _account(self) -> None:
+        """Charge what the index takes now."""
+        if self._slots is None or self._due is None:
+            return
+        self._slots.sweep(_SWEPT_SLOTS)
+        if not self._slots.count:
+            self._fixed, self._highest_ms, self._widest_ms = True, 0, self.options.slot_ms
+        if self._slots.count or self._due.length:
+            self._memory.charge(self, self._slots.size_bytes + self._due.size_bytes)
+        else:
+            self._memory.charge(self, 0)
+
+    # -- the end, and over a restart ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give all bytes back; the manager and its views are of no use afterwards."""
+        for view in self._views.values():
+            view.closed()
+        self._views.clear()
+        self._slots = self._due = None
+        self._cancelled.clear()
+        self._memory.charge(self, 0)
+
+    def snapshot_pieces(self, next_entry_id: int) -> Iterator[bytes]:
+        """The index as pieces of bytes to be stored one after another, each a millisecond's work when it is asked for.
+
+        The index may change between pieces. `next_entry_id`: all entries before it were told to the index.
+        """
+        from penstock.governance.delayed_snapshot import encode  # noqa: PLC0415 - it imports the bitmaps
+
+        return encode(self._slots, self._watch, self._watched, next_entry_id)
+
+    def snapshot(self, next_entry_id: int) -> bytes:
+        """All pieces in one; a caller that may not be held up takes `snapshot_pieces`."""
+        return b"".join(self.snapshot_pieces(next_entry_id))
+
+    def _watch(self) -> Bounds:
+        self.horizon.watch()
+        return self._watched()
+
+    def _watched(self) -> Bounds:
+        from penstock.governance.delayed_snapshot import Bounds  # noqa: PLC0415 - see above
+
+        after_ms, left = self.horizon.watched()
+        return Bounds(list(self._known), after_ms, (left.first, left.stop), self.cancelled(), self._widest_ms)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take in a snapshot of this topic (`delayed_snapshot.decode`), before anything was added or looked at.
+
+        Entries between the snapshot's end and this manager's first are unknown: readers look at them, or the broker
+        reads them before (`unknown_ranges`, `look_ahead`). To be called where all else is: it charges the memory.
+        """
+        from penstock.governance.delayed_due import DueList  # noqa: PLC0415 - see above
+
+        assert self._slots is None, "a snapshot is taken in first of all"
+        bounds = snapshot.bounds
+        self._slots, self._due = snapshot.slots, DueList()
+        for first, stop in bounds.known:
+            self._known.add(first, stop)
+        self.horizon.restore(bounds.after_ms, *bounds.left)
+        self._cancelled.update(bounds.cancelled)
+        self._widest_ms = max(self._widest_ms, bounds.widest_ms)
+        self._fixed = False  # nobody knows what is in there
+        self._account()
+
+
+class DelayedDeliveryTrackerFactory:
+    """Gives each topic its one manager, and forgets it when it is empty."""
+
+    __slots__ = ("_managers", "memory")
+
+    def __init__(self, memory: DelayedMemory) -> None:
+        self.memory = memory
+        self._managers: dict[str, TopicDelayedDeliveryTrackerManager] = {}
+
+    def manager(self, topic: str, next_entry_id: int, options: DelayedOptions) -> TopicDelayedDeliveryTrackerManager:
+        """The manager of this topic; made, with these arguments, if there is none."""
+        manager = self._managers.get(topic)
+        if manager is None:
+            manager = TopicDelayedDeliveryTrackerManager(topic, next_entry_id, options, self.memory, self._on_empty)
+            self._managers[topic] = manager
+        return manager
+
+    def find(self, topic: str) -> TopicDelayedDeliveryTrackerManager | None:
+        """The manager of this topic, if there is one."""
+        return self._managers.get(topic)
+
+    def remove(self, topic: str) -> None:
+        """The topic is unloaded or deleted: its manager is closed."""
+        manager = self._managers.pop(topic, None)
+        if manager is not None:
+            manager.close()
+
+    def _on_empty(self, manager: TopicDelayedDeliveryTrackerManager) -> None:
+        if self._managers.get(manager.topic) is manager:
+            del self._managers[manager.topic]

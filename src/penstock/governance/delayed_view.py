@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One subscription's view of its topic's delayed messages: how far it has come, and next to nothing else.
+
+Where: made by `TopicDelayedDeliveryTrackerManager.create_or_get_view`; see there for how the broker uses it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from penstock.governance.delayed_ranges import BackFill, Hull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.governance.delayed import Progress, TopicDelayedDeliveryTrackerManager
+    from penstock.governance.delayed_due import Segment
+
+# Slots that one call looks through at most, so that a clock set forward by a year does not hold the caller up.
+SLOTS_PER_CALL_MAX: Final = 256
+
+
+class DelayedDeliveryView:
+    """What of the index one subscription still has to get.
+
+    Every delayed message is, for a view, either held (its reader steps over it) or passed. When a held one is due and
+    the view comes to it, it is offered once if the reader has stepped over it (its id is below `read_entry_id`), and
+    otherwise left to the reader, who finds it not held any more.
+    """
+
+    __slots__ = ("_after", "_begun", "_lost", "_lost_since", "_manager", "_segment", "_settled", "name", "progress")
+
+    def __init__(self, manager: TopicDelayedDeliveryTrackerManager, name: str, progress: Progress) -> None:
+        self._manager = manager
+        self.name = name
+        self.progress = progress
+        self._segment: Segment | None = None  # where it stands; None: at the end, once it asks for something
+        self._after = -1  # what it has passed of that segment
+        self._begun = False  # whether its reader has
+        self._settled: set[int] = set()  # held, but acknowledged one by one
+        self._lost = Hull()  # due and stepped over, but not in the index any more
+        self._lost_since = Hull()  # the part of it that was lost since somebody began to read it again
+
+    # -- the reader ---------------------------------------------------------------------------------------------------
+
+    def held(self, first: int, stop: int) -> list[int]:
+        """Which of entries [first, stop) the reader steps over, in order. Only where not `manager.unknown`."""
+        self._attach()
+        held = self._manager.held(first, stop)
+        pending = [
+            entry_id for segment, after in self._pending() for entry_id in segment.within(max(first, after + 1), stop)
+        ]
+        return sorted(held + pending) if pending else held
+
+    def next_wanted(self, first: int, stop: int) -> int:
+        """The first of entries [first, stop) that is not held; `stop` if all are. Logarithmic in what it skips."""
+        self._attach()
+        at = -1
+        while at != first and first < stop:
+            at = first
+            first = self._manager.first_not_held(first, stop)
+            for segment, after in self._pending():
+                if first > after:
+                    first = segment.first_absent(first, stop)
+        return first
+
+    def look(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> list[int]:
+        """Which of these entries the reader steps over, in order; it has just read their deliver times, ids increasing.
+
+        Those that the index did not know are added to it. Right also for entries that it knows.
+        """
+        if not entry_ids:
+            return []
+        held = set(self.held(entry_ids[0], entry_ids[-1] + 1))
+        rows = [row for row, entry_id in enumerate(entry_ids) if entry_id not in held]
+        added = self._manager.look([entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows], now_ms)
+        held.update(added)
+        return [entry_id for entry_id in entry_ids if entry_id in held]
+
+    def add_message(self, entry_id: int, deliver_at_ms: int, now_ms: int) -> bool:
+        """`look` at one entry: whether the reader steps over it."""
+        return bool(self.look((entry_id,), (deliver_at_ms,), now_ms))
+
+    # -- what is due --------------------------------------------------------------------------------------------------
+
+    def get_scheduled_messages(self, now_ms: int, entries_max: int, read_entry_id: int) -> list[int]:
+        """Take out what is due: ids below `read_entry_id`, not acknowledged, `entries_max` at most.
+
+        The earliest slot comes first, ids increase within it. What is returned is not offered again.
+        """
+        taken: list[int] = []
+        for _ in range(SLOTS_PER_CALL_MAX):
+            if len(taken) >= entries_max or not self._stand(now_ms):
+                break
+            taken += self._take(entries_max - len(taken), read_entry_id)
+        return taken
+
+    def has_message_available(self, now_ms: int, read_entry_id: int) -> bool:
+        """Whether `get_scheduled_messages` has something; or so much came due that it has to be asked again."""
+        for _ in range(SLOTS_PER_CALL_MAX):
+            if not self._stand(now_ms):
+                return False
+            wanted = next(self._wanted(read_entry_id), None)
+            if wanted is not None:
+                self._pass(wanted - 1)
+                return True
+            self._step()
+        return True
+
+    def next_delivery_ms(self) -> int | None:
+        """When to ask again; see the manager's."""
+        if self._segment is not None and self._segment.later is not None:
+            return self._manager.ready_ms(self._segment.due_ms)
+        return self._manager.next_delivery_ms()
+
+    def furthest_delivery_ms(self) -> int | None:
+        """The last deliver time in the topic's index."""
+        return self._manager.furthest_delivery_ms()
+
+    def should_pause_all_deliveries(self, now_ms: int, read_entry_id: int, last_entry_id: int) -> bool:
+        """Whether reading on is pointless, as Pulsar's fixed-delay detection finds it.
+
+        True when all messages have one fixed delay, this subscription waits for `lookahead` of them at least, nothing
+        is due, and everything it has not read yet, up to the topic's last entry, is held. So never when there is an
+        undelayed entry to read.
+        """
+        lookahead = self._manager.options.lookahead
+        if not lookahead or not self._manager.fixed_delay or self.number_of_delayed_messages < lookahead:
+            return False
+        stop = last_entry_id + 1
+        return (
+            not self._manager.unknown(read_entry_id, stop)
+            and self.next_wanted(read_entry_id, stop) >= stop
+            and not self.has_message_available(now_ms, read_entry_id)
+        )
+
+    def _stand(self, now_ms: int) -> bool:
+        """Stand in a segment; False when nothing more is due."""
+        self._attach()
+        if self._segment is None or (self._segment.later is None and not self._manager.come_due(now_ms)):
+            return False
+        return self._segment.later is not None  # it may have been let go at once, for lack of memory
+
+    def _take(self, entries_max: int, read_entry_id: int) -> list[int]:
+        """Up to so many of the segment in which the view stands, then step out of it if that was all."""
+        taken = list(islice(self._wanted(read_entry_id), entries_max))
+        if len(taken) < entries_max:
+            self._step()
+        else:
+            self._pass(taken[-1])
+        return taken
+
+    def _wanted(self, read_entry_id: int) -> Iterator[int]:
+        """What is left for this view of its segment."""
+        assert self._segment is not None, "nothing is taken from nowhere"
+        progress = self.progress
+        for entry_id in self._segment.from_id(max(self._after, progress.mark_delete) + 1):
+            if entry_id >= read_entry_id:
+                return
+            if not (progress.acknowledged_above and progress.is_acknowledged(entry_id)):
+                yield entry_id
+
+    def _pass(self, entry_id: int) -> None:
+        assert self._segment is not None, "nothing is passed nowhere"
+        if entry_id > self._after:
+            self._after = entry_id
+            self._segment.begun = True
+
+    def _step(self) -> None:
+        assert self._segment is not None, "there is somewhere to step from"
+        self._segment = self._manager.step(self._segment)
+        self._after = -1
+
+    def _attach(self) -> None:
+        if self._segment is None:
+            self._begun = True
+            self._segment = self._manager.enter()
+
+    def index_begins(self) -> None:
+        """The topic's first delayed message comes: a view whose reader has begun stands before it."""
+        if self._begun:
+            self._attach()
+
+    def _detach(self) -> None:
+        segment, self._segment, self._after, self._begun = self._segment, None, -1, False
+        if segment is not None:
+            self._manager.leave(segment)
+
+    def _pending(self) -> Iterator[tuple[Segment, int]]:
+        """What is due and this view has not come to, so it is held still: segments, and after which id of each."""
+        segment, after = self._segment, self._after
+        while segment is not None and segment.later is not None:
+            yield segment, after
+            segment, after = segment.later, -1
+
+    # -- how much -----------------------------------------------------------------------------------------------------
+
+    @property
+    def number_of_delayed_messages(self) -> int:
+        """Held messages that this subscription has not acknowledged: not due yet, or due and not asked for.
+
+        A few additions for a view that keeps up; what was left on disk for lack of memory is not counted.
+        """
+        mark_delete = self.progress.mark_delete
+        count = self._manager.count_after(mark_delete)
+        for segment, after in self._pending():
+            count += segment.count_after(max(after, mark_delete))
+        return count - sum(map(self._holds, self._settled))
+
+    def buffer_memory_bytes(self) -> int:
+        """Bytes of the topic's index, which all its subscriptions share."""
+        return self._manager.topic_buffer_memory_bytes()
+
+    def _holds(self, entry_id: int) -> bool:
+        return self._manager.holds(entry_id) or any(
+            entry_id > after and segment.holds(entry_id) for segment, after in self._pending()
+        )
+
+    # -- the cursor ---------------------------------------------------------------------------------------------------
+
+    def update_mark_delete_position(self, entry_id: int) -> None:
+        """The cursor's mark-delete position moved here, forward or (seek: call `rewind`, too) back."""
+        if self._settled:
+            self._settle_again()
+        self._manager.prune(entry_id)
+
+    def acknowledged(self, entry_ids: Sequence[int]) -> None:
+        """These were acknowledged one by one: if they are delayed, they count no more. Call it after the cursor knows.
+
+        What is offered never depends on it: the cursor itself is asked then.
+        """
+        if self._manager.is_empty and self._lags_not:
+            return
+        mark_delete = self.progress.mark_delete
+        self._settled.update(entry_id for entry_id in entry_ids if entry_id > mark_delete and self._holds(entry_id))
+
+    @property
+    def _lags_not(self) -> bool:
+        return self._segment is None or self._segment.later is None
+
+    def _settle_again(self) -> None:
+        mark_delete, is_acknowledged = self.progress.mark_delete, self.progress.is_acknowledged
+        self._settled = {entry for entry in self._settled if entry > mark_delete and is_acknowledged(entry)}
+
+    def rewind(self) -> None:
+        """The reader starts again from the first unacknowledged entry; until it does, this view holds no memory."""
+        self._detach()
+        self._settle_again()
+        self._lost.clear()
+        self._lost_since.clear()
+
+    # -- what was let go ----------------------------------------------------------------------------------------------
+
+    def back_fill(self, read_entry_id: int) -> BackFill | None:
+        """Entries that were due while the subscription was stuck and that the index has let go to save memory.
+
+        The broker reads the range and replays what `look` does not hold, that is neither acknowledged nor on its way to
+        a consumer, then calls `back_filled`. None when there is nothing.
+        """
+        self._lost_since.clear()
+        if not self._lost:
+            return None
+        self._lost.cut_before(self.progress.mark_delete + 1)
+        self._lost.cut_from(read_entry_id)  # the rest is left to the reader
+        return BackFill(self._lost.first, self._lost.stop) if self._lost else None
+
+    def back_filled(self, stop: int) -> None:
+        """What was lost before this entry when `back_fill` was asked last was looked through."""
+        self._lost.cut_before(stop)
+        if self._lost_since:
+            self._lost.add(self._lost_since.first, self._lost_since.stop)
+
+    def lose(self, segment: Segment) -> None:
+        """The index lets go of this segment: if the view stands there, what it has not passed is lost, and named so."""
+        if self._segment is not segment:
+            return
+        first = next(segment.from_id(max(self._after, self.progress.mark_delete) + 1), None)
+        if first is not None:
+            self._lost.add(first, segment.last + 1)
+            self._lost_since.add(first, segment.last + 1)
+        self._step()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Everything is acknowledged (clear backlog), as the cursor says: nothing waits for this subscription."""
+        self.rewind()
+        self.update_mark_delete_position(self.progress.mark_delete)
+
+    def close(self) -> None:
+        """The subscription needs no view any more; the same as `manager.unregister`."""
+        self._manager.unregister(self.name)
+
+    def closed(self) -> None:
+        """The manager has forgotten this view."""
+        self._detach()
+        self._settled.clear()
+        self._lost.clear()
+        self._lost_since.clear()

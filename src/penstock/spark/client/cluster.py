@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics as a cluster has them: which there are, how many partitions, who serves each, where they end.
+
+Why one object: lookups and metadata go over one connection to any broker, which is kept, and checked before each use; a
+request that may pass (the topic is moving, the broker is restarting) is tried again until the deadline.
+Where: the driver plans with it; tasks find their broker with it (`open_topic`), reader and producer alike.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from penstock.core.errors import WireCode
+from penstock.core.names import NamespaceName, TopicName
+from penstock.core.units import NS_PER_S
+from penstock.net.clock import SystemClock
+from penstock.spark.client.connection import Connection
+from penstock.spark.client.endpoint import Address, parse_service_url
+from penstock.spark.client.errors import BadAnswer, ClientError, Refused
+from penstock.wire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import TypeVar
+
+    from penstock.core.clock import Clock
+    from penstock.spark.client.endpoint import Endpoint
+
+    T = TypeVar("T")
+
+# Redirects followed before a lookup is given up: brokers that point at each other.
+_REDIRECTS_MAX: Final = 20
+# Pauses between attempts double from the first to the last, each shortened by up to a half.
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 2.0
+
+
+class TopicSchema(NamedTuple):
+    """What a topic's values are."""
+
+    kind: int  # Schema.Type
+    definition: bytes
+    version: bytes
+    properties: dict[str, str]
+
+
+class Cluster:
+    """One connection to a cluster for questions about topics; use it in a `with`, or close it."""
+
+    def __init__(self, endpoint: Endpoint, *, clock: Clock | None = None, chance: random.Random | None = None) -> None:
+        self.endpoint = endpoint
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.Random()
+        self._connection: Connection | None = None
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    def partitions(self, topic: str, *, create: bool = False) -> list[str]:
+        """Full names of a topic's partitions in order; of a topic that has none, its own.
+
+        Does not create the topic unless told to. Raises Refused (TOPIC_NOT_FOUND …) and what `Connection` raises.
+        """
+        name = TopicName.parse(topic)
+        what = f"asking for the partitions of {name}"
+        body = codec.CommandPartitionedTopicMetadata(
+            topic=str(name), request_id=0, metadata_auto_creation_enabled=create
+        )
+        count = self._ask(lambda connection: connection.request(body, what=what)).partitions
+        return [str(name.of_partition(index)) for index in range(count)] if count else [str(name)]
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names of the persistent topics of a namespace, partitions by their own names, sorted."""
+        name = NamespaceName.parse(namespace)
+        body = codec.CommandGetTopicsOfNamespace(namespace=str(name), request_id=0)
+        answer = self._ask(lambda connection: connection.request(body, what=f"listing the topics of {name}"))
+        return sorted(answer.topics)
+
+    def schema(self, topic: str, version: bytes = b"") -> TopicSchema | None:
+        """The schema of a topic, the newest unless one is named; None when there is none."""
+        name = TopicName.parse(topic)
+        body = codec.CommandGetSchema(topic=str(name.parent), request_id=0)
+        if version:
+            body.schema_version = version
+        try:
+            answer = self._ask(lambda connection: connection.request(body, what=f"asking for the schema of {name}"))
+        except Refused as refused:
+            if refused.code is WireCode.TOPIC_NOT_FOUND:
+                return None
+            raise
+        said = answer.schema
+        properties = {pair.key: pair.value for pair in said.properties}
+        return TopicSchema(said.type, said.schema_data, answer.schema_version, properties)
+
+    def open_topic(self, topic: str) -> Connection:
+        """A new connection to the broker that serves this topic (one partition, or a topic without); the caller's own.
+
+        Tried again, within the endpoint's `operation_timeout_s`, while the answer is one that passes.
+        """
+        return self.insist(lambda: self.open_once(topic))
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def insist(self, attempt: Callable[[], T], *, timeout_s: float | None = None) -> T:
+        """Do something until it succeeds, with pauses, while its ClientError says that it may pass.
+
+        Args:
+            attempt: is called at least once.
+            timeout_s: no attempt begins after it; None takes the endpoint's `operation_timeout_s`.
+        """
+        timeout_s = self.endpoint.operation_timeout_s if timeout_s is None else timeout_s
+        deadline_ns = self._clock.monotonic_ns() + round(timeout_s * NS_PER_S)
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            try:
+                return attempt()
+            except ClientError as error:
+                if not isinstance(error, Refused):
+                    self.close()
+                wait_s = pause_s * (0.5 + self._chance.random() / 2)
+                if not error.may_pass or self._clock.monotonic_ns() + round(wait_s * NS_PER_S) > deadline_ns:
+                    raise
+            threading.Event().wait(wait_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open_once(self, topic: str) -> Connection:
+        """One attempt of `open_topic`: look up, and connect. A redirect asks the broker it names."""
+        name = str(TopicName.parse(topic))
+        asked, authoritative = self._any(), False
+        redirected: list[Connection] = []
+        try:
+            for _ in range(_REDIRECTS_MAX):
+                body = codec.CommandLookupTopic(topic=name, request_id=0, authoritative=authoritative)
+                if self.endpoint.listener:
+                    body.advertised_listener_name = self.endpoint.listener
+                answer = asked.request(body, what=f"looking up {name}")
+                owner = _owner_in(answer, asked.address)
+                if answer.response == codec.CommandLookupTopicResponse.Connect:
+                    through = asked.address if answer.proxy_through_service_url else None
+                    return Connection(self.endpoint, owner, through=through, clock=self._clock)
+                asked, authoritative = Connection(self.endpoint, owner, clock=self._clock), answer.authoritative
+                redirected.append(asked)
+        finally:
+            for connection in redirected:
+                connection.close()
+        raise BadAnswer(str(asked.address), f"the lookup of {name} was redirected {_REDIRECTS_MAX} times")
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        return self.insist(lambda: question(self._any()))
+
+    def _any(self) -> Connection:
+        """The connection for questions, alive as far as can be told; to the first address that answers."""
+        if self._connection is not None and not self._connection.is_alive():
+            self.close()
+        if self._connection is None:
+            self._connection = self._connect_any()
+        return self._connection
+
+    def _connect_any(self) -> Connection:
+        *others, last = self.endpoint.addresses
+        for address in others:
+            with suppress(ClientError):
+                return Connection(self.endpoint, address, clock=self._clock)
+        return Connection(self.endpoint, last, clock=self._clock)
+
+
+def _owner_in(answer: codec.CommandLookupTopicResponse, asked: Address) -> Address:
+    url = answer.brokerServiceUrlTls if asked.tls else answer.brokerServiceUrl
+    try:
+        return parse_service_url(url)[0]
+    except ValueError as error:
+        kind = "TLS address" if asked.tls else "address"
+        raise BadAnswer(str(asked), f"a lookup's answer without a {kind} of the broker ({error})") from None

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who we are: what a connection shows in CONNECT, and again whenever the broker asks.
+
+Where: options make one, `Connection` asks it for the bytes each time, so that a token file may be renewed meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A method of authentication and where its bytes come from. Never printed: the secret stays out of `repr`."""
+
+    method: str = "none"
+    secret: str = field(default="", repr=False)
+    secret_file: str = ""
+
+    def data(self) -> bytes:
+        """What to show now.
+
+        Raises:
+            ValueError: the token's file cannot be read.
+        """
+        if not self.secret_file:
+            return self.secret.encode()
+        try:
+            return Path(self.secret_file).read_text(encoding="utf-8").strip().encode()
+        except OSError as error:
+            raise ValueError(f"the token file {self.secret_file} cannot be read: {error.strerror}") from error
+
+
+NO_CREDENTIALS: Final = Credentials()
+
+
+def of_token(text: str) -> Credentials:
+    """A token as such, or `token:…`, or the file that holds it as `file:///…`."""
+    if text.startswith("file:"):
+        return Credentials("token", secret_file=text.removeprefix("file://").removeprefix("file:"))
+    return Credentials("token", text.removeprefix("token:"))
+
+
+def of_password(user: str, password: str) -> Credentials:
+    """Basic authentication."""
+    return Credentials("basic", f"{user}:{password}")
+
+
+def of_certificate() -> Credentials:
+    """The certificate that TLS shows is all there is to show."""
+    return Credentials("tls")

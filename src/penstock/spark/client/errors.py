@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong between Spark and a broker, in sentences that say what to do.
+
+Why: the text of an error is all that comes through from a task on some executor to the person who started the query.
+Where: raised by the client; what may be tried again says so in `may_pass`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.errors import WireCode
+
+_CODES: Final = {int(code): code for code in WireCode}
+
+# Answers after which the same request may succeed, with a fresh lookup and after a pause.
+_PASSING: Final = frozenset(
+    {
+        WireCode.PERSISTENCE_ERROR,
+        WireCode.CONSUMER_BUSY,
+        WireCode.SERVICE_NOT_READY,
+        WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR,
+        WireCode.TOO_MANY_REQUESTS,
+        WireCode.PRODUCER_BUSY,
+    }
+)
+
+# What to do about each answer of a broker.
+_ADVICE: Final = {
+    WireCode.UNKNOWN_ERROR: "look into the broker's log",
+    WireCode.METADATA_ERROR: "look into the broker's log: it could not read or write its metadata",
+    WireCode.PERSISTENCE_ERROR: "look at the broker's disk and its log",
+    WireCode.AUTHENTICATION_ERROR: "give the credentials that the broker expects: option token, or userName and "
+    "password, or tlsCertificateFilePath and tlsKeyFilePath",
+    WireCode.AUTHORIZATION_ERROR: "let an administrator grant these credentials the permission on the namespace",
+    WireCode.CONSUMER_BUSY: "stop the other consumer of this subscription, or name another subscription",
+    WireCode.SERVICE_NOT_READY: "try again once the broker has started or the topic has moved",
+    WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR: "let its subscriptions catch up, or raise its backlog quota",
+    WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION: "let its subscriptions catch up, or raise its backlog quota",
+    WireCode.CHECKSUM_ERROR: "look for a faulty network device or memory",
+    WireCode.UNSUPPORTED_VERSION_ERROR: "use a newer broker",
+    WireCode.TOPIC_NOT_FOUND: "check the topic's name, or create it",
+    WireCode.SUBSCRIPTION_NOT_FOUND: "create the subscription, or set allowAutoSubscriptionCreation=true in the broker",
+    WireCode.TOO_MANY_REQUESTS: "try again later, or raise the broker's limits",
+    WireCode.TOPIC_TERMINATED_ERROR: "write to another topic: this one was closed for good",
+    WireCode.PRODUCER_BUSY: "stop the other producer of this name, or give another name",
+    WireCode.INVALID_TOPIC_NAME: "write names as topic, tenant/namespace/topic or persistent://tenant/namespace/topic",
+    WireCode.INCOMPATIBLE_SCHEMA: "write with the topic's schema, or change its compatibility strategy",
+    WireCode.NOT_ALLOWED_ERROR: "look at the policies of the topic and its namespace",
+    WireCode.PRODUCER_FENCED: "stop the other producer that has exclusive access to this topic",
+}
+
+
+class ClientError(Exception):
+    """Something between this process and a broker failed. `may_pass`: the same may succeed on a new connection."""
+
+    may_pass: bool = False
+
+
+class BrokerUnreachable(ClientError):
+    """No connection could be made, or no handshake."""
+
+    may_pass = True
+
+    def __init__(self, address: str, why: str) -> None:
+        self.address = address
+        super().__init__(f"cannot reach a broker at {address}: {why}; check service.url and that a broker runs there")
+
+
+class TlsFailed(ClientError):
+    """The two sides do not agree on TLS: a certificate that is not trusted, or a side that speaks no TLS."""
+
+    def __init__(self, address: str, why: str) -> None:
+        self.address = address
+        super().__init__(
+            f"no TLS with {address}: {why}; check that service.url has the right scheme (pulsar or pulsar+ssl) and "
+            "port, and that tlsTrustCertsFilePath names the certificate that signed the broker's"
+        )
+
+
+class ConnectionLost(ClientError):
+    """The connection ended while something was expected of it."""
+
+    may_pass = True
+
+    def __init__(self, address: str, why: str) -> None:
+        self.address = address
+        super().__init__(f"the connection to {address} ended: {why}")
+
+
+class RequestTimedOut(ClientError):
+    """The broker is connected, and did not answer in time."""
+
+    may_pass = True
+
+    def __init__(self, address: str, what: str, timeout_s: float) -> None:
+        self.address = address
+        super().__init__(
+            f"no answer from {address} to {what} within {timeout_s:g} s; look at the broker's load, "
+            "or raise operationTimeoutMs"
+        )
+
+
+class Refused(ClientError):
+    """The broker answered with an error.
+
+    Attributes:
+        code: which, as the protocol counts them; an unknown number reads as UNKNOWN_ERROR.
+        said: the broker's own words.
+    """
+
+    def __init__(self, code: int, said: str, what: str) -> None:
+        self.code = _CODES.get(code, WireCode.UNKNOWN_ERROR)
+        self.said, self.what = said, what
+        self.may_pass = self.code in _PASSING
+        advice = _ADVICE.get(self.code)
+        super().__init__(f"{what} was refused with {self.code.name}: {said}" + (f"; {advice}" if advice else ""))
+
+
+class BadAnswer(ClientError):
+    """What came is not the Pulsar protocol, or breaks it."""
+
+    may_pass = True
+
+    def __init__(self, address: str, why: str) -> None:
+        self.address = address
+        super().__init__(
+            f"{address} does not speak the Pulsar protocol as expected: {why}; check the port in service.url "
+            "(a broker's binary port, 6650 by default, not its admin port)"
+        )
+
+
+class UnreadableEntry(ClientError):
+    """An entry came whole and cannot be read."""
+
+    def __init__(self, topic: str, message_id: str, why: str) -> None:
+        self.topic, self.message_id = topic, message_id
+        super().__init__(
+            f"{topic}: the entry at {message_id} cannot be read: {why}; begin behind it (startingOffsets), or leave "
+            "this topic out"
+        )
+
+
+class DamagedEntry(ClientError):
+    """An entry's checksum does not fit, also when it was sent again."""
+
+    may_pass = True
+
+    def __init__(self, topic: str, message_id: str) -> None:
+        self.topic, self.message_id = topic, message_id
+        super().__init__(
+            f"{topic}: the entry at {message_id} does not fit its checksum; look at the broker's disk and its log"
+        )
+
+
+class EncryptedMessage(ClientError):
+    """A message that only those with its key can read."""
+
+    def __init__(self, topic: str, message_id: str, producer: str) -> None:
+        self.topic, self.message_id, self.producer = topic, message_id, producer
+        super().__init__(
+            f"{topic}: the message at {message_id}, from producer {producer}, is encrypted, and this source has no "
+            "keys to read it with; let a client that has them write it to another topic"
+        )
+
+
+class DataLost(ClientError):
+    """Messages that should have been read are gone."""
+
+    def __init__(self, topic: str, wanted: str, found: str) -> None:
+        self.topic, self.wanted = topic, wanted
+        super().__init__(
+            f"{topic}: messages from {wanted} on are no longer there: {found}; the topic's retention removed them "
+            "before they were read, or the topic was deleted. Raise its retention or read more often. To go on from "
+            "the earliest message there is, set failOnDataLoss=false; to begin anew, use a new checkpoint"
+        )
+
+
+class NothingCame(ClientError):
+    """The broker is there, messages should be, and none came."""
+
+    def __init__(self, topic: str, position: str, end: str, timeout_s: float) -> None:
+        self.topic = topic
+        super().__init__(
+            f"{topic}: nothing came for {timeout_s:g} s where messages from {position} up to {end} should be; look at "
+            "the broker's load, or raise pollTimeoutMs; to pass over what does not come, set failOnDataLoss=false"
+        )
+
+
+class UnreadableValue(ClientError):
+    """A value is not what the topic's schema says."""
+
+    def __init__(self, topic: str, kind: str, value: bytes, why: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"{topic}: a value does not read as the topic's schema, {kind.upper()}, says: {why}; it begins "
+            f"{bytes(value[:40])!r}. To read values as bytes, set valueFormat=binary"
+        )

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a socket brings: one large buffer that frames are found in, in place.
+
+Why: entries are copied once, from here into Arrow columns; a buffer per read or an object per frame would cost more
+than everything else together.
+Where: `Connection` fills it and takes frames one by one or, of messages, a whole run at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.units import KIB, MIB
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    import socket
+
+# Many reads of the socket fit before what is unfinished has to be moved to the front.
+BUFFER_BYTES: Final = 4 * MIB
+# Less room than this at the end, and it is moved.
+_ROOM_BYTES_MIN: Final = 256 * KIB
+# Brokers may be set to larger messages than the usual 5 MiB; whoever announces more than this is no broker.
+FRAME_BYTES_MAX: Final = 256 * MIB
+
+_SIZE_BYTES: Final = 4
+_read_u32: Final = struct.Struct(">I").unpack_from
+# How a MESSAGE's command begins: field 1 (type) = 9.
+_MESSAGE_START: Final = b"\x08\x09"
+
+
+class Inbound:
+    """The receiving half of a connection.
+
+    Attributes:
+        data: the buffer. What `take` and `take_messages` point into is there until the next `fill`.
+    """
+
+    __slots__ = ("_begin", "_end", "data")
+
+    def __init__(self) -> None:
+        self.data = bytearray(BUFFER_BYTES)
+        self._begin = self._end = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that have come and were not taken."""
+        return self._end - self._begin
+
+    def fill(self, peer: socket.socket) -> bool:
+        """Read once; False at the end of the stream. Raises what the socket raises."""
+        self._make_room()
+        with memoryview(self.data) as view:
+            nbytes = peer.recv_into(view[self._end :])
+        self._end += nbytes
+        return nbytes > 0
+
+    def take(self) -> tuple[int, int] | None:
+        """Where the next whole frame begins, its size included, and ends.
+
+        Raises:
+            ProtocolError: the size it announces cannot be.
+        """
+        if self._end - self._begin < _SIZE_BYTES:
+            return None
+        begin = self._begin
+        stop = begin + _SIZE_BYTES + self._frame_size(begin)
+        if stop > self._end:
+            return None
+        self._begin = stop
+        return begin, stop
+
+    def take_messages(self, frames_max: int) -> tuple[list[int], int]:
+        """Take the MESSAGE frames that are next and whole: where each begins, and where the last ends.
+
+        Stops before a frame of another kind, which `take` then gives.
+
+        Raises:
+            ProtocolError: as `take`.
+        """
+        data, at, end = self.data, self._begin, self._end
+        starts: list[int] = []
+        append = starts.append
+        # Budget: 0.3 µs per frame on one core; the size is checked once it turns out not to fit.
+        while end - at >= 12 and len(starts) < frames_max and data.startswith(_MESSAGE_START, at + 8):
+            stop = at + _SIZE_BYTES + _read_u32(data, at)[0]
+            if stop > end:
+                self._frame_size(at)
+                break
+            append(at)
+            at = stop
+        self._begin = at
+        return starts, at
+
+    def _frame_size(self, at: int) -> int:
+        size: int = _read_u32(self.data, at)[0]
+        if not _SIZE_BYTES <= size <= FRAME_BYTES_MAX:
+            raise ProtocolError(f"a frame of {size} bytes")
+        return size
+
+    def _make_room(self) -> None:
+        """Let the unfinished frame begin the buffer if the rest is small, in a larger one if it does not fit at all."""
+        held = self._end - self._begin
+        if not held:
+            self._begin = self._end = 0
+        needed = _SIZE_BYTES + self._frame_size(self._begin) if held >= _SIZE_BYTES else 0
+        if needed > len(self.data):
+            larger = bytearray(needed + _ROOM_BYTES_MIN)
+            larger[:held] = self.data[self._begin : self._end]
+            self.data = larger
+        elif self._begin and len(self.data) - self._end < max(_ROOM_BYTES_MIN, needed - held):
+            self.data[:held] = self.data[self._begin : self._end]
+        else:
+            return
+        self._begin, self._end = 0, held

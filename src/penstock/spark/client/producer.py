@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries on their way into one topic: many sent before the first is answered, each answered before it is forgotten.
+
+Why entries, not messages: `spark.entries` makes whole batches out of Arrow columns; what is left to do for each is a
+header, a checksum and a place in the queue of those not yet answered.
+Where: the writer's tasks open one for each partition they write to.
+
+**What survives what.** An entry stays here until its receipt has come. If the connection ends, the broker restarts or
+the topic moves, the producer looks it up anew, opens itself under the same name and sends again what was not answered.
+On a topic that deduplicates, the broker says at that point which sequence id it has stored last under this name
+(`last_sequence_id`); what is stored is then not sent again, and nothing is there twice. On others, what was stored and
+not answered is.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from crc32c import crc32c
+
+from penstock.core.checksum import SEAL_MAGIC
+from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.net.clock import SystemClock
+from penstock.spark.client.errors import ClientError, ConnectionLost, Refused
+from penstock.wire import codec, compression
+from penstock.wire.codec import BaseCommand, MessageMetadata
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.core.checksum import Buffer
+    from penstock.core.clock import Clock
+    from penstock.spark.client.cluster import Cluster
+    from penstock.spark.client.connection import Connection, Frame
+    from penstock.wire.codec import SingleMessageMetadata
+
+# Each producer has a connection of its own, and so its id there needs not tell it from others.
+PRODUCER_ID: Final = 0
+NOTHING_STORED: Final = -1
+# What a frame holds beside the metadata and the payload that the broker's limit is about; generous.
+_HEADER_BYTES: Final = 1 * KIB
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 2.0
+
+_pack_sizes: Final = struct.Struct(">II").pack
+_pack_u32: Final = struct.Struct(">I").pack
+
+
+class NoReceipt(ClientError):
+    """Entries were sent and not answered for longer than we wait."""
+
+    def __init__(self, topic: str, timeout_s: float, why: str) -> None:
+        super().__init__(
+            f"{topic} has taken nothing for {timeout_s:g} s ({why}); look at the broker's log and its limits "
+            "(rates, quotas, memory), or raise pulsar.producer.sendTimeoutMs"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How entries are sent; can be pickled."""
+
+    compression: int = compression.NONE  # `MessageMetadata.compression`
+    # Kept until answered. Both bound what has to be sent again; the second also how many receipts lie unread.
+    pending_bytes_max: int = 16 * MIB
+    pending_entries_max: int = 1_000
+    # How long nothing may be answered before we give up: long enough for a broker to be restarted.
+    send_timeout_s: float = 120.0
+
+
+class _Pending(NamedTuple):
+    """An entry that was sent, as it was sent."""
+
+    sequence_id: int
+    highest_sequence_id: int
+    header: bytes
+    payload: Buffer
+
+
+class Producer:
+    """Sends to one topic without partitions, or one partition. Use it in a `with`: a clean end waits for all receipts.
+
+    Attributes:
+        topic: its full name.
+        name: as given, or as the broker chose.
+        last_sequence_id: the highest that the topic has stored under this name when the producer was opened; −1 when
+            none, or when the topic does not deduplicate.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        name: str = "",
+        schema: codec.Schema | None = None,
+        options: ProducerOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Look the topic up, connect to its broker and open.
+
+        Args:
+            cluster: for lookups; not used by another thread meanwhile.
+            topic: a full name.
+            name: for deduplication across processes; empty: the broker chooses one.
+            schema: of the values; a topic that has none yet takes it as its first.
+            options: limits and compression.
+            clock: publish times and deadlines.
+
+        Raises:
+            Refused: by the broker, and why. ClientError: no connection.
+        """
+        self.topic, self.name = topic, name
+        self.last_sequence_id = NOTHING_STORED
+        self._cluster = cluster
+        self._options = options or ProducerOptions()
+        self._clock = clock or SystemClock()
+        self._schema, self._schema_version = schema, b""
+        self._name_is_given = bool(name)
+        self._epoch = 0
+        self._pending: deque[_Pending] = deque()
+        self._pending_bytes = 0
+        self._trouble_since_ns: int | None = None
+        self._pause_s = _PAUSE_FIRST_S
+        self._connection: Connection | None = None
+        cluster.insist(self._open)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest entry that the broker takes; what is larger goes in chunks."""
+        return self._connected.message_bytes_max
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of payload sent and not answered."""
+        return self._pending_bytes
+
+    @property
+    def pending_entries(self) -> int:
+        """Entries sent and not answered."""
+        return len(self._pending)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send_batch(
+        self, payload: Buffer, rows: int, sequence_id: int, first: SingleMessageMetadata | None = None
+    ) -> None:
+        """Send a batch that `entries.batches` cut; waits while too much is not answered yet.
+
+        Args:
+            payload: not compressed.
+            rows: how many messages it holds.
+            sequence_id: of the first; the others' follow it.
+            first: what the first message says of its key, by which brokers pass on the whole batch.
+
+        Raises:
+            Refused, NoReceipt, ClientError: an entry could not be stored; this one, or one before.
+        """
+        metadata = self._metadata(sequence_id)
+        metadata.num_messages_in_batch = rows
+        if rows > 1:
+            metadata.highest_sequence_id = sequence_id + rows - 1
+        if first is not None and first.HasField("partition_key"):
+            metadata.partition_key = first.partition_key
+            metadata.partition_key_b64_encoded = first.partition_key_b64_encoded
+        self._post(metadata, self._compressed(metadata, payload), rows, sequence_id + rows - 1)
+        self._relieve()
+
+    def send_single(self, value: Buffer, said: SingleMessageMetadata, sequence_id: int) -> None:
+        """Send one message that is no batch, in chunks if it is larger than the broker takes.
+
+        Args:
+            value: the message, not compressed.
+            said: what it says about itself, apart from its size.
+            sequence_id: its own.
+
+        Raises:
+            As `send_batch`.
+        """
+        metadata = self._metadata(sequence_id)
+        metadata.properties.extend(said.properties)
+        if said.HasField("partition_key"):
+            metadata.partition_key = said.partition_key
+            metadata.partition_key_b64_encoded = said.partition_key_b64_encoded
+        if said.event_time:
+            metadata.event_time = said.event_time
+        if said.null_value:
+            metadata.null_value = True
+        payload = self._compressed(metadata, value)
+        room = self.message_bytes_max - metadata.ByteSize() - _HEADER_BYTES
+        if len(payload) <= room:
+            self._post(metadata, payload, 1, sequence_id)
+        else:
+            self._post_chunks(metadata, payload, room)
+        self._relieve()
+
+    def flush(self) -> None:
+        """Wait until everything was answered. Raises as `send_batch`."""
+        self._await_receipts(bytes_left=0, entries_left=0)
+
+    def close(self) -> None:
+        """Close without waiting for receipts; a second time does nothing."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def finish(self) -> None:
+        """Wait for all receipts, then take leave of the broker, so that the name is free for whoever comes next.
+
+        Does nothing once closed.
+        """
+        if self._connection is None:
+            return
+        self.flush()
+        try:
+            self._connected.request(
+                codec.CommandCloseProducer(producer_id=PRODUCER_ID, request_id=0), what=f"closing {self._what}"
+            )
+        except ClientError:
+            pass  # Everything is stored; the broker sees the connection end.
+        finally:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.finish()
+        finally:
+            self.close()
+
+    # -- entries -----------------------------------------------------------------------------------------------------
+
+    def _metadata(self, sequence_id: int) -> MessageMetadata:
+        metadata = MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=self._clock.wall_ms())
+        if self._schema_version:
+            metadata.schema_version = self._schema_version
+        return metadata
+
+    def _compressed(self, metadata: MessageMetadata, payload: Buffer) -> Buffer:
+        kind = self._options.compression
+        if kind == compression.NONE:
+            return payload
+        kind, compressed = compression.compress(kind, bytes(payload))
+        if kind != compression.NONE:
+            metadata.compression = kind  # type: ignore[assignment]
+            metadata.uncompressed_size = len(payload)
+        return compressed
+
+    def _post_chunks(self, metadata: MessageMetadata, payload: Buffer, room: int) -> None:
+        view = memoryview(payload)
+        chunks = -(-len(view) // room)
+        metadata.uuid = f"{self.name}-{metadata.sequence_id}"
+        metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = chunks, len(view)
+        for chunk_id in range(chunks):
+            metadata.chunk_id = chunk_id
+            part = view[chunk_id * room : (chunk_id + 1) * room]
+            self._post(metadata, part, 1, metadata.sequence_id, is_chunk=True)
+
+    def _post(
+        self, metadata: MessageMetadata, payload: Buffer, rows: int, highest: int, *, is_chunk: bool = False
+    ) -> None:
+        """Queue an entry and send it."""
+        send = BaseCommand(type=BaseCommand.SEND)
+        send.send.producer_id, send.send.sequence_id = PRODUCER_ID, metadata.sequence_id
+        if rows > 1:
+            send.send.num_messages, send.send.highest_sequence_id = rows, highest
+        if is_chunk:
+            send.send.is_chunk = True
+        entry = _Pending(metadata.sequence_id, highest, _header(send.SerializeToString(), metadata, payload), payload)
+        self._pending.append(entry)
+        self._pending_bytes += len(payload)
+        try:
+            self._connected.write(entry.header, entry.payload)
+        except ClientError as error:
+            self._recover(error)
+
+    # -- receipts ----------------------------------------------------------------------------------------------------
+
+    def _relieve(self) -> None:
+        """Once too much is not answered yet, wait until half of it is."""
+        options = self._options
+        if self._pending_bytes > options.pending_bytes_max or len(self._pending) > options.pending_entries_max:
+            self._await_receipts(
+                bytes_left=options.pending_bytes_max // 2, entries_left=options.pending_entries_max // 2
+            )
+
+    def _await_receipts(self, *, bytes_left: int, entries_left: int) -> None:
+        """Take receipts until no more than so much is pending."""
+        timeout_s = self._options.send_timeout_s
+        while self._pending and (self._pending_bytes > bytes_left or len(self._pending) > entries_left):
+            try:
+                came = self._connected.next_frame(timeout_s)
+                if came is None:
+                    raise NoReceipt(self.topic, timeout_s, "no receipt came")
+                self._take(came)
+            except ClientError as error:
+                self._recover(error)
+
+    def _take(self, came: Frame) -> None:
+        if came.kind == BaseCommand.SEND_RECEIPT:
+            self._answered(came.body.sequence_id)
+        elif came.kind == BaseCommand.SEND_ERROR:
+            raise Refused(came.body.error, came.body.message, f"an entry for {self.topic}")
+        elif came.kind == BaseCommand.CLOSE_PRODUCER:
+            raise ConnectionLost(str(self._connected.address), f"the broker gave {self.topic} away")
+
+    def _answered(self, sequence_id: int) -> None:
+        oldest = self._pending[0]
+        if sequence_id > oldest.sequence_id:
+            raise ConnectionLost(
+                str(self._connected.address),
+                f"a receipt for {sequence_id} where {oldest.sequence_id} of {self.topic} was due",
+            )
+        if sequence_id == oldest.sequence_id:
+            self._forget_oldest()
+            self._trouble_since_ns, self._pause_s = None, _PAUSE_FIRST_S
+
+    def _forget_oldest(self) -> None:
+        self._pending_bytes -= len(self._pending.popleft().payload)
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    @property
+    def _what(self) -> str:
+        return f"a producer on {self.topic}"
+
+    @property
+    def _connected(self) -> Connection:
+        assert self._connection is not None, "the producer is closed"
+        return self._connection
+
+    def _open(self) -> None:
+        """Connect to the topic's broker and open; the name stays what it was. Raises ClientError."""
+        self.close()
+        connection = self._cluster.open_topic(self.topic)
+        try:
+            body = codec.CommandProducer(
+                topic=self.topic,
+                producer_id=PRODUCER_ID,
+                request_id=0,
+                epoch=self._epoch,
+                user_provided_producer_name=self._name_is_given,
+            )
+            if self.name:
+                body.producer_name = self.name
+            if self._schema is not None:
+                body.schema.CopyFrom(self._schema)
+            answer = connection.request(body, what=f"opening {self._what}")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        self._epoch += 1
+        self.name, self.last_sequence_id = answer.producer_name, answer.last_sequence_id
+        self._schema_version = answer.schema_version
+
+    def _recover(self, error: ClientError) -> None:
+        """After an error that may pass: open again and send again what was not answered. Raises it otherwise."""
+        if not error.may_pass:
+            raise error
+        now_ns = self._clock.monotonic_ns()
+        if self._trouble_since_ns is None:
+            self._trouble_since_ns = now_ns
+        elif now_ns - self._trouble_since_ns > self._options.send_timeout_s * NS_PER_S:
+            raise NoReceipt(self.topic, self._options.send_timeout_s, str(error)) from error
+        else:
+            threading.Event().wait(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        self._cluster.insist(self._reopen, timeout_s=self._options.send_timeout_s)
+
+    def _reopen(self) -> None:
+        self._open()
+        while self._pending and self._pending[0].highest_sequence_id <= self.last_sequence_id:
+            self._forget_oldest()
+        for entry in self._pending:
+            self._connected.write(entry.header, entry.payload)
+
+
+def _header(send: bytes, metadata: MessageMetadata, payload: Buffer) -> bytes:
+    """All of a frame that comes before the payload."""
+    said = metadata.SerializeToString()
+    said_with_size = _pack_u32(len(said)) + said
+    checksum = crc32c(payload, crc32c(said_with_size))
+    total = 4 + len(send) + 6 + len(said_with_size) + len(payload)
+    return b"".join((_pack_sizes(total, len(send)), send, SEAL_MAGIC, _pack_u32(checksum), said_with_size))

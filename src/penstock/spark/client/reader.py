@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A range of one topic, from one message id up to another, as runs of entries and of messages.
+
+Why no cursor of the broker's: the range is all there is to know, so a task can be run again, anywhere, and reads the
+same.
+Where: tasks of Spark read their share with `read`; planning measures entries with `EntryReader`.
+
+Theory of operation
+    Ids of entries count up by one, and a ledger is followed by one with a higher id that begins at 0. So what is
+    missing shows: where an id does not follow the one before it, we ask for the earliest message that the topic still
+    has. If that one lies before the gap, nothing was removed there, and the ids were never given to messages (markers,
+    the end of a ledger). If it lies behind, messages may be lost, and that is said.
+    A connection that ends is opened again, and goes on where the last whole run ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.core.units import MIB, NS_PER_S
+from penstock.net.clock import SystemClock
+from penstock.spark.client import deliveries, messages
+from penstock.spark.client.chunks import Chunks, pieces_of
+from penstock.spark.client.errors import BadAnswer, ClientError, ConnectionLost, DamagedEntry, DataLost, NothingCame
+from penstock.spark.client.message_id import EARLIEST, MessageId
+from penstock.spark.client.subscription import Subscription, earliest_id
+from penstock.wire import codec
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from penstock.core.clock import Clock
+    from penstock.spark.client.cluster import Cluster
+    from penstock.spark.client.deliveries import Deliveries
+    from penstock.spark.client.fields import Ints
+    from penstock.spark.client.messages import Messages
+
+# Messages that the broker may send ahead; what they weigh is bounded by the sockets' buffers.
+PERMITS: Final = 20_000
+# Entries taken at a time, and the bytes waited for before that: one run's columns should be long, and fit the caches.
+_RUN_ENTRIES_MAX: Final = 8_192
+_RUN_BYTES: Final = 2 * MIB
+# Within a run, so long is waited for more.
+_PATIENCE_S: Final = 0.004
+# After so long without a message we ask whether there is any.
+_DOUBT_S: Final = 2.0
+# Pieces of a message are looked for so many entries back at first, then further.
+_LOOK_BACK_ENTRIES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How a range is read."""
+
+    compacted: bool = False  # only the last message of each key, as far as compaction has come
+    fail_on_data_loss: bool = True
+    poll_timeout_s: float = 30.0  # without a message, before it is an error
+
+
+class EntryReader:
+    """Entries of a range, run by run.
+
+    Attributes:
+        position: the id of the next message.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        start: MessageId,
+        end: MessageId,
+        options: ReadOptions,
+        *,
+        ahead: int = PERMITS,
+        clock: Clock | None = None,
+    ) -> None:
+        """Read [`start`, `end`), letting the broker send so many messages `ahead`; nothing is opened yet."""
+        self.position = start
+        self._cluster = cluster
+        self._topic = topic
+        self._end = end
+        self._options = options
+        self._ahead = min(ahead, PERMITS)
+        self._clock = clock or SystemClock()
+        self._subscription: Subscription | None = None
+        self._heard_ns = 0  # when something last came
+        self._taken_entries = self._taken_messages = 1
+
+    def runs(self) -> Generator[Deliveries]:
+        """The entries, in order; what a run points to is lent until the next one is asked for.
+
+        Raises:
+            DataLost, NothingCame: messages that should be there are gone, or do not come.
+            ClientError: the broker could not be reached again in time, or refuses.
+        """
+        self._heard_ns = self._clock.monotonic_ns()
+        try:
+            while self.position < self._end:
+                run = self._next_run()
+                if run is None:
+                    return
+                entries, following = run
+                if len(entries):
+                    yield entries
+                self.position = following
+        finally:
+            self._close()
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+
+    def _next_run(self) -> tuple[Deliveries, MessageId] | None:
+        """The next entries, and the position behind them; None when the rest of the range is given up."""
+        failing_since_ns: int | None = None
+        while True:
+            try:
+                subscription = self._subscribed()
+                taken = self._take(subscription)
+                if taken is not None:
+                    self._heard_ns = self._clock.monotonic_ns()
+                    return self._checked(taken)
+                if not self._worth_waiting():
+                    return None
+            except ClientError as error:
+                self._close()
+                now_ns = self._clock.monotonic_ns()
+                failing_since_ns = failing_since_ns or now_ns
+                patience_ns = self._cluster.endpoint.operation_timeout_s * NS_PER_S
+                if not error.may_pass or now_ns - failing_since_ns > patience_ns:
+                    raise
+
+    def _subscribed(self) -> Subscription:
+        if self._subscription is None:
+            options = self._options
+            self._subscription = Subscription.reading(
+                self._cluster, self._topic, self.position, compacted=options.compacted
+            )
+        window = self._window()
+        if self._subscription.permits < (window + 1) // 2:
+            self._subscription.grant(window - self._subscription.permits)
+        return self._subscription
+
+    def _window(self) -> int:
+        """How many messages may be on their way: fewer near the end, so that little is sent which nobody reads."""
+        if self.position.ledger_id != self._end.ledger_id:
+            return self._ahead
+        entries_left = self._end.entry_id - self.position.entry_id + 1
+        return min(self._ahead, -(-entries_left * self._taken_messages // self._taken_entries))
+
+    def _take(self, subscription: Subscription) -> Deliveries | None:
+        """What has come, waited for until it is worth a run; None when nothing came for a while."""
+        connection = subscription.connection
+        inbound = connection.inbound
+        starts, stop = inbound.take_messages(_RUN_ENTRIES_MAX)
+        while not starts:
+            if (other := connection.take_other()) is not None:
+                if other.kind == codec.BaseCommand.CLOSE_CONSUMER:
+                    raise ConnectionLost(str(connection.address), "the broker closed the consumer: the topic moves")
+            elif not connection.receive(_DOUBT_S):
+                return None
+            else:
+                while inbound.held_bytes < _RUN_BYTES and connection.receive(_PATIENCE_S):
+                    pass
+            starts, stop = inbound.take_messages(_RUN_ENTRIES_MAX)
+        try:
+            entries, damaged = deliveries.decode(inbound.data, starts, stop)
+            count = messages.message_count(entries)
+        except ProtocolError as error:
+            raise BadAnswer(str(connection.address), str(error)) from error
+        subscription.permits -= count
+        self._taken_entries += len(entries)
+        self._taken_messages += count
+        if damaged.size:
+            row = int(damaged[0])
+            raise DamagedEntry(self._topic, str(MessageId(int(entries.ledger_ids[row]), int(entries.entry_ids[row]))))
+        return entries
+
+    # -- what is missing ---------------------------------------------------------------------------------------------
+
+    def _checked(self, entries: Deliveries) -> tuple[Deliveries, MessageId]:
+        """Those inside the range, and the position behind them. Raises DataLost."""
+        ledgers, ids = entries.ledger_ids, entries.entry_ids
+        start, end = self.position, self._end
+        early = (ledgers < start.ledger_id) | ((ledgers == start.ledger_id) & (ids < start.entry_id))
+        last_entry = end.entry_id if end.batch_index else end.entry_id - 1
+        late = (ledgers > end.ledger_id) | ((ledgers == end.ledger_id) & (ids > last_entry))
+        first, stop = int(early.sum()), len(ids) - int(late.sum())
+        self._check_gaps(ledgers[first : stop + 1], ids[first : stop + 1])
+        inside = entries.chosen(slice(first, stop))
+        if stop < len(ids):
+            return inside, end
+        if first == stop:
+            return inside, start
+        return inside, MessageId(int(ledgers[-1]), int(ids[-1]) + 1)
+
+    def _check_gaps(self, ledgers: Ints, ids: Ints) -> None:
+        """Compare each id with the one that should come; raises DataLost when what is missing was removed."""
+        if not len(ids) or self._options.compacted or not self._options.fail_on_data_loss:
+            return
+        wanted_ledgers = np.append(self.position.ledger_id, ledgers[:-1])
+        wanted_ids = np.append(self.position.entry_id, ids[:-1] + 1)
+        odd = (ledgers != wanted_ledgers) | (ids != wanted_ids)
+        if self.position == EARLIEST:
+            odd[0] = False
+        if not odd.any():
+            return
+        earliest = earliest_id(self._cluster, self._topic)
+        for row in np.flatnonzero(odd).tolist():
+            wanted = MessageId(int(wanted_ledgers[row]), int(wanted_ids[row]))
+            if earliest is None or earliest > wanted:
+                raise DataLost(self._topic, str(wanted), _what_is_there(earliest))
+
+    def _worth_waiting(self) -> bool:
+        """Nothing has come for a while: whether to wait on. Raises DataLost, NothingCame."""
+        options = self._options
+        waited_s = (self._clock.monotonic_ns() - self._heard_ns) / NS_PER_S
+        if not options.compacted:
+            earliest = earliest_id(self._cluster, self._topic)
+            if earliest is None or earliest >= self._end or earliest > self.position != EARLIEST:
+                if options.fail_on_data_loss:
+                    raise DataLost(self._topic, str(self.position), _what_is_there(earliest))
+                if earliest is None or earliest >= self._end:
+                    return False
+        if waited_s < options.poll_timeout_s:
+            # Once more from the start: should the broker have forgotten about us, this reminds it.
+            self._close()
+            return True
+        if options.compacted or not options.fail_on_data_loss:
+            return False
+        raise NothingCame(self._topic, str(self.position), str(self._end), options.poll_timeout_s)
+
+    def _close(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
+
+
+def read(
+    cluster: Cluster, topic: str, start: MessageId, end: MessageId, options: ReadOptions, *, clock: Clock | None = None
+) -> Iterator[Messages]:
+    """The messages of [`start`, `end`), in order; what they point to is lent until the next ones are asked for.
+
+    Raises:
+        ClientError: as `EntryReader.runs`, or a message cannot be read.
+    """
+
+    def fetch(uuid: bytes, wanted: int, before: MessageId) -> list[bytes] | None:
+        pieces = _look_back(cluster, topic, uuid, wanted, before, options)
+        if pieces is None and options.fail_on_data_loss:
+            what = f"the first {wanted} pieces of the large message that ends there"
+            raise DataLost(topic, str(before), f"{what} are not in the topic")
+        return pieces
+
+    chunks = Chunks(fetch)
+    for run in EntryReader(cluster, topic, start, end, options, clock=clock).runs():
+        for decoded in messages.decode(run, topic, chunks):
+            trimmed = _within(decoded, start, end)
+            if len(trimmed):
+                yield trimmed
+
+
+def _within(found: Messages, start: MessageId, end: MessageId) -> Messages:
+    """Without those of the first and the last batch that are outside the range."""
+    if not start.batch_index and not end.batch_index:
+        return found
+    of_start = (found.ledger_ids == start.ledger_id) & (found.entry_ids == start.entry_id)
+    of_end = (found.ledger_ids == end.ledger_id) & (found.entry_ids == end.entry_id)
+    indexes = np.maximum(found.batch_indexes, 0)
+    outside = (of_start & (indexes < start.batch_index)) | (of_end & (indexes >= end.batch_index))
+    return found.chosen(~outside) if outside.any() else found
+
+
+def _look_back(
+    cluster: Cluster, topic: str, uuid: bytes, wanted: int, before: MessageId, options: ReadOptions
+) -> list[bytes] | None:
+    """The pieces of a large message before its last one; None when they are not there."""
+    lenient = ReadOptions(compacted=options.compacted, fail_on_data_loss=False, poll_timeout_s=options.poll_timeout_s)
+    distance = _LOOK_BACK_ENTRIES + wanted
+    while True:
+        start = MessageId(before.ledger_id, before.entry_id - distance)
+        if start.entry_id < 0:
+            start = EARLIEST
+        found: dict[int, bytes] = {}
+        for run in EntryReader(cluster, topic, start, before, lenient).runs():
+            found.update(pieces_of(run, uuid))
+        if found.keys() >= set(range(wanted)):
+            return [found[index] for index in range(wanted)]
+        if start == EARLIEST:
+            return None
+        distance *= 16
+
+
+def _what_is_there(earliest: MessageId | None) -> str:
+    return "the topic is empty" if earliest is None else f"the earliest one is at {earliest}"

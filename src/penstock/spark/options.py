@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a connection and a read can be told: every option in one table, parsed and checked once, on the driver.
+
+Why the names: they are those of the connector that people know from Scala, where it has the same thing; what is only
+here is named in the same manner. The documentation's table is made of this one, so neither can drift.
+Where: `source` makes the values from the options that Spark hands over; tasks receive them pickled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from penstock.core.errors import InvalidTopicName
+from penstock.core.names import TopicName
+from penstock.core.units import parse_bytes
+from penstock.spark.client import credentials
+from penstock.spark.client.endpoint import Endpoint, TlsOptions, parse_service_url
+from penstock.spark.client.message_id import MessageId
+from penstock.spark.client.reader import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.spark.client.credentials import Credentials
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+# Where to begin or to end: a word, a time in ms since the epoch, or an id (or a word) for each topic.
+Place: TypeAlias = str | int | dict[str, MessageId | str]
+
+AUTO, BINARY, STRING = "auto", "binary", "string"
+
+
+class Option(NamedTuple):
+    """A row of the table: documentation is made of it, too."""
+
+    name: str
+    default: str
+    text: str
+
+
+CONNECTION_OPTIONS: Final = (
+    Option("service.url", "", "where the brokers are: `pulsar://host:6650`, `pulsar+ssl://a:6651,b:6651`; required"),
+    Option("admin.url", "", "accepted, because other connectors need it, and not used: there is no need"),
+    Option("token", "", "a token as such, or where a file holds it: `file:///path`; files are read at each connection"),
+    Option("userName", "", "for basic authentication, together with `password`"),
+    Option("password", "", ""),
+    Option("tlsTrustCertsFilePath", "", "PEM file of the certificates that sign brokers' ones; else the system's"),
+    Option("tlsCertificateFilePath", "", "our certificate, where brokers want one, together with `tlsKeyFilePath`"),
+    Option("tlsKeyFilePath", "", "its private key"),
+    Option("tlsHostnameVerificationEnable", "true", "whether a broker's certificate must bear the name in its URL"),
+    Option("tlsAllowInsecureConnection", "false", "`true` takes any certificate, and anybody's: for tests"),
+    Option(
+        "authPluginClassName", "", "`…AuthenticationToken`, `…Basic` or `…Tls`, for settings made for Java's client"
+    ),
+    Option("authParams", "", "what belongs to it, as Java's client reads it"),
+    Option("listenerName", "", "which of the brokers' advertised listeners to connect to"),
+    Option("connectionTimeoutMs", "10000", "for a connection to be made"),
+    Option("operationTimeoutMs", "30000", "for an answer; also how long a broker that is away is waited for"),
+)
+
+READ_OPTIONS: Final = (
+    Option("topic", "", "the topic to read, with all its partitions"),
+    Option("topics", "", "several, with commas between them"),
+    Option("topicsPattern", "", "a regular expression for names in one namespace: `public/default/orders-.*`"),
+    Option(
+        "startingOffsets",
+        "",
+        "`earliest`, `latest`, or JSON: a topic or partition each with `[ledger, entry]`, `[ledger, entry, batch "
+        "index]` or one of the words; a batch begins at `earliest` unless told otherwise, a new stream at `latest`",
+    ),
+    Option("endingOffsets", "latest", "likewise, for batches; what is named is not read any more"),
+    Option("startingTime", "", "instead: from the first message published at this time on, in ms since the epoch"),
+    Option("endingTime", "", "instead, for batches: up to the first message published at this time"),
+    Option("maxMessagesPerTrigger", "", "a stream's batch holds so many messages at most; also `maxOffsetsPerTrigger`"),
+    Option("maxBytesPerTrigger", "", "likewise in bytes as they are stored: `64M`; one entry is always taken"),
+    Option(
+        "failOnDataLoss",
+        "true",
+        "`false` goes on from the earliest message there is when retention has removed what was to be read",
+    ),
+    Option(
+        "predefinedSubscription",
+        "",
+        "a durable subscription that follows what the stream has committed, for retention and for those who watch its "
+        "backlog; without it the stream leaves no trace in the broker",
+    ),
+    Option("subscriptionPrefix", "", "the same, where each topic's subscription is named so, a dash, and the topic"),
+    Option("pollTimeoutMs", "30000", "how long no message may come where there should be some"),
+    Option("columns", "", "the columns wanted, with commas between them; the fewer, the faster"),
+    Option(
+        "valueFormat",
+        AUTO,
+        "`binary` or `string` for the bytes as they are, `auto` for columns as the topic's schema has them",
+    ),
+    Option("readCompacted", "false", "`true` reads only the last message of each key, as far as compaction has come"),
+    Option("minPartitions", "", "a batch is read by so many tasks at least: large topics are cut"),
+    Option("allowDifferentTopicSchemas", "false", "`true` gives values as bytes when topics have different schemas"),
+)
+
+_ALIASES: Final = {
+    "maxoffsetspertrigger": "maxmessagespertrigger",
+    "tlshostnameverification": "tlshostnameverificationenable",
+}
+_CLIENT_PREFIX: Final = "pulsar.client."
+_READER_PREFIX: Final = "pulsar.reader."
+_REGEX_SIGNS: Final = re.compile(r"[\\^$*+?{}\[\]|()]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """Everything about a read; can be pickled."""
+
+    endpoint: Endpoint
+    topics: tuple[str, ...] = ()  # full names
+    pattern: str = ""  # of full names, without their scheme
+    starting: Place | None = None
+    ending: Place = LATEST
+    messages_max: int | None = None
+    bytes_max: int | None = None
+    subscription: str = ""
+    subscription_prefix: str = ""
+    columns: tuple[str, ...] = ()
+    value_format: str = AUTO
+    tasks_min: int = 1
+    allow_different_schemas: bool = False
+    reading: ReadOptions = field(default_factory=ReadOptions)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether subscriptions follow the stream."""
+        return bool(self.subscription or self.subscription_prefix)
+
+    def subscription_of(self, topic: str) -> str:
+        """The durable subscription's name on this topic or partition."""
+        return self.subscription or f"{self.subscription_prefix}-{TopicName.parse(topic).parent.local}"
+
+
+def parse_endpoint(given: Mapping[str, str]) -> Endpoint:
+    """Where to connect and as whom.
+
+    Raises:
+        ValueError: an option is missing or cannot be; the message names it.
+    """
+    values = _Values(given)
+    if not values["service.url"]:
+        raise ValueError('option service.url is missing: where are the brokers? Like "pulsar://localhost:6650"')
+    tls = TlsOptions(
+        trusted=values.file("tlsTrustCertsFilePath"),
+        certificate=values.file("tlsCertificateFilePath"),
+        key=values.file("tlsKeyFilePath"),
+        check_host=values.truth("tlsHostnameVerificationEnable"),
+        allow_insecure=values.truth("tlsAllowInsecureConnection"),
+    )
+    if (tls.certificate is None) != (tls.key is None):
+        raise ValueError("options tlsCertificateFilePath and tlsKeyFilePath belong together: give both")
+    shown, tls = _credentials(values, tls)
+    try:
+        addresses = parse_service_url(values["service.url"])
+    except ValueError as error:
+        raise ValueError(f"option service.url: {error}") from None
+    return Endpoint(
+        addresses=addresses,
+        credentials=shown,
+        tls=tls,
+        listener=values["listenerName"],
+        connect_timeout_s=values.number("connectionTimeoutMs") / 1_000,
+        operation_timeout_s=values.number("operationTimeoutMs") / 1_000,
+    )
+
+
+def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
+    """Everything about a read.
+
+    Raises:
+        ValueError: an option is missing, cannot be, or there is none of that name; the message says which.
+    """
+    check_names(given, (*CONNECTION_OPTIONS, *READ_OPTIONS))
+    endpoint, values = parse_endpoint(given), _Values(given)
+    topics, pattern = _topics(values)
+    if values["predefinedSubscription"] and values["subscriptionPrefix"]:
+        raise ValueError("options predefinedSubscription and subscriptionPrefix exclude each other: give one")
+    return ReadSettings(
+        endpoint=endpoint,
+        topics=topics,
+        pattern=pattern,
+        starting=_place(values, "startingOffsets", "startingTime"),
+        ending=_place(values, "endingOffsets", "endingTime") or LATEST,
+        messages_max=values.maybe("maxMessagesPerTrigger"),
+        bytes_max=values.maybe("maxBytesPerTrigger"),
+        subscription=values["predefinedSubscription"],
+        subscription_prefix=values["subscriptionPrefix"],
+        columns=tuple(values.names("columns")),
+        value_format=values.one_of("valueFormat", (AUTO, BINARY, STRING)),
+        tasks_min=values.maybe("minPartitions") or 1,
+        allow_different_schemas=values.truth("allowDifferentTopicSchemas"),
+        reading=ReadOptions(
+            compacted=values.truth("readCompacted"),
+            fail_on_data_loss=values.truth("failOnDataLoss"),
+            poll_timeout_s=values.number("pollTimeoutMs") / 1_000,
+        ),
+    )
+
+
+def check_names(given: Mapping[str, str], table: Iterable[Option]) -> None:
+    """Refuse an option that is not in the table. Raises ValueError that names it and the nearest one there is."""
+    known = {option.name.lower(): option.name for option in table}
+    for name in given:
+        plain = _plain(name)
+        if plain not in known and plain not in _ALIASES:
+            near = difflib.get_close_matches(plain, known, 1)
+            hint = f"did you mean {known[near[0]]}?" if near else "docs/reference/spark.md lists all there are"
+            raise ValueError(f"there is no option {name!r} for reading; {hint}")
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _plain(name: str) -> str:
+    """In lower case, without the prefixes that other connectors want."""
+    return name.lower().removeprefix(_CLIENT_PREFIX).removeprefix(_READER_PREFIX)
+
+
+class _Values:
+    """The options by their names, each as it was given or as it is by default."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        defaults = {option.name.lower(): option.default for option in (*CONNECTION_OPTIONS, *READ_OPTIONS)}
+        said = {
+            _ALIASES.get(plain, plain): str(text).strip() for name, text in given.items() if (plain := _plain(name))
+        }
+        self._values = defaults | said
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()]
+
+    def names(self, name: str) -> list[str]:
+        return [part for text in self[name].split(",") if (part := text.strip())]
+
+    def truth(self, name: str) -> bool:
+        return self.one_of(name, ("true", "false")) == "true"
+
+    def one_of(self, name: str, choices: tuple[str, ...]) -> str:
+        if self[name].lower() not in choices:
+            raise ValueError(f"option {name} is {self[name]!r} and must be one of {', '.join(choices)}")
+        return self[name].lower()
+
+    def number(self, name: str) -> int:
+        try:
+            number = parse_bytes(self[name])
+        except ValueError as error:
+            raise ValueError(f"option {name}: {error}") from None
+        if number < 1:
+            raise ValueError(f"option {name} is {number} and must be 1 or more")
+        return number
+
+    def maybe(self, name: str) -> int | None:
+        return self.number(name) if self[name] else None
+
+    def file(self, name: str) -> Path | None:
+        if not self[name]:
+            return None
+        path = Path(self[name].removeprefix("file://"))
+        if not path.is_file():
+            raise ValueError(f"option {name}: there is no file {path}; it must be there on the driver and executors")
+        return path
+
+
+def _credentials(values: _Values, tls: TlsOptions) -> tuple[Credentials, TlsOptions]:
+    """What to show, in our words or in those of Java's client."""
+    plugin = values["authPluginClassName"].rpartition(".")[2].lower().removeprefix("authentication")
+    if plugin:
+        return _of_plugin(plugin, values["authParams"], tls)
+    if values["token"]:
+        return credentials.of_token(values["token"]), tls
+    if values["userName"]:
+        return credentials.of_password(values["userName"], values["password"]), tls
+    return (credentials.of_certificate() if tls.certificate else credentials.NO_CREDENTIALS), tls
+
+
+def _of_plugin(plugin: str, parameters: str, tls: TlsOptions) -> tuple[Credentials, TlsOptions]:
+    if plugin == "token":
+        return credentials.of_token(parameters), tls
+    try:
+        if plugin == "basic":
+            said = json.loads(parameters)
+            return credentials.of_password(said["userId"], said["password"]), tls
+        if plugin == "tls":
+            said = dict(part.split(":", 1) for part in parameters.split(","))
+            paths = {"certificate": Path(said["tlsCertFile"]), "key": Path(said["tlsKeyFile"])}
+            return credentials.of_certificate(), TlsOptions(
+                trusted=tls.trusted, check_host=tls.check_host, allow_insecure=tls.allow_insecure, **paths
+            )
+    except (ValueError, KeyError, TypeError):
+        wanted = '{"userId": …, "password": …}' if plugin == "basic" else "tlsCertFile:…,tlsKeyFile:…"
+        raise ValueError(f"option authParams does not read as {wanted}") from None
+    raise ValueError(f"option authPluginClassName: {plugin!r} is not one of token, basic, tls")
+
+
+def _topics(values: _Values) -> tuple[tuple[str, ...], str]:
+    """Full names, or the pattern of them."""
+    given = [name for name in ("topic", "topics", "topicsPattern") if values[name]]
+    if len(given) != 1:
+        found = f"not {' and '.join(given)} together" if given else "there is none"
+        raise ValueError(f"give one of the options topic, topics and topicsPattern; {found}")
+    if given == ["topicsPattern"]:
+        return (), _pattern(values["topicsPattern"])
+    names = values.names("topics") if given == ["topics"] else [values["topic"]]
+    try:
+        return tuple(dict.fromkeys(str(TopicName.parse(name)) for name in names)), ""
+    except InvalidTopicName as error:
+        raise ValueError(f"option {given[0]}: {error}") from None
+
+
+def _pattern(text: str) -> str:
+    """`tenant/namespace/expression`, checked; the namespace must be plain, for only one is listed."""
+    path = text.removeprefix("persistent://")
+    parts = path.split("/", 2)
+    if len(parts) == 1:
+        parts = ["public", "default", path]
+    if len(parts) != 3 or any(_REGEX_SIGNS.search(part) for part in parts[:2]):
+        raise ValueError(f"option topicsPattern is {text!r}; want tenant/namespace/expression, the first two plain")
+    try:
+        re.compile(parts[2])
+    except re.error as error:
+        raise ValueError(f"option topicsPattern: {parts[2]!r} is no regular expression: {error}") from None
+    return "/".join(parts)
+
+
+def _place(values: _Values, offsets: str, time: str) -> Place | None:
+    if values[time]:
+        if not re.fullmatch(r"[0-9]{1,15}", values[time]):
+            raise ValueError(f"option {time} is {values[time]!r} and must be a time in ms since the epoch")
+        return int(values[time])
+    text = values[offsets]
+    if not text:
+        return None
+    if text.lower() in {EARLIEST, LATEST}:
+        return text.lower()
+    wanted = f'{EARLIEST}, {LATEST} or JSON like {{"topic": [ledger, entry]}}'
+    try:
+        said = json.loads(text)
+        if not isinstance(said, dict):
+            raise ValueError(text)  # noqa: TRY004 -- told like all other things that it may be
+        return {str(TopicName.parse(topic)): _one_place(place) for topic, place in said.items()}
+    except (ValueError, TypeError):
+        raise ValueError(f"option {offsets} is {text!r}; want {wanted}") from None
+    except InvalidTopicName as error:
+        raise ValueError(f"option {offsets}: {error}") from None
+
+
+def _one_place(said: object) -> MessageId | str:
+    if said in (EARLIEST, LATEST):
+        return str(said)
+    if isinstance(said, list) and len(said) in (2, 3) and all(type(part) is int for part in said):
+        return MessageId(said[0], said[1], max(0, said[2]) if len(said) == 3 else 0)
+    raise ValueError(said)

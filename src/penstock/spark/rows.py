@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages become Arrow batches that equal the DataFrame's schema to the letter.
+
+    value, or the fields of the topic's schema   | __key  | __topic | __messageId | __publishTime | __eventTime
+    __messageProperties, and when asked for: __partition, __sequenceId, __producerName
+
+Why by columns: each column is one buffer and its offsets, cut out of the run's bytes in one go; no row is ever a Python
+object, unless its value has to be parsed.
+Where: tasks feed what the reader brings through one `RowBuilder`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.core.names import TopicName
+from penstock.spark import values
+from penstock.spark.client.fields import spans_of, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from penstock.spark.client.fields import Bytes, Ints
+    from penstock.spark.client.messages import Messages
+    from penstock.spark.values import SchemaOf, Values
+
+KEY: Final = "__key"
+TOPIC: Final = "__topic"
+MESSAGE_ID: Final = "__messageId"
+PUBLISH_TIME: Final = "__publishTime"
+EVENT_TIME: Final = "__eventTime"
+PROPERTIES: Final = "__messageProperties"
+PARTITION: Final = "__partition"
+SEQUENCE_ID: Final = "__sequenceId"
+PRODUCER: Final = "__producerName"
+
+_TEXTS: Final = spark.MapType(spark.StringType(), spark.StringType())
+# Name, type, and what it is; the first six are there unless columns are named.
+COLUMNS: Final[tuple[tuple[str, spark.DataType, str], ...]] = (
+    (KEY, spark.BinaryType(), "the message's key; null where it has none"),
+    (TOPIC, spark.StringType(), "the full name of the topic; of one with partitions, the partition's"),
+    (MESSAGE_ID, spark.BinaryType(), "its id, as `MessageId.deserialize` of any client reads it"),
+    (PUBLISH_TIME, spark.TimestampType(), "when its producer sent it"),
+    (EVENT_TIME, spark.TimestampType(), "the time that its producer gave it; null where it gave none"),
+    (PROPERTIES, _TEXTS, "its properties; empty where it has none"),
+    (PARTITION, spark.IntegerType(), "on request: the partition's index; -1 in a topic without any"),
+    (SEQUENCE_ID, spark.LongType(), "on request: its producer's own count"),
+    (PRODUCER, spark.StringType(), "on request: its producer's name"),
+)
+DEFAULT_COLUMNS: Final = 6
+
+# Rows in one batch: fewer cost more calls in Spark, more do not fit its caches.
+ROWS_MAX: Final = 4_096
+# KeyValue
+_KEY_FIELD, _VALUE_FIELD = 1, 2
+# From so many bytes a value on, and of one length, rows are copied by NumPy rather than joined one by one.
+_ALIKE_ROWS_MIN: Final = 16
+
+
+def schema_of(found: Values, columns: Iterable[str]) -> spark.StructType:
+    """The DataFrame's schema: all that is there by default, or the columns named, in that order.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    ours = {name: spark.StructField(name, kind) for name, kind, _ in COLUMNS}
+    there = {one.name: one for one in found.fields} | ours
+    wanted = list(columns) or [*(one.name for one in found.fields), *list(ours)[:DEFAULT_COLUMNS]]
+    if found.is_record and values.VALUE in wanted and values.VALUE not in there:
+        raise ValueError("column value: the topic's schema makes columns of its fields; or set valueFormat=binary")
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise ValueError(f"there is no column {missing[0]}; there are {', '.join(there)}")
+    return spark.StructType([there[name] for name in wanted])
+
+
+def check_schema(given: spark.StructType, found: Values) -> None:
+    """A schema that the user gave. Raises ValueError that names the column that does not fit."""
+    there = {one.name: one.dataType for one in found.fields} | {name: kind for name, kind, _ in COLUMNS}
+    text = (spark.StringType, spark.BinaryType)
+    for one in given.fields:
+        kind = there.get(one.name)
+        if kind is None:
+            raise ValueError(f"there is no column {one.name}; there are {', '.join(there)}")
+        both_text = isinstance(kind, text) and isinstance(one.dataType, text)
+        if one.dataType.simpleString() != kind.simpleString() and not both_text:
+            raise ValueError(
+                f"column {one.name} is {kind.simpleString()}, not {one.dataType.simpleString()}; read it so, and cast"
+            )
+
+
+def parent_of(topic: str) -> str:
+    """The topic that a partition is of; itself when it is none."""
+    return str(TopicName.parse(topic).parent)
+
+
+class RowBuilder:
+    """Makes the batches of one topic, or one partition."""
+
+    def __init__(self, schema: spark.StructType, found: Values, topic: str, schema_by_version: SchemaOf) -> None:
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._values = found
+        self._topic = topic
+        self._partition = TopicName.parse(topic).partition
+        self._decode = None if found.kind is None else found.decoder(topic, schema_by_version)
+        self._columns: dict[str, Callable[[Messages, pa.DataType], pa.Array]] = {
+            KEY: self._keys,
+            TOPIC: lambda found, kind: pa.repeat(pa.scalar(self._topic, kind), len(found)),
+            MESSAGE_ID: lambda found, kind: _message_ids(found, self._partition).cast(kind),
+            PUBLISH_TIME: lambda found, kind: _times(found.publish_ms, kind),
+            EVENT_TIME: lambda found, kind: _times(found.event_ms, kind),
+            PROPERTIES: _properties,
+            PARTITION: lambda found, kind: pa.repeat(pa.scalar(self._partition, kind), len(found)),
+            SEQUENCE_ID: lambda found, kind: pa.array(found.sequence_ids, kind),
+            PRODUCER: lambda found, kind: texts(found.data, found.producer_starts, found.producer_stops, kind),
+        }
+
+    def batches(self, found: Messages) -> Iterator[pa.RecordBatch]:
+        """The messages as batches of some thousand rows; nothing in them points to what was lent.
+
+        Raises:
+            UnreadableValue: a value that is not what the topic's schema says.
+        """
+        fields = {one.name for one in self._values.fields}
+        wanted = [one for one in self._schema if one.name in fields and one.name not in self._columns]
+        of_value = dict(zip((one.name for one in wanted), self._value_columns(found, wanted), strict=True))
+        arrays = [
+            of_value[one.name] if one.name in of_value else self._columns[one.name](found, one.type)
+            for one in self._schema
+        ]
+        whole = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        for start in range(0, len(found), ROWS_MAX):
+            yield whole.slice(start, ROWS_MAX)
+
+    def _value_columns(self, found: Messages, wanted: list[pa.Field]) -> list[pa.Array]:
+        if not wanted:
+            return []
+        if self._decode is None:
+            return [texts(found.data, found.value_starts, found.value_stops, wanted[0].type)]
+        held = texts(found.data, found.value_starts, found.value_stops, pa.binary())
+        if pa.types.is_string(wanted[0].type) and self._values == values.of_strings():
+            return [_as_text(held)]
+        versions = _bytes_of(found.data, found.schema_starts, found.schema_stops)
+        rows = values.decoded(self._decode, held.to_pylist(), versions)
+        if not self._values.is_record:
+            return [pa.array(rows, wanted[0].type)]
+        return [pa.array([None if row is None else row.get(one.name) for row in rows], one.type) for one in wanted]
+
+    def _keys(self, found: Messages, kind: pa.DataType) -> pa.Array:
+        keys = texts(found.data, found.key_starts, found.key_stops, pa.binary())
+        if found.key_is_base64.any():
+            coded = zip(keys.to_pylist(), found.key_is_base64.tolist(), strict=True)
+            keys = pa.array([b64decode(key) if key and mark else key for key, mark in coded], pa.binary())
+        return keys if pa.types.is_binary(kind) else _as_text(keys).cast(kind)
+
+
+def texts(data: Bytes, starts: Ints, stops: Ints, kind: pa.DataType) -> pa.Array:
+    """A column of bytes or text, out of places in a buffer; null where a place is -1."""
+    count = len(starts)
+    present = starts >= 0
+    lengths = stops - starts
+    validity = None
+    if not present.all():
+        lengths = np.where(present, lengths, 0)
+        validity = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
+    edges = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=edges[1:])
+    body = pa.py_buffer(_joined(data, starts, lengths))
+    column = pa.Array.from_buffers(pa.binary(), count, [validity, pa.py_buffer(edges.tobytes()), body])
+    return column if pa.types.is_binary(kind) else _as_text(column).cast(kind)
+
+
+def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """The bytes of all rows behind one another."""
+    count = len(starts)
+    if count >= _ALIKE_ROWS_MIN and lengths[0] > 0 and (lengths == lengths[0]).all():
+        step = int(starts[1] - starts[0])
+        if step >= lengths[0] and (np.diff(starts) == step).all():
+            # Rows at equal distances: one copy of a grid.
+            shape = (count, int(lengths[0]))
+            return np.lib.stride_tricks.as_strided(data[starts[0] :], shape, (step, 1)).reshape(-1).copy()
+    view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
+    spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return b"".join([view[start:stop] for start, stop in spans if stop > start])
+
+
+def _as_text(column: pa.BinaryArray) -> pa.StringArray:
+    """Bytes as text; what is no UTF-8 shows the replacement sign, because Spark's strings must be."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()], pa.string()
+        )
+
+
+def _bytes_of(data: Bytes, starts: Ints, stops: Ints) -> list[bytes]:
+    view = memoryview(data)  # type: ignore[arg-type]
+    return [
+        bytes(view[start:stop]) if start >= 0 else b""
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]
+
+
+def _times(milliseconds: Ints, kind: pa.DataType) -> pa.Array:
+    """Times in microseconds; null for 0, which says that there is none."""
+    return pa.array(milliseconds * 1000, pa.int64(), mask=milliseconds == 0).cast(kind)
+
+
+def _properties(found: Messages, kind: pa.MapType) -> pa.Array:
+    properties = found.properties
+    order = np.argsort(properties.rows, kind="stable")
+    count = len(order)
+    pairs = walk(found.data, properties.values[order], properties.stops[order], {_KEY_FIELD, _VALUE_FIELD})
+    edges = np.searchsorted(properties.rows[order], np.arange(len(found) + 1)).astype(np.int32)
+    keys, items = (
+        texts(found.data, *spans_of(pairs.get(number), count), pa.string()) for number in (_KEY_FIELD, _VALUE_FIELD)
+    )
+    return pa.MapArray.from_arrays(pa.array(edges, pa.int32()), keys, items).cast(kind)
+
+
+# -- message ids -----------------------------------------------------------------------------------------------------
+
+
+def _message_ids(found: Messages, partition: int) -> pa.Array:
+    """MessageIdData of every message: ledger, entry, partition and place in the batch, where there are such."""
+    in_batch = found.batch_indexes >= 0
+    everywhere = np.ones(len(found), np.bool_)
+    parts = [(b"\x08", found.ledger_ids, everywhere), (b"\x10", found.entry_ids, everywhere)]
+    if partition >= 0:
+        parts.append((b"\x18", np.full(len(found), partition, np.int64), everywhere))
+    if in_batch.any():
+        parts += [(b"\x20", found.batch_indexes, in_batch), (b"\x30", found.batch_sizes, in_batch)]
+    pieces, used = [], []
+    for tag, numbers, there in parts:
+        digits, lengths = _varints(numbers)
+        pieces += [np.full((len(found), 1), tag[0], np.uint8), digits]
+        used += [there[:, None], (np.arange(digits.shape[1]) < lengths[:, None]) & there[:, None]]
+    body, kept = np.concatenate(pieces, axis=1), np.concatenate(used, axis=1)
+    edges = np.zeros(len(found) + 1, np.int32)
+    np.cumsum(kept.sum(axis=1), out=edges[1:])
+    buffers = [None, pa.py_buffer(edges.tobytes()), pa.py_buffer(body[kept].tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(found), buffers)
+
+
+def _varints(numbers: Ints) -> tuple[Bytes, Ints]:
+    """Each number's varint in a row of its own, and how many bytes of the row it takes."""
+    width = max(1, -(-int(numbers.max()).bit_length() // 7)) if len(numbers) else 1
+    digits = np.empty((len(numbers), width), np.uint8)
+    lengths = np.ones(len(numbers), np.int64)
+    for place in range(width):
+        rest = numbers >> (7 * place)
+        digits[:, place] = rest & 127
+        if place:
+            lengths += rest > 0
+    columns = np.arange(width)
+    digits[columns < lengths[:, None] - 1] |= 128
+    return digits, lengths

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SparkSession on this machine alone, set up so that what works here works there too.
+
+Why: out of the box a session on a laptop takes whatever `python3` is on the PATH for its workers, the time zone of the
+machine, 200 partitions for every shuffle, and a network interface that may be gone tomorrow.
+Where: the demo, the tests, the guide and benchmarks. On a cluster, Spark is set up by whoever runs it, and
+`spark.read.format("pulsar")` is all that is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from penstock.spark.java import ensure_java
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+LOOPBACK: Final = "127.0.0.1"
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    # Times on the wire are in UTC, and a reader should see the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def local_session(name: str = "penstock", *, cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The SparkSession of this process, on this machine alone; started unless there is one.
+
+    Args:
+        name: what it is called in Spark's logs.
+        cores: how many tasks run at once; also the number of partitions after a shuffle.
+        settings: Spark's own settings by key, over those of this module.
+
+    Raises:
+        NoJava: there is no Java runtime.
+        ImportError: there is no Spark; `pip install 'penstock[spark]'`.
+    """
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 -- half a gigabyte, and only needed here
+    except ImportError as cause:
+        raise ImportError("Spark is not installed: pip install 'penstock[spark]'") from cause
+    ensure_java()
+    # Workers are started by name from the PATH unless told which Python; it must be this one.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    wanted = {**SETTINGS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

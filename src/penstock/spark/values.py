@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values as a topic's schema has them: an Avro schema becomes Spark's types, and bytes become Arrow columns of these.
+
+    no schema, BYTES, PROTOBUF …    value: binary
+    STRING, numbers, times …        value: string, bigint, timestamp …
+    JSON, AVRO (a record)           a column for each field
+
+Where: `source` asks on the driver which columns a topic has; tasks decode with the same object. JSON and Avro are
+decoded value by value, in Python or by fastavro: the topic's own schema is worth that; bytes are not touched.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import struct
+from base64 import b64decode
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pyspark.sql import types as spark
+
+from penstock.spark.client.errors import UnreadableValue
+from penstock.wire.codec import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.spark.client.cluster import TopicSchema
+
+    # The topic's schema of a version, asked of the broker.
+    SchemaOf = Callable[[bytes], TopicSchema | None]
+
+VALUE: Final = "value"
+
+# An Avro schema as `json` reads it; and one decoded value.
+Avro: TypeAlias = Any
+Convert: TypeAlias = "Callable[[Any], Any]"
+Decode: TypeAlias = "Callable[[bytes, bytes], Any]"  # (value, version of its schema)
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH_DAY: Final = dt.date(1970, 1, 1)
+_NS_PER_DAY: Final = 86_400 * 10**9
+
+
+def _timestamp(data: bytes) -> dt.datetime:
+    return _EPOCH + dt.timedelta(milliseconds=_long(data))
+
+
+def _long(data: bytes) -> int:
+    number: int = struct.unpack(">q", data)[0]
+    return number
+
+
+# Kinds of schema whose value is one thing: its type, and how it is written.
+_SIMPLE: Final[dict[int, tuple[spark.DataType, Callable[[bytes], Any]]]] = {
+    Schema.String: (spark.StringType(), lambda data: data.decode("utf-8", "replace")),
+    Schema.Bool: (spark.BooleanType(), lambda data: data != b"\0"),
+    Schema.Int8: (spark.ByteType(), lambda data: struct.unpack(">b", data)[0]),
+    Schema.Int16: (spark.ShortType(), lambda data: struct.unpack(">h", data)[0]),
+    Schema.Int32: (spark.IntegerType(), lambda data: struct.unpack(">i", data)[0]),
+    Schema.Int64: (spark.LongType(), _long),
+    Schema.Float: (spark.FloatType(), lambda data: struct.unpack(">f", data)[0]),
+    Schema.Double: (spark.DoubleType(), lambda data: struct.unpack(">d", data)[0]),
+    Schema.Date: (spark.TimestampType(), _timestamp),
+    Schema.Time: (spark.LongType(), _long),
+    Schema.Timestamp: (spark.TimestampType(), _timestamp),
+    Schema.Instant: (
+        spark.TimestampType(),
+        lambda data: (
+            _EPOCH + dt.timedelta(seconds=_long(data[:8]), microseconds=int.from_bytes(data[8:], "big") // 1000)
+        ),
+    ),
+    Schema.LocalDate: (spark.DateType(), lambda data: _EPOCH_DAY + dt.timedelta(days=_long(data))),
+    Schema.LocalTime: (spark.LongType(), _long),
+    Schema.LocalDateTime: (
+        spark.TimestampNTZType(),
+        lambda data: (
+            dt.datetime(1970, 1, 1)  # noqa: DTZ001 -- it has no zone
+            + dt.timedelta(days=_long(data[:8]), microseconds=_long(data[8:]) // 1000)
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Values:
+    """What the values of a topic are; can be pickled.
+
+    Attributes:
+        fields: the columns that they make.
+        kind: the schema's type; None leaves the bytes alone.
+    """
+
+    fields: tuple[spark.StructField, ...] = (spark.StructField(VALUE, spark.BinaryType()),)
+    kind: int | None = None
+    definition: bytes = b""
+    is_record: bool = field(default=False)
+
+    def decoder(self, topic: str, schema_of: SchemaOf) -> Decode:
+        """What turns a value into a dictionary of the fields, or into the one value.
+
+        Args:
+            topic: for the text of errors.
+            schema_of: gives the schema that a value was written with, by its version.
+        """
+        kind = self.kind
+        assert kind is not None, "bytes are not decoded"
+        if kind == Schema.Json:
+            decode = _json_decoder(json.loads(self.definition))
+        elif kind == Schema.Avro:
+            decode = _avro_decoder(json.loads(self.definition), schema_of)
+        else:
+            read = _SIMPLE[kind][1]
+
+            def decode(value: bytes, version: bytes) -> object:  # noqa: ARG001 -- the version says nothing here
+                return read(value)
+
+        def checked(value: bytes, version: bytes) -> object:
+            try:
+                return decode(value, version)
+            except (ValueError, KeyError, TypeError, IndexError, EOFError, struct.error) as error:
+                raise UnreadableValue(topic, Schema.Type.Name(kind), value, str(error)) from error
+
+        return checked
+
+
+def of_schema(schema: TopicSchema | None) -> Values:
+    """What a topic's schema makes of its values.
+
+    Raises:
+        ValueError: a type that Spark has nothing for: one that contains itself.
+    """
+    if schema is None:
+        return Values()
+    if schema.kind in _SIMPLE:
+        return Values((spark.StructField(VALUE, _SIMPLE[schema.kind][0]),), schema.kind)
+    if schema.kind not in {Schema.Json, Schema.Avro} or not schema.definition:
+        return Values()
+    kind = spark_type(json.loads(schema.definition))
+    if isinstance(kind, spark.StructType):
+        return Values(tuple(kind.fields), schema.kind, schema.definition, is_record=True)
+    return Values((spark.StructField(VALUE, kind),), schema.kind, schema.definition)
+
+
+def of_strings() -> Values:
+    """Values as text, whatever the topic says."""
+    return Values((spark.StructField(VALUE, spark.StringType()),), Schema.String)
+
+
+# -- types -----------------------------------------------------------------------------------------------------------
+
+_AVRO_TYPES: Final[dict[str, spark.DataType]] = {
+    "null": spark.StringType(),
+    "boolean": spark.BooleanType(),
+    "int": spark.IntegerType(),
+    "long": spark.LongType(),
+    "float": spark.FloatType(),
+    "double": spark.DoubleType(),
+    "bytes": spark.BinaryType(),
+    "string": spark.StringType(),
+    "fixed": spark.BinaryType(),
+    "enum": spark.StringType(),
+}
+_LOGICAL_TYPES: Final[dict[str, spark.DataType]] = {
+    "date": spark.DateType(),
+    "timestamp-millis": spark.TimestampType(),
+    "timestamp-micros": spark.TimestampType(),
+    "local-timestamp-millis": spark.TimestampNTZType(),
+    "local-timestamp-micros": spark.TimestampNTZType(),
+    "uuid": spark.StringType(),
+}
+_WIDER: Final = (("int", "long"), ("float", "double"))
+
+
+def spark_type(avro: Avro, named: dict[str, Avro] | None = None, inside: tuple[str, ...] = ()) -> spark.DataType:
+    """Spark's type for an Avro schema; unions of different things become text, as JSON.
+
+    Raises:
+        ValueError: a record that contains itself.
+    """
+    named = {} if named is None else named
+    if isinstance(avro, list):
+        return _union_type(avro, named, inside)
+    if isinstance(avro, str):
+        if avro in _AVRO_TYPES:
+            return _AVRO_TYPES[avro]
+        if avro in inside:
+            raise ValueError(f"the schema's record {avro} contains itself; read with valueFormat=binary")
+        return spark_type(named[avro], named, inside)
+    kind, logical = avro["type"], avro.get("logicalType", "")
+    if "name" in avro:
+        named[avro["name"]] = named[f"{avro.get('namespace', '')}.{avro['name']}"] = avro
+    if logical == "decimal":
+        return spark.DecimalType(avro["precision"], avro.get("scale", 0))
+    if logical in _LOGICAL_TYPES:
+        return _LOGICAL_TYPES[logical]
+    if kind == "record":
+        within = (*inside, avro["name"], f"{avro.get('namespace', '')}.{avro['name']}")
+        return spark.StructType(
+            [spark.StructField(one["name"], spark_type(one["type"], named, within)) for one in avro["fields"]]
+        )
+    if kind == "array":
+        return spark.ArrayType(spark_type(avro["items"], named, inside))
+    if kind == "map":
+        return spark.MapType(spark.StringType(), spark_type(avro["values"], named, inside))
+    return spark_type(kind, named, inside)
+
+
+def _union_type(branches: list[Avro], named: dict[str, Avro], inside: tuple[str, ...]) -> spark.DataType:
+    others = [branch for branch in branches if branch != "null"]
+    if len(others) == 1:
+        return spark_type(others[0], named, inside)
+    for narrow, wide in _WIDER:
+        if set(map(str, others)) == {narrow, wide}:
+            return _AVRO_TYPES[wide]
+    return spark.StringType()
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def _json_decoder(avro: Avro) -> Decode:
+    convert = _json_converter(spark_type(avro), avro, {})
+
+    def decode(value: bytes, version: bytes) -> object:  # noqa: ARG001 -- JSON names its fields
+        found = json.loads(value)
+        return found if convert is None else convert(found)
+
+    return decode
+
+
+def _json_converter(kind: spark.DataType, avro: Avro, named: dict[str, Avro]) -> Convert | None:
+    """What JSON cannot say, put right; None where there is nothing to do."""
+    if isinstance(avro, list):
+        others = [branch for branch in avro if branch != "null"]
+        avro = others[0] if len(others) == 1 else None
+    if isinstance(avro, str) and avro in named:
+        avro = named[avro]
+    details = avro if isinstance(avro, dict) else {}
+    if "name" in details:
+        named[details["name"]] = details
+    if isinstance(kind, spark.StructType):
+        return _json_struct(kind, details, named)
+    if isinstance(kind, spark.ArrayType):
+        return _in_lists(_json_converter(kind.elementType, details.get("items"), named))
+    if isinstance(kind, spark.MapType):
+        return _in_maps(_json_converter(kind.valueType, details.get("values"), named))
+    if isinstance(kind, spark.BinaryType):
+        return _maybe(b64decode)
+    if isinstance(kind, spark.DecimalType):
+        return _maybe(lambda found: Decimal(str(found)))
+    if isinstance(kind, spark.TimestampType | spark.TimestampNTZType):
+        micros = 1000 if str(details.get("logicalType")).endswith("-millis") else 1
+        return _maybe(lambda found: int(found) * micros)
+    if isinstance(kind, spark.StringType):
+        return _maybe(lambda found: found if isinstance(found, str) else json.dumps(found))
+    return None
+
+
+def _json_struct(kind: spark.StructType, avro: dict[str, Avro], named: dict[str, Avro]) -> Convert | None:
+    types = {one["name"]: one["type"] for one in avro.get("fields", ())}
+    converters = {
+        one.name: convert
+        for one in kind.fields
+        if (convert := _json_converter(one.dataType, types.get(one.name), named)) is not None
+    }
+
+    def convert_struct(found: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in converters.items():
+            if name in found:
+                found[name] = convert(found[name])
+        return found
+
+    return _maybe(convert_struct) if converters else None
+
+
+def _in_lists(convert: Convert | None) -> Convert | None:
+    return None if convert is None else _maybe(lambda found: [convert(one) for one in found])
+
+
+def _in_maps(convert: Convert | None) -> Convert | None:
+    return None if convert is None else _maybe(lambda found: {key: convert(one) for key, one in found.items()})
+
+
+def _maybe(convert: Convert) -> Convert:
+    return lambda found: None if found is None else convert(found)
+
+
+def _avro_decoder(wanted: Avro, schema_of: SchemaOf) -> Decode:
+    import fastavro  # noqa: PLC0415 -- only for topics with an Avro schema
+
+    reading = fastavro.parse_schema(wanted)
+    convert = _avro_converter(spark_type(wanted))
+    writing: dict[bytes, Avro] = {}
+
+    def decode(value: bytes, version: bytes) -> object:
+        written = writing.get(version)
+        if written is None:
+            said = schema_of(version) if version else None
+            written = writing[version] = reading if said is None else fastavro.parse_schema(json.loads(said.definition))
+        found = fastavro.schemaless_reader(io.BytesIO(value), written, reading)
+        return found if convert is None else convert(found)
+
+    return decode
+
+
+def _avro_converter(kind: spark.DataType) -> Convert | None:
+    """What is text in Spark and something else in Avro: UUIDs, and unions of different things."""
+    if isinstance(kind, spark.StructType):
+        converters = {one.name: convert for one in kind.fields if (convert := _avro_converter(one.dataType))}
+
+        def convert_struct(found: dict[str, Any]) -> dict[str, Any]:
+            return {**found, **{name: convert(found[name]) for name, convert in converters.items()}}
+
+        return _maybe(convert_struct) if converters else None
+    if isinstance(kind, spark.ArrayType):
+        return _in_lists(_avro_converter(kind.elementType))
+    if isinstance(kind, spark.MapType):
+        return _in_maps(_avro_converter(kind.valueType))
+    if isinstance(kind, spark.StringType):
+        return _maybe(lambda found: found if isinstance(found, str) else json.dumps(found, default=str))
+    return None
+
+
+def decoded(decode: Decode, values: Sequence[bytes | None], versions: Sequence[bytes]) -> list[Any]:
+    """A column of values; null ones stay null."""
+    return [None if value is None else decode(value, version) for value, version in zip(values, versions, strict=True)]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a write can be told, each option by the name that Pulsar's own connectors and its Java producer have for it.
+
+Where: `source` makes these from the options that Spark hands over, on the driver; tasks receive them pickled. Where to
+connect and with which credentials is said as for reading.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.names import TopicName
+from penstock.core.units import parse_bytes
+from penstock.spark.client.producer import ProducerOptions
+from penstock.spark.options import CONNECTION_OPTIONS, Option, parse_endpoint
+from penstock.spark.outlets import Sending
+from penstock.spark.routing import HASHES
+from penstock.spark.structs import KINDS
+from penstock.wire import compression
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from penstock.spark.client.endpoint import Endpoint
+
+PRODUCER: Final = "pulsar.producer."
+CLIENT: Final = "pulsar.client."
+# What Spark hands over with ours.
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname"})
+TOPIC: Final = "topic"
+VALUE_FORMAT: Final = "valueFormat"
+PRODUCER_NAME: Final = f"{PRODUCER}producerName"
+COMPRESSION: Final = f"{PRODUCER}compressionType"
+BATCHING: Final = f"{PRODUCER}batchingEnabled"
+BATCH_MESSAGES: Final = f"{PRODUCER}batchingMaxMessages"
+BATCH_BYTES: Final = f"{PRODUCER}batchingMaxBytes"
+SEND_TIMEOUT: Final = f"{PRODUCER}sendTimeoutMs"
+HASHING: Final = f"{PRODUCER}hashingScheme"
+COMPRESSIONS: Final = {
+    "NONE": compression.NONE,
+    "LZ4": compression.LZ4,
+    "ZLIB": compression.ZLIB,
+    "ZSTD": compression.ZSTD,
+    "SNAPPY": compression.SNAPPY,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Everything that tasks need to know; can be pickled."""
+
+    endpoint: Endpoint
+    topic: str = ""  # a full name; empty: rows say
+    value_format: str = ""  # `json` or `avro`; empty: what the topic has
+    producer_name: str = ""
+    sending: Sending = field(default_factory=Sending)
+
+
+WRITE_OPTIONS: Final = (
+    Option(TOPIC, "", "where to; without it, each row says so in its column `__topic`"),
+    Option(
+        VALUE_FORMAT, "", "how structs are written, `json` or `avro`; without it, as the topic's schema says, or `json`"
+    ),
+    Option(
+        PRODUCER_NAME,
+        "",
+        "names the job, so that a topic that deduplicates recognises what it has when the same job runs again; "
+        "a stream has a name of its own",
+    ),
+    Option(COMPRESSION, "NONE", "`NONE`, `LZ4`, `ZLIB`, `ZSTD` or `SNAPPY`"),
+    Option(BATCHING, "true", "`false` sends each row as an entry of its own"),
+    Option(BATCH_MESSAGES, "1000", "rows in one entry, at most"),
+    Option(BATCH_BYTES, "256K", "bytes in one entry, before compression"),
+    Option(SEND_TIMEOUT, "120000", "how long nothing may be answered before the write fails"),
+    Option(
+        HASHING,
+        "Murmur3_32Hash",
+        "which partition a key goes to: `Murmur3_32Hash`, or `JavaStringHash`, which Java's producers take unless told "
+        "otherwise",
+    ),
+)
+
+
+def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Read the options of a write.
+
+    Args:
+        given: as Spark hands them over: names in any case.
+
+    Raises:
+        ValueError: an option is missing or cannot be, or there is none of that name; the message says which.
+    """
+    values = _values(given)
+    topic = values[TOPIC]
+    return WriteOptions(
+        endpoint=parse_endpoint(given),
+        topic=str(TopicName.parse(topic)) if topic else "",
+        value_format=_one_of(values, VALUE_FORMAT, ("", *KINDS)),
+        producer_name=values[PRODUCER_NAME],
+        sending=Sending(
+            rows_max=_number(values, BATCH_MESSAGES, int),
+            batch_bytes_max=_number(values, BATCH_BYTES, parse_bytes),
+            batching=_one_of(values, BATCHING, ("true", "false")) == "true",
+            hash_name=_one_of(values, HASHING, HASHES),
+            producer=ProducerOptions(
+                compression=COMPRESSIONS[_one_of(values, COMPRESSION, COMPRESSIONS)],
+                send_timeout_s=_number(values, SEND_TIMEOUT, int) / 1_000,
+            ),
+        ),
+    )
+
+
+def _values(given: Mapping[str, str]) -> dict[str, str]:
+    """Our options by their own names, each as it was given or as it is by default."""
+    names = {_plain(option.name): option.name for option in WRITE_OPTIONS}
+    others = {_plain(option.name) for option in CONNECTION_OPTIONS} | SPARKS_OWN
+    for name in given:
+        plain = _plain(name)
+        if plain not in names and plain not in others:
+            near = difflib.get_close_matches(plain, names, 1)
+            hint = f"did you mean {names[near[0]]}?" if near else "docs/reference/spark.md lists all there are"
+            raise ValueError(f"there is no option {name!r} for writing; {hint}")
+    said = {names[plain]: text.strip() for name, text in given.items() if (plain := _plain(name)) in names}
+    return {option.name: option.default for option in WRITE_OPTIONS} | said
+
+
+def _plain(name: str) -> str:
+    """In lower case, without the prefixes that other connectors want."""
+    return name.lower().removeprefix(PRODUCER).removeprefix(CLIENT)
+
+
+def _one_of(values: Mapping[str, str], name: str, choices: Iterable[str]) -> str:
+    """One of these words, in any case."""
+    for choice in choices:
+        if values[name].lower() == choice.lower():
+            return choice
+    raise ValueError(f"option {name} is {values[name]!r} and must be one of {', '.join(filter(None, choices))}")
+
+
+def _number(values: Mapping[str, str], name: str, read: Callable[[str], int]) -> int:
+    """A number of 1 or more."""
+    try:
+        number = read(values[name])
+    except ValueError as error:
+        raise ValueError(f"option {name}: {error}") from None
+    if number < 1:
+        raise ValueError(f"option {name} is {number} and must be 1 or more")
+    return number

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's two ways to write: a batch once, or a stream micro-batch by micro-batch, both as Arrow columns.
+
+    df.write.format("pulsar").mode("append").option("service.url", …).option("topic", …).save()
+    df.writeStream.format("pulsar").option(…).option("checkpointLocation", …).start()
+
+**How often a row arrives.** At least once: a task that fails is run again from its first row. Exactly once where the
+topic deduplicates and the task can be recognised: those of a stream by query, micro-batch and number, those of a batch
+if the option `pulsar.producer.producerName` names the job. The rows must then come in the same order when they come
+again, which they do as long as nothing before the write shuffles them anew.
+Where: Spark pickles a writer and calls `write` in each task, on whichever machine; there is nothing to commit, since a
+task that has returned has all its receipts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.core.names import TopicName
+from penstock.spark.client.cluster import Cluster
+from penstock.spark.outlets import Identity, Outlets
+from penstock.spark.structs import StructFormat
+from penstock.spark.write_columns import TOPIC, UnwritableColumns, WriteColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.write_options import WriteOptions
+
+# Sequence ids of a micro-batch: its number above, the row's place below. Both sides are far from what queries reach.
+ROWS_BITS: Final = 32
+BATCH_IDS_MAX: Final = 1 << 63 - ROWS_BITS
+_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    rows: int
+
+
+class Overwrite(ValueError):
+    """A topic can only be appended to."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a topic cannot be overwritten: write with mode('append'), or outputMode('append') or ('update') for a "
+            "stream; to begin anew, write to a new topic"
+        )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        self._rows = _Rows(schema, options, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task's rows. Raises UnwritableColumns, ClientError."""
+        partition_id = _task().partitionId()
+        name = self._rows.options.producer_name
+        return self._rows.write(iterator, Identity(name=f"{name}-{partition_id}" if name else "", turn=partition_id))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes what each micro-batch of a query brings."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        self._rows = _Rows(schema, options, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task's rows of one micro-batch. Raises UnwritableColumns, ClientError."""
+        task = _task()
+        batch_id, query_id = task.getLocalProperty(_BATCH_ID), task.getLocalProperty(_QUERY_ID)
+        assert batch_id is not None, "Spark did not say which micro-batch this is"
+        assert int(batch_id) < BATCH_IDS_MAX, batch_id
+        name = self._rows.options.producer_name or f"spark-{query_id}"
+        identity = Identity(
+            name=f"{name}-{task.partitionId()}",
+            first_sequence_id=int(batch_id) << ROWS_BITS,
+            turn=int(batch_id) + task.partitionId(),
+        )
+        return self._rows.write(iterator, identity)
+
+
+class _Rows:
+    """What both have in common."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        if overwrite:
+            raise Overwrite
+        self.options = options
+        self._columns = WriteColumns(schema)
+        if not options.topic and not self._columns.has_topic:
+            raise UnwritableColumns(f"it is not said where to write to: give the option topic, or a column {TOPIC}")
+
+    def write(self, batches: Iterator[pa.RecordBatch], identity: Identity) -> Written:
+        with Outlets(Cluster(self.options.endpoint), self.options.sending, identity) as outlets:
+            formats = _Formats(outlets, self._columns.struct, self.options.value_format)
+            for batch in batches:
+                for topic, rows in self._by_topic(batch):
+                    self._write_rows(topic, rows, outlets, formats)
+        return Written(outlets.rows)
+
+    def _write_rows(self, topic: str, rows: pa.RecordBatch, outlets: Outlets, formats: _Formats) -> None:
+        if self._columns.struct is None:
+            outlets.send(topic, self._columns.messages(rows))
+        else:
+            how = formats.of(topic)
+            encoded = how.encoded(self._columns.structs(rows))
+            outlets.send(topic, self._columns.messages(rows, encoded), how.schema)
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of a batch for each topic, in their order."""
+        if not batch.num_rows:
+            return
+        if self.options.topic:
+            yield self.options.topic, batch
+            return
+        coded = self._columns.topics(batch).dictionary_encode()
+        if coded.null_count:
+            raise UnwritableColumns(f"column {TOPIC} is null in some rows: fill it, or give the option topic")
+        for index, topic in enumerate(coded.dictionary.to_pylist()):
+            rows = pc.indices_nonzero(pc.equal(coded.indices, index))
+            yield str(TopicName.parse(topic)), batch.take(rows)
+
+
+class _Formats:
+    """How structs are written to each topic, asked for once."""
+
+    def __init__(self, outlets: Outlets, struct: StructType | None, wanted: str) -> None:
+        self._outlets, self._struct, self._wanted = outlets, struct, wanted
+        self._known: dict[str, StructFormat] = {}
+
+    def of(self, topic: str) -> StructFormat:
+        how = self._known.get(topic)
+        if how is None:
+            assert self._struct is not None
+            present = self._outlets.schema(topic)
+            how = self._known[topic] = StructFormat(topic, self._struct, present, self._wanted)
+        return how
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "called outside a task"
+    return task

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics pushed to an OpenTelemetry collector, by OTLP over HTTP.
+
+Why not the SDK's own instruments: they would count a second time what mechanisms count already. Here the one list of
+`instruments` is read off a frozen snapshot, as for Prometheus, and what came of it is put into the SDK's values, which
+its exporter sends. An instrument with a name for its twin (`otel`) is pushed; nothing else is to be done for it.
+Where: app starts a `MetricsPush` when the environment asks for one; the variables are those of OpenTelemetry, most of
+them read by the exporter itself. It wants `penstock[otel]`, and loads it in its own thread.
+
+A summary becomes a histogram in seconds: a collector can add histograms of several brokers up, but not quantiles.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock import __version__
+from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.governance.wait_times import BOUNDS_NS, WaitTimesSnapshot
+from penstock.telemetry.instruments import INSTRUMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics.export import DataT, Metric, MetricsData
+    from opentelemetry.sdk.resources import Resource
+
+    from penstock.broker.stats.snapshot import BrokerSnapshot
+    from penstock.telemetry.instrument import Instrument
+
+log = logging.getLogger(__name__)
+
+# OpenTelemetry's default.
+INTERVAL_MS: Final = 60_000
+# How long the end of the broker waits for the last push: a collector that is away must not hold it up.
+LAST_PUSH_S: Final = 1.0
+
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_UNITS: Final = {"bytes": "By", "seconds": "s", "milliseconds": "ms", "percent": "%", "boolean": "1", "": ""}
+# Labels as Pulsar names them in OpenTelemetry.
+_ATTRIBUTES: Final = {
+    "cluster": "pulsar.cluster",
+    "namespace": "pulsar.namespace",
+    "topic": "pulsar.topic",
+    "subscription": "pulsar.subscription.name",
+}
+_MISSING: Final = (
+    "metrics are not pushed to OpenTelemetry: %s; install penstock[otel], or set OTEL_METRICS_EXPORTER=none"
+)
+
+
+def is_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether the variables of OpenTelemetry ask for metrics: an endpoint, or the exporter, is named and not disabled.
+
+    `OTEL_SDK_DISABLED=false` alone asks for them too, as it does of Pulsar; the collector is then at the default place.
+    """
+    disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower()
+    exporters = environment.get("OTEL_METRICS_EXPORTER", "").strip().lower()
+    if disabled == "true" or (exporters and "otlp" not in exporters.split(",")):
+        return False
+    return bool(exporters) or disabled == "false" or any(environment.get(name) for name in _ENDPOINTS)
+
+
+class MetricsPush:
+    """A thread that pushes the metrics now and then, and once more at the end."""
+
+    def __init__(self, take: Callable[[], BrokerSnapshot], environment: Mapping[str, str]) -> None:
+        """`take` makes a snapshot, called in the thread of this; it may raise when the broker does not answer."""
+        self._take = take
+        self._interval_s = _interval_ms(environment) / 1000
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel", daemon=True)
+
+    def start(self) -> None:
+        """Push from now on; the first time after one interval."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Push once more and end, within a second. Not on the broker's loop, which the last push still asks."""
+        self._ended.set()
+        self._thread.join(LAST_PUSH_S)
+
+    def _run(self) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415 - see above
+                OTLPMetricExporter,
+            )
+        except ImportError as error:
+            log.warning(_MISSING, error)
+            return
+        exporter = OTLPMetricExporter()
+        log.info("metrics are pushed by OTLP every %g s", self._interval_s)
+        while not self._ended.wait(self._interval_s):
+            self._push(exporter)
+        self._push(exporter)
+        exporter.shutdown()
+
+    def _push(self, exporter: OTLPMetricExporter) -> None:
+        # The exporter logs on its own what a collector refuses; anything else must not end the next push.
+        try:
+            exporter.export(metrics_data(self._take(), resource()))
+        except Exception:
+            log.exception("metrics could not be pushed; the next push is tried as usual")
+
+
+def resource() -> Resource:
+    """Who we are, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - as above
+
+    ours = Resource({"service.name": "penstock", "service.version": __version__})
+    return ours.merge(OTELResourceDetector().detect())
+
+
+def metrics_data(snapshot: BrokerSnapshot, resource: Resource) -> MetricsData:
+    """What the exporter sends of this moment: all instruments that have a twin."""
+    from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
+
+    metrics = [_metric(instrument, snapshot) for instrument in INSTRUMENTS if instrument.otel]
+    scope = ScopeMetrics(InstrumentationScope("penstock", __version__), metrics, schema_url="")
+    return MetricsData([ResourceMetrics(resource, [scope], schema_url="")])
+
+
+def _metric(instrument: Instrument[Any], snapshot: BrokerSnapshot) -> Metric:
+    from opentelemetry.sdk.metrics.export import Metric  # noqa: PLC0415
+
+    scope = instrument.scope
+    attributes = [_ATTRIBUTES.get(label, label) for label in scope.labels]
+    rows = [(dict(zip(attributes, values, strict=True)), instrument.read(row)) for values, row in scope.rows(snapshot)]
+    unit = "s" if instrument.kind == "summary" else _UNITS[instrument.unit]
+    return Metric(instrument.otel, instrument.help, unit, _data(instrument.kind, rows, snapshot))
+
+
+def _data(kind: str, rows: list[tuple[dict[str, str], Any]], snapshot: BrokerSnapshot) -> DataT:
+    from opentelemetry.sdk.metrics import export  # noqa: PLC0415
+
+    started_ns, now_ns = snapshot.started_at_ms * NS_PER_MS, snapshot.taken_at_ms * NS_PER_MS
+    cumulative = export.AggregationTemporality.CUMULATIVE
+    if kind == "summary":
+        return export.Histogram([_histogram(labels, waits, started_ns, now_ns) for labels, waits in rows], cumulative)
+    points = [export.NumberDataPoint(labels, started_ns, now_ns, number) for labels, number in rows]
+    return export.Sum(points, cumulative, is_monotonic=True) if kind == "counter" else export.Gauge(points)
+
+
+def _histogram(labels: dict[str, str], waits: WaitTimesSnapshot, started_ns: int, now_ns: int) -> Any:  # noqa: ANN401
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint  # noqa: PLC0415
+
+    return HistogramDataPoint(
+        labels,
+        started_ns,
+        now_ns,
+        count=waits.count,
+        sum=waits.sum_ns / NS_PER_S,
+        bucket_counts=waits.histogram,
+        explicit_bounds=[bound_ns / NS_PER_S for bound_ns in BOUNDS_NS],
+        min=waits.shortest_ns / NS_PER_S,
+        max=waits.longest_ns / NS_PER_S,
+    )
+
+
+def _interval_ms(environment: Mapping[str, str]) -> int:
+    text = environment.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
+    if not text:
+        return INTERVAL_MS
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    log.warning("OTEL_METRIC_EXPORT_INTERVAL=%s is no number of milliseconds above 0; %d is used", text, INTERVAL_MS)
+    return INTERVAL_MS

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The delayed index over restarts, unloads and damage: nothing lost, nothing early, nothing read that need not be."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.broker.topics import delayed_upkeep, topic_life
+from penstock.core.names import TopicName
+from penstock.core.units import KIB
+from tests.broker.consuming import KEY_SHARED, SHARED, Peer, nothing_more, subscription_of, topic_of
+from tests.net.harness import TOPIC, Harness, running, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOUR_MS = 3_600_000
+TICK_MS = 1_000
+NAME = TopicName.parse(TOPIC)
+
+
+async def publish_mixed(peer: Peer, harness: Harness, count: int, first: int = 0) -> None:
+    """Every third message is undelayed; the others are due in an hour."""
+    due_ms = harness.clock.wall_ms() + HOUR_MS
+    for number in range(first, first + count):
+        await peer.publish(b"%d" % number, **({"deliver_at_time": due_ms + number} if number % 3 else {}))
+
+
+def delayed_of(count: int) -> list[int]:
+    return [number for number in range(count) if number % 3]
+
+
+async def start_up(harness: Harness, kind: int = SHARED) -> Peer:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await peer.subscribe(kind)
+    return peer
+
+
+async def take_undelayed(peer: Peer, count: int) -> None:
+    peer.acknowledge(*await peer.messages(len(range(0, count, 3))))
+    await peer.settled()
+
+
+def pass_time(harness: Harness, ms: int) -> None:
+    harness.clock.advance(ms=ms)
+    index = topic_of(harness).delayed
+    assert index is not None
+    index.look_for_due()
+
+
+def snapshot_files(path: Path) -> list[Path]:
+    return sorted((path / "data" / "broker-0" / "delayed").glob("*.snapshot"))
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_after_a_clean_stop_all_of_it_is_held_before_anything_is_read(tmp_path: Path, kind: int) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness, kind)
+        await publish_mixed(peer, harness, 60)
+        await take_undelayed(peer, 60)
+    assert len(snapshot_files(tmp_path)) == 1
+    async with running(tmp_path) as harness:
+        await harness.broker.topics.load(NAME)
+        assert subscription_of(harness).delayed == 40
+        assert topic_of(harness).delayed.manager.unknown_ranges(0, 60) == []  # type: ignore[union-attr]
+        peer = await start_up(harness, kind)
+        await nothing_more(harness, peer)
+        pass_time(harness, HOUR_MS + 2 * TICK_MS)
+        assert sorted(map(int, await peer.payloads(40))) == delayed_of(60)
+        await nothing_more(harness, peer)
+
+
+async def test_what_came_after_the_snapshot_is_read_from_the_log(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+        await take_undelayed(peer, 30)
+        await harness.broker.delays.save_of(topic_of(harness))
+        (kept,) = snapshot_files(tmp_path)
+        stored = kept.read_bytes()
+        await publish_mixed(peer, harness, 30, first=30)
+        await take_undelayed(peer, 30)
+        await harness.broker.save_cursors_of(topic_of(harness))
+    kept.write_bytes(stored)  # as a crash would have left it
+    async with running(tmp_path) as harness:
+        await harness.broker.topics.load(NAME)
+        assert subscription_of(harness).delayed == 40
+        peer = await start_up(harness)
+        await nothing_more(harness, peer)
+        pass_time(harness, HOUR_MS + 2 * TICK_MS)
+        assert sorted(map(int, await peer.payloads(40))) == delayed_of(60)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_damaged_snapshot_costs_time_and_no_message(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(seed)
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+        await take_undelayed(peer, 30)
+    (kept,) = snapshot_files(tmp_path)
+    stored = bytearray(kept.read_bytes())
+    if seed % 3 == 0:
+        stored = stored[: chance.randrange(len(stored))]
+    elif seed % 3 == 1:
+        stored[chance.randrange(len(stored))] ^= 1 << chance.randrange(8)
+    else:
+        stored += b"more"
+    kept.write_bytes(stored)
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        assert "by reading the log again" in caplog.text
+        await until(lambda: subscription_of(harness).delayed == 20)
+        await nothing_more(harness, peer)
+        pass_time(harness, HOUR_MS + 2 * TICK_MS)
+        assert sorted(map(int, await peer.payloads(20))) == delayed_of(30)
+
+
+async def test_without_a_snapshot_the_log_is_read_and_nothing_is_early(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+        await take_undelayed(peer, 30)
+    snapshot_files(tmp_path)[0].unlink()
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await until(lambda: subscription_of(harness).delayed == 20)
+        await nothing_more(harness, peer)
+
+
+async def test_what_became_due_while_the_broker_was_down_comes_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+        await take_undelayed(peer, 30)
+    async with running(tmp_path) as harness:
+        harness.clock.advance(ms=HOUR_MS + 2 * TICK_MS)
+        peer = await start_up(harness)
+        assert sorted(map(int, await peer.payloads(20))) == delayed_of(30)
+        await nothing_more(harness, peer)
+        assert subscription_of(harness).delayed == 0
+
+
+async def test_an_unloaded_topic_comes_back_with_what_it_held(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+        await take_undelayed(peer, 30)
+        await topic_life.unload(harness.broker, NAME)
+        assert harness.broker.delays.memory.used_bytes == 0
+        again = await start_up(harness)
+        assert subscription_of(harness).delayed == 20
+        await nothing_more(harness, again)
+        pass_time(harness, HOUR_MS + 2 * TICK_MS)
+        assert sorted(map(int, await again.payloads(20))) == delayed_of(30)
+
+
+async def test_a_deleted_topic_leaves_neither_memory_nor_snapshot(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+        await harness.broker.delays.save_of(topic_of(harness))
+        assert len(snapshot_files(tmp_path)) == 1
+        await topic_life.delete(harness.broker, NAME, force=True)
+        assert harness.broker.delays.memory.used_bytes == 0
+        await until(lambda: not snapshot_files(tmp_path))
+
+
+async def test_a_snapshot_of_a_topic_that_is_gone_goes_at_the_next_start(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+    (kept,) = snapshot_files(tmp_path)
+    kept.rename(kept.with_name("987.snapshot"))
+    async with running(tmp_path):
+        assert snapshot_files(tmp_path) == []
+
+
+async def test_a_snapshot_is_written_when_enough_was_added_or_ten_seconds_have_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed_upkeep, "SNAPSHOT_ADDED_MIN", 10)
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 12)
+        harness.broker.delays.tick(harness.clock.monotonic_ns())
+        assert snapshot_files(tmp_path) == []
+        await publish_mixed(peer, harness, 12)
+        harness.broker.delays.tick(harness.clock.monotonic_ns())
+        await until(lambda: len(snapshot_files(tmp_path)) == 1)
+        snapshot_files(tmp_path)[0].unlink()
+        await publish_mixed(peer, harness, 3)
+        harness.clock.advance(ms=10_000)
+        harness.broker.delays.tick(harness.clock.monotonic_ns())
+        await until(lambda: len(snapshot_files(tmp_path)) == 1)
+
+
+async def test_a_broker_without_delays_writes_no_snapshot_and_imports_no_bitmaps(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await peer.publish(b"now", b"and now")
+        assert await peer.payloads(2) == [b"now", b"and now"]
+        index = topic_of(harness).delayed
+        assert index is not None
+        assert index.manager.topic_buffer_memory_bytes() == 0
+    assert not (tmp_path / "data" / "broker-0" / "delayed").exists()
+
+
+# -- more than fits the memory ----------------------------------------------------------------------------------------
+
+
+async def test_beyond_its_memory_messages_stay_on_disk_and_come_in_time_all_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path, delayed_index_bytes=2 * KIB, delayed_strict=True) as harness:
+        peer = await start_up(harness)
+        start_ms = harness.clock.wall_ms()
+        chance = random.Random(3)
+        delays_ms = [chance.randrange(2_000, 50_000) for _ in range(150)]
+        for number, delay_ms in enumerate(delays_ms):
+            await peer.publish(b"%d" % number, deliver_at_time=start_ms + delay_ms)
+        await peer.publish(b"now")
+        assert (await peer.message()).payload == b"now"
+        index = topic_of(harness).delayed
+        assert index is not None
+        assert index.manager.spilled > 0
+        assert index.manager.topic_buffer_memory_bytes() < 8 * KIB
+        came: list[int] = []
+        for _ in range(55):
+            pass_time(harness, TICK_MS)
+            await until(lambda: not index.reading)
+            pass_time(harness, 0)
+            await peer.settled()
+            now_ms = harness.clock.wall_ms()
+            due = {number for number, delay_ms in enumerate(delays_ms) if start_ms + delay_ms <= now_ms - TICK_MS}
+            for received in await peer.messages(len(due - set(came))):
+                assert start_ms + delays_ms[int(received.payload)] <= now_ms
+                came.append(int(received.payload))
+            while True:
+                more = [entry for command, entry in peer.inbox if entry]
+                if not more:
+                    break
+                came.append(int((await peer.message()).payload))
+        assert sorted(came) == list(range(150))
+        assert len(set(came)) == 150
+        await nothing_more(harness, peer)
+        assert harness.broker.delays.memory.used_bytes == 0
+
+
+async def test_what_a_stuck_subscription_lost_of_the_index_is_read_again_for_it_alone(tmp_path: Path) -> None:
+    async with running(tmp_path, delayed_index_bytes=2 * KIB) as harness:
+        peer = await start_up(harness)
+        await peer.subscribe(SHARED, name="stuck", consumer_id=1, permits=0)
+        start_ms = harness.clock.wall_ms()
+        for number in range(100):
+            await peer.publish(b"%d" % number, deliver_at_time=start_ms + 10_000 + 700 * number)
+        came: list[int] = []
+        for _ in range(100):
+            pass_time(harness, TICK_MS)
+            await until(lambda: not topic_of(harness).delayed.reading)  # type: ignore[union-attr]
+            await peer.settled()
+            came += [int((await peer.message()).payload) for _, entry in list(peer.inbox) if entry]
+        came += [int(payload) for payload in await peer.payloads(100 - len(came))]
+        assert sorted(came) == list(range(100))
+        peer.flow(1_000, consumer_id=1)
+        late: list[int] = []
+        while len(late) < 100:
+            pass_time(harness, TICK_MS)
+            await until(lambda: not topic_of(harness).delayed.reading)  # type: ignore[union-attr]
+            await peer.settled()
+            late += [int((await peer.message()).payload) for _, entry in list(peer.inbox) if entry]
+        assert sorted(late) == list(range(100))

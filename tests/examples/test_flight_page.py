@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page at the end of the demo, as a browser shows it on a desk and on a telephone."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, date, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples.flight_demo.findings import Delays, Findings, Movement, Place, WorstHour
+from examples.flight_demo.page.document import render
+from examples.flight_demo.page.squares import level
+from examples.flight_demo.page.svg import tag, ticks, words
+from examples.flight_demo.report import Check
+from tests.examples.browser import browsing, find_browser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.examples.browser import Page
+
+PAGE_BYTES_MAX = 1_500_000
+DESK, TELEPHONE = 1280, 390
+# Plots that must be seen: the map, the hours, the months, the histogram, the calendar.
+PLOTS = 5
+NAMES = {"UA": "United Air Lines", "XX": 'Fly <b>"Bold"</b> & Sons', "9E": "Endeavor Air"}
+
+
+def some_delays(random: Random) -> Delays:
+    departed = random.randrange(1, 400)
+    return Delays(departed + 3, departed, departed // 4, departed * random.randrange(-4, 60))
+
+
+def made_up(seed: int = 2013) -> Findings:
+    """Findings of the size of the real ones, by a seed."""
+    random = Random(seed)
+    days = [date(2013, 1, 1) + timedelta(days=number) for number in range(365)]
+    return Findings(
+        airlines=NAMES,
+        places={
+            f"A{number}": Place(f"Airport {number}", random.uniform(25, 49), random.uniform(-124, -67))
+            for number in range(1400)
+        },
+        cells={(airline, hour): some_delays(random) for airline in (*NAMES, "ZZ") for hour in range(5, 24)},
+        days=[(day, some_delays(random)) for day in days],
+        months={
+            airport: [(f"2013-{month:02}", some_delays(random)) for month in range(1, 13)]
+            for airport in ("EWR", "JFK", "LGA")
+        },
+        destinations={f"A{number}": some_delays(random) for number in range(100)} | {"none": some_delays(random)},
+        steps=[(step, random.randrange(100_000)) for step in range(-20, 125, 5)],
+        worst=[WorstHour(datetime(2013, 12, 5, 10, tzinfo=UTC), "XX", 9, 6, 333.7)] * 8,
+        movements=[Movement("Flights, read and stored", 336_776, 336_776, 14.0, [(42_097, 1.5)] * 8)] * 4,
+        checks=[Check(True, "every flight came back", "1 of 1"), Check(False, "the sums agree", "1 and 2")],
+        versions="penstock 0",
+    )
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    program = find_browser()
+    if program is None:
+        sentence = "no Chromium on the PATH to look at the page with (on Debian: apt-get install chromium)"
+        if os.environ.get("PENSTOCK_CI"):
+            pytest.fail(sentence)
+        pytest.skip(sentence)
+    with browsing(program, tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "flights.html"
+    path.write_text(render(made_up()), encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------ in a browser
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [TELEPHONE, DESK])
+def test_the_page_fits_and_shows_its_plots_without_a_complaint_or_a_request(
+    browser: Page, document: Path, width: int, dark: bool
+) -> None:
+    browser.open(document, width=width, dark=dark)
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
+    assert browser.evaluate("innerWidth") == width
+    shown = "[...document.querySelectorAll('svg[role=img]')].filter(svg => svg.getBoundingClientRect().height > 100)"
+    assert browser.evaluate(f"{shown}.length") == PLOTS
+    assert browser.evaluate(f"{shown}.every(svg => svg.getBoundingClientRect().right <= innerWidth)")
+    assert browser.heard("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded") == []
+    requests = [sent["request"]["url"] for sent in browser.heard("Network.requestWillBeSent")]
+    assert requests == [document.as_uri()]
+
+
+@pytest.mark.parametrize("width", [TELEPHONE, DESK])
+def test_writing_in_the_plots_can_be_read(browser: Page, document: Path, width: int) -> None:
+    browser.open(document, width=width)
+    heights = browser.evaluate(
+        "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().height).filter(h => h)"
+    )
+    assert min(heights) >= 10
+    overlong = browser.evaluate(
+        "[...document.querySelectorAll('svg text')].filter(text => {"
+        " const box = text.getBoundingClientRect(), own = text.closest('section').getBoundingClientRect();"
+        " return box.height && (box.left < own.left || box.right > own.right); }).map(text => text.textContent)"
+    )
+    assert overlong == []
+
+
+def test_the_tables_behind_the_plots_do_not_make_the_page_wider(browser: Page, document: Path) -> None:
+    browser.open(document, width=TELEPHONE)
+    browser.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_light_and_dark_readers_get_different_paper(browser: Page, document: Path) -> None:
+    paper = []
+    for dark in (False, True):
+        browser.open(document, width=DESK, dark=dark)
+        paper.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert paper[0] != paper[1]
+
+
+# ---------------------------------------------------------------------------------------------------- without a browser
+
+
+def test_the_page_is_one_small_file_that_names_nothing_outside_itself() -> None:
+    page = render(made_up())
+    assert len(page.encode()) < PAGE_BYTES_MAX
+    assert re.findall(r"(?:src|href|@import|url)\s*[=(]", page) == []
+    assert "<script" not in page
+
+
+def test_every_plot_says_in_words_and_in_a_table_what_it_shows() -> None:
+    page = render(made_up())
+    figures = re.findall(r"<figure>.*?</figure>.*?(?=<figure>|$)", page, re.DOTALL)
+    assert len(figures) == PLOTS
+    for figure in figures:
+        assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{40,}"', figure)
+        assert "<details><summary>The numbers</summary>" in figure
+
+
+def test_names_from_the_file_cannot_become_markup() -> None:
+    page = render(made_up())
+    assert '<b>"Bold"' not in page
+    assert "Fly &lt;b&gt;" in page
+
+
+def test_a_failed_check_is_shown_as_one() -> None:
+    assert '<li class="failed">the sums agree<span>: 1 and 2</span></li>' in render(made_up())
+
+
+@pytest.mark.parametrize(
+    ("mean_min", "step"), [(-0.1, 0), (0.0, 1), (4.9, 1), (5.0, 2), (39.9, 6), (40.0, 7), (1e6, 7)]
+)
+def test_a_delay_belongs_to_the_step_whose_bound_it_has_reached(mean_min: float, step: int) -> None:
+    assert level(mean_min) == step
+
+
+@pytest.mark.parametrize(
+    ("highest", "expected"),
+    [(23.9, [0, 10, 20]), (34, [0, 10, 20, 30]), (4, [0, 1, 2, 3, 4]), (0.9, [0, 0.25, 0.5, 0.75])],
+)
+def test_axes_have_round_numbers(highest: float, expected: list[float]) -> None:
+    assert ticks(highest, 4) == pytest.approx(expected)
+
+
+def test_attributes_and_text_are_escaped() -> None:
+    assert tag("p", words("<&>"), class_='a"b') == '<p class="a&quot;b">&lt;&amp;&gt;</p>'
+    assert tag("rect", stroke_width=1.25, x=2.0) == '<rect stroke-width="1.2" x="2"></rect>'
