@@ -50,7 +50,8 @@ check: $(SETUP)  ## lint, types, import contracts and documentation, as CI does
 
 .PHONY: test
 test: $(SETUP)  ## all tests but those of `make compat`
-	$(PY) -m pytest --numprocesses auto --dist worksteal --ignore tests/compat tests
+	$(PY) -m pytest --numprocesses auto --dist worksteal --ignore tests/compat --ignore tests/spark tests
+	$(PY) -m pytest tests/spark  # one process: its tests share a virtual machine, which takes two cores
 
 .PHONY: compat
 compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar
@@ -74,6 +75,10 @@ sim: $(SETUP)  ## made-up worlds, by seed: histories of permits (SIM_CASES), wor
 	  tests/governance/test_permits_properties.py tests/simulation \
 	  tests/broker/test_administrators_at_once.py tests/broker/test_clients_at_once.py
 
+.PHONY: spark
+spark: $(SETUP)  ## a stream of 1 million messages (SPARK_MESSAGES) whose driver is killed 20 times (SPARK_KILLS), its broker 3
+	$(PY) tests/spark/driver_kills.py --messages $(or $(SPARK_MESSAGES),1000000) --kills $(or $(SPARK_KILLS),20)
+
 .PHONY: flood
 flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under a hard memory limit
 	$(PY) -m benchmarks.flood
@@ -84,6 +89,11 @@ bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the 
 	$(PY) -m benchmarks.footprint $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.listings $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.pool
+	$(PY) -m benchmarks.spark
+	$(PY) -m benchmarks.delayed
+	$(PY) -m benchmarks.delayed_delivery $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.delayed_delivery --client --messages 10000 --subscriptions 3 $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.delayed_delivery --restart --messages 1000000
 
 .PHONY: retained
 retained: $(SETUP)  ## start-up time and memory with 1 and 10 million retained entries

@@ -3,11 +3,13 @@
 
     python -m benchmarks.listings --peer pulsar
 
-Three loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
+Four loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
 sent:
     alone      one client asks again and again for 10,000 topics; then while a hundred producers publish
     at once    1,000 connections ask at once, and read their megabyte as it comes
     watchers   300 connections ask for 300 topics of 512 characters by pattern and watch them; 300 more are made
+    java       300 consumers of the official client subscribe to 30 such topics, by their names and by a pattern; 30
+               more are made. The difference of the two growths is what finding topics by a pattern takes.
 Growth is the highest resident memory during a load above that before it, with all connections open. A load has failed
 if any client got an error or a list that is not whole, or if the limiters are not free at the end.
 """
@@ -20,6 +22,8 @@ import multiprocessing
 import re
 import resource
 import selectors
+import shutil
+import subprocess
 import sys
 import time
 import urllib.request
@@ -52,6 +56,9 @@ PARTITIONS: Final = 1_000
 PUBLISHERS: Final = 100
 TIMEOUT_S: Final = 120.0
 READ_BYTES: Final = 1 << 18
+# The class path is that of the compatibility cases; `make compat` makes it.
+JAVA_CLASSPATH: Final = Path(__file__).resolve().parents[1] / "tests/compat/java/target/classpath"
+JAVA_PROGRAM: Final = Path(__file__).with_name("PatternConsumers.java")
 STORED: Final = send(0, 0, entry(b"x" * 100))
 
 
@@ -66,9 +73,11 @@ class Sizes:
     watchers: int = 300
     watched: int = 300
     watched_bytes: int = 512
+    java_clients: int = 10
+    java_topics: int = 30  # and as many more: 300 consumers of each are what one machine's client can make in a while
 
 
-QUICK: Final = Sizes(topics=50, rounds=5, connections=10, watchers=5, watched=5)
+QUICK: Final = Sizes(topics=50, rounds=5, connections=10, watchers=5, watched=5, java_clients=1, java_topics=3)
 
 
 @dataclass(slots=True)
@@ -268,6 +277,41 @@ def heard_of(client: RawClient, count: int) -> bool:
     return True
 
 
+# -- the official client ----------------------------------------------------------------------------------------------
+
+
+def java(address: Address, sizes: Sizes, figures: Figures) -> None:
+    """Consumers by a list of names, then as many by a pattern, with the official Java client; then new topics."""
+    for mode, pattern in (("names", "names"), ("pattern", f"{NAMESPACE}/by-pattern-.*")):
+        prefix = f"{NAMESPACE}/by-{mode}-"
+        prefix += "x" * (sizes.watched_bytes - len(f"persistent://{prefix}0000"))
+        arguments = [str(number) for number in (sizes.java_clients, sizes.watchers, sizes.java_topics)]
+        command = ["java", "-Xmx2g", "-cp", JAVA_CLASSPATH.read_text(), str(JAVA_PROGRAM)]
+        command += [f"pulsar://127.0.0.1:{address.port}", *arguments, prefix, pattern]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+            step(program)
+            before = start_growth(address)
+            figures.values[f"subscribed by {mode}, s"] = step(program)[0]
+            figures.values[f"growth by {mode}, MiB"] = growth(address, before)
+            figures.errors += step(program)[1] != sizes.java_topics
+            seconds, received = step(program)
+            if mode == "pattern":
+                figures.values["new topics heard of, s"] = seconds
+                figures.errors += received != 2 * sizes.java_topics
+            step(program)
+
+
+def step(program: subprocess.Popen[str]) -> tuple[float, int]:
+    """Let the program do what it does next; returns how long it took, and the number it told."""
+    assert program.stdin is not None
+    assert program.stdout is not None
+    began_s = time.perf_counter()
+    program.stdin.write("go on\n")
+    program.stdin.flush()
+    told = program.stdout.readline().split()
+    return time.perf_counter() - began_s, int(told[-1]) if told and told[-1].isdigit() else 0
+
+
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +332,7 @@ LOADS: Final[Mapping[str, Callable[[Address, Sizes, Figures], None]]] = {
     "alone": alone,
     "at once": at_once,
     "watchers": watchers,
+    "java": java,
 }
 
 
@@ -331,6 +376,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: dict[str, dict[str, float]] = {}
     failed = False
     for load in options.loads:
+        if load == "java" and not (JAVA_CLASSPATH.exists() and shutil.which("java")):
+            print("\nno Java client: install a JDK and run `make compat CLIENT=java` once", file=sys.stderr)
+            continue
         columns: dict[str, Mapping[str, float]] = {}
         for title, limits in (("own limits", {}), (f"{SMALL_MB} + {SMALL_MB} MB", SMALL)):
             for name in brokers:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a notebook's cells in this process and compares or keeps what they print.
 
-Why not Jupyter: to know that the cells of an example run in their order, and print what stands there, takes no kernel, no
-messages between processes and none of thirty packages.
+Why not Jupyter: to know that the cells of an example run in their order, and print what stands there, takes no kernel
+and none of its thirty packages.
 Where: a test runs `examples/spark.ipynb`; `tools/notebook.py examples/spark.ipynb` writes its outputs anew.
 """
 
@@ -42,11 +42,11 @@ def run_cell(source: str, namespace: dict[str, Any]) -> object:
     """Run one cell; its last line's value, if that is an expression."""
     tree = ast.parse(source)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<cell>", "exec"), namespace)  # noqa: S102 -- our own example
+    exec(compile(tree, "<cell>", "exec"), namespace)
     if last is None:
         return None
     assert isinstance(last, ast.Expr)
-    return eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace)  # noqa: S307
+    return eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace)
 
 
 def lines(text: str) -> list[str]:

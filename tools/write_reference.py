@@ -9,8 +9,10 @@ Where: `make docs` rewrites; `tests/test_docs.py` fails while a file is behind. 
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -146,12 +148,30 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
+def spark_options_table(module: str, name: str) -> str:
+    """One of the tables of options of Spark's data source."""
+    options = getattr(importlib.import_module(f"penstock.spark.{module}"), name)
+    rows = ((f"`{one.name}`", f"`{one.default}`" if one.default else "", one.text) for one in options)
+    return _table(("option", "default", "meaning"), rows)
+
+
+def spark_columns_table() -> str:
+    """The columns that a read has beside the value."""
+    columns = importlib.import_module("penstock.spark.rows").COLUMNS
+    rows = ((f"`{name}`", f"`{kind.simpleString()}`", text) for name, kind, text in columns)
+    return _table(("column", "type", "what it is"), rows)
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings_table,
     "commands": commands_table,
     "budget": budget_table,
     "routes": routes_tables,
     "policies": policies_table,
+    "sparkconnection": partial(spark_options_table, "options", "CONNECTION_OPTIONS"),
+    "sparkread": partial(spark_options_table, "options", "READ_OPTIONS"),
+    "sparkwrite": partial(spark_options_table, "write_options", "WRITE_OPTIONS"),
+    "sparkcolumns": spark_columns_table,
 }
 
 if __name__ == "__main__":

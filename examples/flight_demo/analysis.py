@@ -53,10 +53,15 @@ BATCH_FLIGHTS_MIN: Final = 1_000
 WATERMARK: Final = "6 hours"
 # Each batch leaves so many files in every month it touches.
 WRITERS: Final = 2
-# What is shown of an error and of the log: the beginning of one and the end of the other, without hundreds of frames.
-FAULT_LETTERS: Final = 2_000
+FAULT_LINES: Final = 12
 NO_WATERMARK: Final = "1971"
 FLIGHTS, HOURS, DELAYS, READ_BACK = "flights → table", "hours → table", "hours → topic", "read back"
+
+
+def plainly(text: str) -> str:
+    """The last lines of an error or a log, without the hundreds that say where in Spark it happened."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\t", " "))]
+    return "\n".join(lines[-FAULT_LINES:])
 
 
 class Analysis:
@@ -81,7 +86,7 @@ class Analysis:
                 self.report.figures["Spark started in"] = f"{time.monotonic() - begun_s:,.1f} s"
                 self.run_queries(spark)
         except (PySparkException, Py4JError) as error:
-            self.report.faults += [str(error)[:FAULT_LETTERS], log.read_text(errors="replace")[-FAULT_LETTERS:]]
+            self.report.faults += [plainly(str(error)), plainly(log.read_text(errors="replace"))]
         self.report.figures["the act took"] = f"{time.monotonic() - begun_s:,.1f} s"
         return self.report
 
@@ -128,11 +133,11 @@ class Analysis:
         stream = spark.readStream.schema(closed.schema).parquet(str(self.directory / "hours"))
         writer = self.into_topic(pipeline.as_messages(stream))
         progress = self.play(DELAYS, writer)
+        self.moved("Hours, into a topic", progress, progress.rows)
         in_batch = pipeline.hourly_delays(flown).select(closed.columns).cache()
         open_hours = in_batch.exceptAll(closed)
         untrue, left = closed.exceptAll(in_batch).count(), open_hours.count()
         pipeline.as_messages(open_hours).write.format("pulsar").mode("append").options(**self.destination()).save()
-        self.moved("Hours, into a topic", progress, progress.rows + left)
         self.report.check(
             untrue == 0,
             "the windows that the stream closed are those a batch finds",
@@ -174,7 +179,7 @@ class Analysis:
         remark = f"{progress.rows_per_s:>8,.0f}/s  batch {len(progress.batches)}" if progress.batches else "starting"
         self.rows[name] = self.rows[name]._replace(done=progress.rows, remark=remark)
         footer = f"{name}: {time.monotonic() - self.began_s:,.0f} s"
-        if progress.behind is not None:
+        if progress.behind:
             footer += f" · {progress.behind:,} entries behind the topics"
         if progress.watermark > NO_WATERMARK:
             footer += f" · watermark {progress.watermark[:16].replace('T', ' ')}"

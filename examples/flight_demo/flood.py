@@ -81,11 +81,14 @@ class Flood:
         self.read_s = time.monotonic() - begun_s
 
     def wait_for(self, crew: Crew, name: str) -> None:
-        """Watch until this participant has all its messages, or something is wrong."""
-        track, deadline_s = self.board.tracks[name], time.monotonic() + FLOOD_TIMEOUT_S
-        while track.handled < self.total and not track.wrong and time.monotonic() < deadline_s:
+        """Watch until this participant has all its messages, or something is wrong, or nothing moves any more."""
+        track = self.board.tracks[name]
+        moved_s, moved = time.monotonic(), track.handled
+        while track.handled < self.total and not track.wrong and time.monotonic() < moved_s + FLOOD_TIMEOUT_S:
             if crew.first_gone() is not None:
                 return
+            if track.handled != moved:
+                moved_s, moved = time.monotonic(), track.handled
             self.observer.look()
             self.draw()
             wait_until(lambda: track.handled == self.total, LOOK_EVERY_S)

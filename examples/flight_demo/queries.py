@@ -7,28 +7,31 @@ Where: `analysis` runs its queries in it, one after the other, and draws what `f
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.spark.session import local_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 SETTINGS: Final = {
     "spark.driver.memory": "1g",
-    # A minute of work does not pay for the compiler's second stage, nor two cores for a collector with threads.
-    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
+# A minute of work does not pay for the compiler's second stage, nor do two cores for a collector with threads of its
+# own: a third of the processor's time.
+JAVA_OPTIONS: Final = "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir="
 LOOK_EVERY_S: Final = 0.25
 END_TIMEOUT_S: Final = 20.0
 MS_PER_S: Final = 1000
@@ -38,19 +41,47 @@ MS_PER_S: Final = 1000
 def session(directory: Path, log: Path) -> Iterator[SparkSession]:
     """A session that keeps its files in `directory` and complains to `log`; afterwards its virtual machine is gone."""
     interrupt = signal.getsignal(signal.SIGINT)
-    places = {"spark.local.dir": str(directory), "spark.sql.warehouse.dir": str(directory / "warehouse")}
+    places = {
+        "spark.local.dir": str(directory),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS}{directory}",
+    }
+    complaints = logging.FileHandler(log)
+    logging.getLogger().addHandler(complaints)
     with _complaints_to(log):
         spark = local_session("penstock-demo", settings={**SETTINGS, **places})
+    # Spark's own handler asks the virtual machine to cancel jobs, in the midst of whatever was being asked of it.
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield spark
     finally:
-        signal.signal(signal.SIGINT, interrupt)  # Spark's own would look for a context that is gone.
-        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- there is no public way to wait for its end
-        spark.stop()
-        gateway.shutdown()
-        # It ends when its standard input does, which else would be when this process does.
-        gateway.proc.stdin.close()
-        gateway.proc.wait(END_TIMEOUT_S)
+        _end(spark)
+        logging.getLogger().removeHandler(complaints)
+        complaints.close()
+
+
+def _end(spark: SparkSession) -> None:
+    """Stop a session, and wait until its virtual machine and all that this has started are gone."""
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- there is no public way to wait for its end
+    workers = _started_by(gateway.proc.pid)
+    spark.stop()
+    gateway.shutdown()
+    # It ends when its standard input does, which else would be when this process does.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(END_TIMEOUT_S)
+    # One that waits for a broker, because it was interrupted, does not notice that nobody waits for it.
+    for pid in workers:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _started_by(pid: int) -> list[int]:
+    """All processes below one, as the kernel knows them; none where there is no /proc."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(child) for child in children.read_text().split()]
+    return found + [below for child in found for below in _started_by(child)]
 
 
 @contextmanager
@@ -78,7 +109,7 @@ class Progress:
     rows: int = 0
     late_rows: int = 0  # dropped, since the watermark had passed them
     watermark: str = ""  # as Spark writes it: 2013-12-31T12:00:00.000Z
-    behind: int | None = None  # entries of the topics that are not read yet; None: the source does not say
+    behind: int = 0  # entries of the topics that are not read yet
 
     @property
     def rows_per_s(self) -> float:
@@ -104,19 +135,23 @@ def entries_behind(source: dict[str, Any]) -> int:
 
 
 def _offsets(written: object) -> dict[str, list[int]]:
-    offsets = json.loads(written) if isinstance(written, str) else written
-    if not isinstance(offsets, dict):
-        return {}
-    return {topic: at for topic, at in offsets.items() if isinstance(at, list)}
+    """Those of topics; a source that is a directory has others."""
+    found = written if isinstance(written, dict) else {}
+    return {topic: at for topic, at in found.items() if isinstance(at, list)}
 
 
 def follow(query: StreamingQuery, draw: Callable[[Progress], None]) -> Progress:
     """Draw how a query gets on until it ends. Raises StreamingQueryException when it failed."""
     progress = Progress()
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(LOOK_EVERY_S))  # type: ignore[arg-type] # a fraction is multiplied by 1000
+    active = True
+    while active:
+        # Waiting here and not in Spark, so that Ctrl-C does not break off a conversation with the virtual machine.
+        time.sleep(LOOK_EVERY_S)
+        active = query.isActive
         for batch in query.recentProgress[len(progress.batches) :]:
             progress.add(json.loads(batch.json))
         draw(progress)
+    failure = query.exception()
+    if failure is not None:
+        raise failure
     return progress

@@ -185,7 +185,7 @@ async def start(
     broker.configuration.restore()
     broker.shut_down = shut_down
     serving = _listen(settings, broker, connections, stack)
-    _push_metrics(broker, stack)
+    _push_metrics(broker, serving.url, stack)
     return serving
 
 
@@ -267,7 +267,7 @@ def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
     return render(snapshot)
 
 
-def _push_metrics(broker: Broker, stack: contextlib.AsyncExitStack) -> None:
+def _push_metrics(broker: Broker, instance: str, stack: contextlib.AsyncExitStack) -> None:
     """To a collector of OpenTelemetry, where its variables ask for that."""
     if not any(name.startswith("OTEL_") for name in os.environ):
         return
@@ -281,7 +281,7 @@ def _push_metrics(broker: Broker, stack: contextlib.AsyncExitStack) -> None:
 
         return asyncio.run_coroutine_threadsafe(take_snapshot(broker), broker.loop).result(SNAPSHOT_S)
 
-    push = MetricsPush(take, os.environ)
+    push = MetricsPush(take, os.environ, instance)
     push.start()
     stack.push_async_callback(asyncio.to_thread, push.stop)
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -201,7 +203,14 @@ async def test_a_snapshot_is_written_when_enough_was_added_or_ten_seconds_have_p
         await until(lambda: len(snapshot_files(tmp_path)) == 1)
 
 
-async def test_a_broker_without_delays_writes_no_snapshot_and_imports_no_bitmaps(tmp_path: Path) -> None:
+def test_a_broker_is_imported_without_anything_that_delays() -> None:
+    program = (
+        "import sys, penstock.app; sys.exit(bool({'pyroaring', 'penstock.governance.delayed'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+async def test_a_broker_without_delayed_messages_writes_no_snapshot_and_takes_no_memory(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         peer = await start_up(harness)
         await peer.publish(b"now", b"and now")
@@ -274,3 +283,52 @@ async def test_what_a_stuck_subscription_lost_of_the_index_is_read_again_for_it_
             await peer.settled()
             late += [int((await peer.message()).payload) for _, entry in list(peer.inbox) if entry]
         assert sorted(late) == list(range(100))
+
+
+async def test_what_is_on_disk_only_comes_by_itself_when_the_index_has_run_empty(tmp_path: Path) -> None:
+    async with running(tmp_path, delayed_index_bytes=KIB, delayed_strict=True) as harness:
+        peer = await Peer.connected(harness)
+        await peer.produce()
+        policy = {"active": True, "tickTime": 20}
+        await harness.broker.policies.set_topic(TOPIC, "delayedDelivery", policy)
+        await peer.subscribe(SHARED)
+        start_ms = harness.clock.wall_ms()
+        for number in range(60):
+            await peer.publish(b"%d" % number, deliver_at_time=start_ms + 1_000 + 100 * number)
+        assert topic_of(harness).delayed.manager.spilled > 0  # type: ignore[union-attr]
+        came = 0
+        for _ in range(30):
+            harness.clock.advance(ms=250)
+            while came < min(60, (harness.clock.wall_ms() - start_ms - 1_000) // 100):
+                await peer.message()
+                came += 1
+        assert came == 60
+
+
+async def test_a_subscription_that_comes_to_life_again_gets_nothing_early_of_what_is_on_disk_only(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, delayed_index_bytes=2 * KIB, delayed_strict=True) as harness:
+        peer = await start_up(harness)
+        await peer.subscribe(SHARED, name="stuck", consumer_id=1, permits=0)
+        start_ms = harness.clock.wall_ms()
+        due_ms = [start_ms + 2_000 + 500 * number for number in range(60)]
+        due_ms += [start_ms + HOUR_MS + 500 * number for number in range(120)]
+        for number in random.Random(5).sample(range(180), 180):
+            await peer.publish(b"%d" % due_ms[number], deliver_at_time=due_ms[number])
+        index = topic_of(harness).delayed
+        assert index is not None
+        for _ in range(40):
+            pass_time(harness, TICK_MS)
+            await until(lambda: not index.reading)
+            await peer.settled()
+        assert index.manager.spilled > 0
+        peer.flow(1_000, consumer_id=1)
+        came: list[int] = []
+        while len(came) < 120:
+            pass_time(harness, TICK_MS)
+            await until(lambda: not index.reading)
+            await peer.settled()
+            came += [int((await peer.message()).payload) for _, entry in list(peer.inbox) if entry]
+        assert max(came) <= harness.clock.wall_ms()
+        assert sorted(came) == sorted(2 * due_ms[:60])

@@ -89,8 +89,8 @@ def test_a_list_that_loses_all_its_topics_is_empty_and_takes_new_ones() -> None:
     assert list(after(empty, new=[name(1)]).names()) == [name(1)]
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 2**32), rounds=st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), rounds=st.integers(1, 4))
 def test_whatever_comes_and_goes_a_list_says_what_a_plain_sorted_one_does(seed: int, rounds: int) -> None:
     chance = random.Random(seed)
     model = {name(chance.randrange(4_000)) for _ in range(chance.randrange(3_000))}

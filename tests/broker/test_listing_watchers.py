@@ -16,6 +16,7 @@ from penstock.broker.topics.listing_blocks import BLOCK_BYTES, REFERENCE_BYTES, 
 from penstock.broker.topics.shared_listings import KEEPERS_PER_TURN
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, MIB, NS_PER_MS
+from penstock.net.topic_list_limiter import INITIAL_BYTES
 from penstock.testing.client import Type, frame
 from tests.broker.listed import (
     DIRECT,
@@ -287,12 +288,18 @@ async def test_d6_a_watcher_that_does_not_read_is_charged_for_the_names_it_has_n
         for name in names[:499]:
             harness.broker.topics.vanished(name)
         assert len((await update(quick)).deleted_topics) == 499
-        remembered = BLOCK_BYTES + REFERENCE_BYTES
-        await until(lambda: acquired(harness, HEAP) == remembered + 500 * (100 + 32))
+        await until(lambda: acquired(harness, HEAP) == INITIAL_BYTES + 500 * (100 + 32))
         slow.abort()
         harness.broker.topics.appeared(names[0])
         await update(quick)
-        await until(lambda: acquired(harness, HEAP) == remembered + REFERENCE_BYTES)
+        await until(lambda: acquired(harness, HEAP) == INITIAL_BYTES)
+
+
+async def test_d6_watching_nothing_is_charged_too(tmp_path: Path) -> None:
+    async with listed(tmp_path, 0) as (harness, client, _):
+        for number in range(5):
+            assert list((await watching(client, number, f"{NAMESPACE}/none-{number}")).topic) == []
+        await until(lambda: acquired(harness, HEAP) == 5 * INITIAL_BYTES)
 
 
 async def test_a_list_that_is_asked_for_while_it_is_watched_is_charged_as_written_until_it_is_sent(

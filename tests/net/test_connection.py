@@ -124,6 +124,41 @@ async def test_a_client_that_asks_and_does_not_take_its_answers_is_muted_until_i
         assert not connection.muted
 
 
+@pytest.mark.parametrize("secure", [False, True])
+async def test_who_lent_memory_for_an_answer_hears_when_the_socket_has_taken_it_and_not_before(
+    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, *, secure: bool
+) -> None:
+    async with running(tmp_path, tls=server_tls) as broker:
+        client = await (
+            Client.connected(broker.tls_port, certificate.client()) if secure else Client.connected(broker.port)
+        )
+        connection = broker.connection_of(client)
+        client.stop_reading()
+        heard: list[str] = []
+        connection.write_until_passed((bytes(KIB), bytes(KIB)), 2 * KIB, lambda: heard.append("small"))
+        connection.write_until_passed((bytes(32 * MIB),), 32 * MIB, lambda: heard.append("large"))
+        connection.write_frame(bytes(KIB))
+        await until(lambda: heard == ["small"])
+        await turns()
+        assert heard == ["small"]
+        client.abort()
+        await until(lambda: not connection.is_open)
+        assert heard == ["small", "large"]
+        connection.write_until_passed((SMALL,), len(SMALL), lambda: heard.append("closed"))
+        assert heard == ["small", "large", "closed"]
+
+
+async def test_who_lent_memory_for_an_answer_hears_when_the_client_has_read_all_of_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        client = await Client.connected(broker.port)
+        connection = broker.connection_of(client)
+        heard: list[str] = []
+        connection.write_until_passed((bytes(16 * MIB),), 16 * MIB, lambda: heard.append("passed"))
+        assert not heard
+        assert len(await client.reader.readexactly(16 * MIB)) == 16 * MIB
+        await until(lambda: heard == ["passed"])
+
+
 async def test_a_fault_of_ours_ends_the_connection_it_happened_on_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

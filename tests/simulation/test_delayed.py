@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delayed index in a made-up world: whatever happens in whatever order, messages come in time, to all, and once.
 
-`PENSTOCK_SIM_CASES` says how many worlds are tried (make sim); a failure names its seed, and `PENSTOCK_SIM_SEED` runs
+`PENSTOCK_SIM_SEEDS` says how many worlds are tried (make sim); a failure names its seed, and `PENSTOCK_SIM_SEED` runs
 that one alone.
 """
 
@@ -15,7 +15,7 @@ import pytest
 from penstock.governance.delayed import TIME_MAX_MS, DelayedOptions
 from tests.simulation.delayed_world import MEMORY_BYTES, World
 
-SEEDS = int(os.environ.get("PENSTOCK_SIM_CASES", "50"))
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "50"))
 ONE = os.environ.get("PENSTOCK_SIM_SEED")
 TESTS = 10
 STEPS = 300

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # The first query of a virtual machine takes as long as hundreds of later ones; two cores may be shared with others.
-SPARK_TIMEOUT_S = 240
+SPARK_TIMEOUT_S = 480
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,7 +40,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.sql.streaming.stopTimeout": "30s",
-            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+            # 15 s by default, in which a machine that is busy does not always start a Python.
+            "spark.python.authenticate.socketTimeout": "120s",
         },
     )
     yield session

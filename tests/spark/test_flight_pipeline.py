@@ -14,8 +14,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql.functions import lit
 
 from examples.flight_demo import gather, pipeline, tally
+from examples.flight_demo.analysis import plainly
 from examples.flight_demo.findings import Delays
 from examples.flight_demo.flights import Year, parse
+from examples.flight_demo.queries import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,3 +187,23 @@ def test_an_hour_with_few_departures_is_not_among_the_worst(spark: SparkSession)
         ("DL", 8, 110.0),
         ("AA", 8, 100.0),
     ]
+
+
+def test_progress_adds_up_what_spark_reports_of_its_batches() -> None:
+    progress = Progress()
+    of_topics = {"endOffset": {"a": [1, 10, 0], "b": [2, 5, 3]}, "latestOffset": {"a": [1, 30, 0], "b": [2, 6, 0]}}
+    of_files = {"endOffset": {"logOffset": 3}, "latestOffset": None}
+    progress.add({"numInputRows": 100, "batchDuration": 500, "stateOperators": [], "sources": [of_topics, of_files]})
+    assert (progress.rows, progress.behind, progress.rows_per_s) == (100, 21, 200.0)
+    state = [{"numRowsDroppedByWatermark": 7}]
+    watermark = {"watermark": "2013-12-31T00:00:00.000Z"}
+    progress.add(
+        {"numInputRows": 0, "batchDuration": 9, "stateOperators": state, "sources": [of_files], "eventTime": watermark}
+    )
+    assert (progress.rows, progress.late_rows, progress.behind) == (100, 7, 0)
+    assert (progress.rows_per_s, progress.watermark) == (200.0, "2013-12-31T00:00:00.000Z")
+
+
+def test_an_error_is_shown_without_its_hundreds_of_frames() -> None:
+    text = "The topic is gone.\n\tat org.apache.spark.A\n    at B\n\nCaused by: it was deleted\n\tat C"
+    assert plainly(text) == "The topic is gone.\nCaused by: it was deleted"

@@ -114,6 +114,19 @@ def test_the_second_call_finds_what_the_first_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("path")
+def test_a_java_home_of_ours_is_kept_when_it_is_asked_for_again() -> None:
+    first = ensure_java()
+    assert ensure_java() == first
+    assert os.environ["JAVA_HOME"] == str(first)
+
+
+@pytest.mark.usefixtures("path")
+def test_who_asks_twice_gets_the_same_runtime_and_not_the_one_behind_it() -> None:
+    assert ensure_java() == ensure_java()
+    assert ABSENT_MODULE not in calls(ensure_java(), [ABSENT_MODULE])
+
+
+@pytest.mark.usefixtures("path")
 def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("a file, where a directory should be")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

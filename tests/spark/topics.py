@@ -24,7 +24,7 @@ def ask(admin_url: str, method: str, path: str, body: object = None) -> Any:  # 
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{admin_url}/admin/v2/{path}", data, headers, method=method)
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
         said = answer.read()
     return json.loads(said) if said else None
 

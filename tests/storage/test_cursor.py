@@ -249,3 +249,26 @@ def test_partly_acknowledged_batches_are_found_in_any_range(batches: dict[int, i
     expected = {entry_id: wanted.bit_count() for entry_id, wanted in batches.items() if first <= entry_id <= last}
     assert cursor.partly_acknowledged(first, last) == expected
     assert cursor.has_ack_sets == bool(batches)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scattered_acknowledgements_of_many_ranges_are_taken_in_as_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    together, single = Cursor(), Cursor()
+    acked: set[int] = set()
+    left = list(range(6_000))
+    chance.shuffle(left)
+    for entry_id in (7, 3_001, 5_500):
+        for cursor in (together, single):
+            cursor.acknowledge_batch(entry_id, [1])
+    while left:
+        count = chance.choice((1, 40, 300, 700))
+        ids = left[:count] + chance.sample(range(6_000), 5)
+        del left[:count]
+        newly = len(set(ids) - acked)
+        acked |= set(ids)
+        assert together.acknowledge_many(ids) == newly
+        assert sum(single.acknowledge(entry_id) for entry_id in ids) == newly
+        assert together.encode() == single.encode()
+        assert (together.range_count, together.acknowledged_above) == (single.range_count, single.acknowledged_above)
+    assert together.mark_delete == 5_999

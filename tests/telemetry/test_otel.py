@@ -108,7 +108,7 @@ def test_a_broker_pushes_the_twins_of_the_twelve_metrics_to_the_collector_the_en
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-    with serving({"clusterName": "eu", "maxTopicListInFlightHeapMemSizeMB": "7"}):
+    with serving({"clusterName": "eu", "maxTopicListInFlightHeapMemSizeMB": "7"}) as broker:
         metrics, attributes, headers = collector.next()
     assert set(TWINS) <= metrics.keys()
     limit = metrics["topic.list.heap.memory.limit"]
@@ -116,6 +116,7 @@ def test_a_broker_pushes_the_twins_of_the_twelve_metrics_to_the_collector_the_en
     assert (limit.unit, point.as_int) == ("By", 7 * 2**20)
     assert [(pair.key, pair.value.string_value) for pair in point.attributes] == [("pulsar.cluster", "eu")]
     assert attributes["service.name"] == "penstock"
+    assert attributes["service.instance.id"] == broker.url
     assert attributes["deployment.environment"] == "test"
     assert headers["x-team"] == "listings"
 
@@ -140,7 +141,7 @@ def test_waits_are_a_cumulative_histogram_in_seconds_and_timeouts_a_sum_that_onl
     permits.acquire(1, 500_000_000)
     permits.expire(2_500_000_000)
     snapshot = replace(IDLE, listings=replace(IDLE.listings, direct=permits.snapshot(2_500_000_000)))
-    push = MetricsPush(lambda: snapshot, {})
+    push = MetricsPush(lambda: snapshot, {}, "broker-1")
     push.start()
     push.stop()
     metrics, _, _ = collector.next()
@@ -170,6 +171,7 @@ def test_every_twin_has_a_name_of_its_own_and_the_unit_of_its_metric() -> None:
         ({"OTEL_METRICS_EXPORTER": "otlp"}, True),
         ({"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, False),
         ({"OTEL_METRICS_EXPORTER": "prometheus"}, False),
+        ({"OTEL_METRICS_EXPORTER": "prometheus, otlp"}, True),
         ({"OTEL_SDK_DISABLED": "false"}, True),
         ({"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, False),
         ({"OTEL_SERVICE_NAME": "mine"}, False),
@@ -182,9 +184,16 @@ def test_metrics_are_pushed_where_the_environment_asks_for_it_and_only_there(
 
 
 def test_an_interval_that_is_none_is_told_and_the_default_counts(caplog: pytest.LogCaptureFixture) -> None:
-    push = MetricsPush(lambda: IDLE, {"OTEL_METRIC_EXPORT_INTERVAL": "often"})
+    push = MetricsPush(lambda: IDLE, {"OTEL_METRIC_EXPORT_INTERVAL": "often"}, "broker-1")
     assert "OTEL_METRIC_EXPORT_INTERVAL=often" in caplog.text
     assert push._interval_s == INTERVAL_MS / 1000  # noqa: SLF001 - a minute is too long to wait for it
+
+
+def test_a_protocol_that_is_not_spoken_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    MetricsPush(lambda: IDLE, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "broker-1")
+    assert caplog.text == ""
+    MetricsPush(lambda: IDLE, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "broker-1")
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not spoken here" in caplog.text
 
 
 def test_without_the_extra_the_broker_runs_and_says_what_to_install(
@@ -200,7 +209,7 @@ def test_without_the_extra_the_broker_runs_and_says_what_to_install(
 def test_a_collector_that_is_away_holds_up_the_end_for_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody_accepts:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{nobody_accepts.getsockname()[1]}")
-        push = MetricsPush(lambda: IDLE, {})
+        push = MetricsPush(lambda: IDLE, {}, "broker-1")
         push.start()
         started_s = time.monotonic()
         push.stop()
@@ -219,7 +228,7 @@ def test_a_broker_that_does_not_answer_is_told_and_the_next_push_comes(
             raise failure
         return IDLE
 
-    push = MetricsPush(take, {"OTEL_METRIC_EXPORT_INTERVAL": "10"})
+    push = MetricsPush(take, {"OTEL_METRIC_EXPORT_INTERVAL": "10"}, "broker-1")
     push.start()
     assert set(TWINS) <= collector.next()[0].keys()
     push.stop()

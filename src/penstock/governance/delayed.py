@@ -19,23 +19,26 @@ How the broker uses it (docs/internals/delayed-messages.md has the theory)
     cursor    view.update_mark_delete_position() whenever it moved; view.acknowledged(ids) for individual ones;
               view.rewind() when the reader starts again from the first unacknowledged entry.
     let go    view.back_fill(...) and manager.back_fill(...): ranges to be read from the log again.
+
+More than four hundred lines, because this is the whole contract between the broker and the index, most of it words;
+what the parts do is in the modules beside it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from penstock.governance.delayed_contents import Contents
 from penstock.governance.delayed_horizon import INFINITY, Horizon
 from penstock.governance.delayed_memory import DelayedMemory
+from penstock.governance.delayed_options import TIME_MAX_MS, DamagedSnapshotError, DelayedOptions, Progress
 from penstock.governance.delayed_ranges import BackFill, Ranges
 from penstock.governance.delayed_view import DelayedDeliveryView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.governance.delayed_due import DueList, Segment
-    from penstock.governance.delayed_slots import Slots
     from penstock.governance.delayed_snapshot import Bounds, Snapshot
 
 __all__ = [
@@ -49,51 +52,6 @@ __all__ = [
     "Progress",
     "TopicDelayedDeliveryTrackerManager",
 ]
-
-TIME_MAX_MS: Final = 2**63 - 1  # a deliver time saturates here: never
-
-# Slots looked through for forgotten ids by one operation, when there are many such.
-_SWEPT_SLOTS: Final = 16
-
-
-class DamagedSnapshotError(ValueError):
-    """Stored bytes are not a delayed index: the broker finds what is delayed by reading the log, as without them."""
-
-
-class Progress(Protocol):
-    """What a view asks of its subscription's cursor; `storage.cursor.Cursor` is one."""
-
-    mark_delete: int
-
-    @property
-    def acknowledged_above(self) -> int:
-        """How many entries above `mark_delete` are acknowledged."""
-
-    def is_acknowledged(self, entry_id: int) -> bool:
-        """Whether this entry is acknowledged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayedOptions:
-    """How a topic delays: Pulsar's delayedDeliveryTickTimeMillis and its companions."""
-
-    tick_ms: int = 1_000
-    strict: bool = False  # never before the deliver time; otherwise up to a tick before it
-    lookahead: int = 50_000  # messages with one fixed delay after which reading on is pointless; 0: never pause
-
-    def __post_init__(self) -> None:
-        if self.tick_ms < 1 or self.lookahead < 0:
-            raise ValueError(f"want tick_ms >= 1 and lookahead >= 0, got {self.tick_ms=} {self.lookahead=}")
-
-    @property
-    def slot_ms(self) -> int:
-        """How wide a slot is: half a tick, so that the other half is left for delivering what is due."""
-        return max(self.tick_ms // 2, 1)
-
-    @property
-    def early_ms(self) -> int:
-        """How much before its slot's time a message may be delivered."""
-        return 0 if self.strict else self.tick_ms
 
 
 class TopicDelayedDeliveryTrackerManager:
@@ -110,20 +68,19 @@ class TopicDelayedDeliveryTrackerManager:
 
     __slots__ = (
         "__weakref__",
-        "_cancelled",
-        "_due",
         "_fixed",
         "_highest_ms",
         "_judged_ms",
+        "_judged_since_ms",
         "_known",
         "_memory",
         "_on_empty",
         "_pruned",
         "_shed_bytes",
-        "_slots",
         "_views",
         "_widest_ms",
         "charged_bytes",
+        "contents",
         "horizon",
         "options",
         "topic",
@@ -140,17 +97,16 @@ class TopicDelayedDeliveryTrackerManager:
         self.topic = topic
         self.options = options
         self.charged_bytes = 0
+        self.contents = Contents()
         self.horizon = Horizon()
         self._memory = memory
         self._on_empty = on_empty
         self._views: dict[str, DelayedDeliveryView] = {}
         self._known = Ranges()  # what is delayed in here is in the index, unless it was due when it was told
         self._known.add(next_entry_id, INFINITY)
-        self._slots: Slots | None = None  # None until the first delayed message
-        self._due: DueList | None = None
-        self._cancelled: set[int] = set()
         self._judged_ms = 0  # what is due by this was judged due, once
         self._pruned = -1  # up to here all views had acknowledged everything, once
+        self._judged_since_ms = 0  # the same as `_judged_ms`, since then
         self._widest_ms = options.slot_ms  # of all slots there are
         self._fixed = True  # all messages so far have one delay, as far as their deliver times tell
         self._highest_ms = 0
@@ -191,15 +147,14 @@ class TopicDelayedDeliveryTrackerManager:
 
     def topic_buffer_memory_bytes(self) -> int:
         """Bytes this index takes; a maintained number."""
-        if self._slots is None or self._due is None:
-            return 0
-        self._slots.settle()
-        self._account()
+        if self.contents.slots is not None:
+            self.contents.slots.settle()
+        self.account()
         return self.charged_bytes
 
     def topic_delayed_messages(self) -> int:
         """Messages in the index that are not due, and those left on disk only (`spilled`)."""
-        return self.spilled + (0 if self._slots is None else self._slots.count)
+        return self.spilled + self.contents.count
 
     # -- adding -------------------------------------------------------------------------------------------------------
 
@@ -221,13 +176,14 @@ class TopicDelayedDeliveryTrackerManager:
 
     def look(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> list[int]:
         """For views: entries that are not held by what the index knows; which of them are, by their deliver times."""
-        due_ms, horizon_ms = self._judge(now_ms), self.horizon.after_ms
+        self._judge(now_ms)
+        once_ms, again_ms, horizon_ms = self._judged_ms, self._judged_since_ms, self.horizon.after_ms
         rows = [
             row
             for row, (entry_id, at_ms) in enumerate(zip(entry_ids, deliver_at_ms, strict=True))
             if at_ms > horizon_ms
-            # Past what was pruned, another view may have been given it before the clock was set back.
-            or (at_ms > (due_ms if entry_id <= self._pruned else self._judged_ms) and not self._known.has(entry_id))
+            # Another view may have been given it before the clock was set back: what was due once is.
+            or (at_ms > (again_ms if entry_id <= self._pruned else once_ms) and not self._known.has(entry_id))
         ]
         held = [entry_ids[row] for row in rows]
         if held:
@@ -245,8 +201,9 @@ class TopicDelayedDeliveryTrackerManager:
             rows = [row for row, at_ms in enumerate(deliver_at_ms) if at_ms <= until_ms]
             entry_ids, deliver_at_ms = [entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows]
         if entry_ids:
-            self._slots_of_mine().add(entry_ids, self._slot_times(deliver_at_ms))
-            self._account()
+            self._begin()
+            self.contents.add(entry_ids, self._slot_times(deliver_at_ms))
+            self.account()
             self._memory.make_room()
 
     def _slot_times(self, deliver_at_ms: Sequence[int]) -> list[int]:
@@ -269,16 +226,11 @@ class TopicDelayedDeliveryTrackerManager:
                 return
         self._highest_ms = highest_ms
 
-    def _slots_of_mine(self) -> Slots:
-        if self._slots is None:
-            # Here and not above: a broker that never delays anything does without the bitmaps.
-            from penstock.governance.delayed_due import DueList  # noqa: PLC0415 - see above
-            from penstock.governance.delayed_slots import Slots  # noqa: PLC0415
-
-            self._slots, self._due = Slots(), DueList()
+    def _begin(self) -> None:
+        if self.contents.slots is None:
+            self.contents.begin()
             for view in self._views.values():
                 view.index_begins()
-        return self._slots
 
     def cancel(self, entry_id: int) -> bool:
         """Never deliver this message; True if it was in the index.
@@ -286,18 +238,19 @@ class TopicDelayedDeliveryTrackerManager:
         The index remembers cancelled ids (also in its snapshot) and holds them for ever: the broker acknowledges them
         in every cursor, and in those that come later (`cancelled`).
         """
-        self._cancelled.add(entry_id)
-        found = self._slots is not None and self._slots.discard(entry_id)
-        self._account()
+        self.contents.cancelled.add(entry_id)
+        found = self.contents.discard(entry_id)
+        self.account()
         return found
 
     def cancelled(self) -> list[int]:
         """The ids that were cancelled, in order."""
-        return sorted(self._cancelled)
+        return sorted(self.contents.cancelled)
 
     def forget_through(self, entry_id: int) -> None:
         """The log has nothing up to this entry any more (retention): cancellations up to it are forgotten."""
-        self._cancelled = {cancelled for cancelled in self._cancelled if cancelled > entry_id}
+        cancelled = self.contents.cancelled
+        cancelled.difference_update([gone for gone in cancelled if gone <= entry_id])
 
     # -- what the index knows -----------------------------------------------------------------------------------------
 
@@ -319,38 +272,6 @@ class TopicDelayedDeliveryTrackerManager:
         self.add_run(entry_ids, deliver_at_ms, now_ms)
         self._known.add(first, stop)
 
-    def held(self, first: int, stop: int) -> list[int]:
-        """For views: which of [first, stop) are not due, in order."""
-        held = [] if self._slots is None else self._slots.within(first, stop)
-        if self._cancelled:
-            held = sorted({*held, *(entry_id for entry_id in self._cancelled if first <= entry_id < stop)})
-        return held
-
-    def first_not_held(self, first: int, stop: int) -> int:
-        """For views: the first of [first, stop) that is not among `held`; `stop` if all are."""
-        at = -1
-        while at != first and first < stop:
-            at = first
-            first = first if self._slots is None else self._slots.first_absent(first, stop)
-            if first in self._cancelled and first < stop:
-                first += 1
-        return first
-
-    def holds(self, entry_id: int) -> bool:
-        """For views: whether this entry is not due."""
-        return self._slots is not None and self._slots.holds(entry_id)
-
-    def count_after(self, entry_id: int) -> int:
-        """For views: how many messages after this entry are not due."""
-        if self._slots is None or not self._slots.count:
-            return 0
-        return self._slots.count - self._slots.rank(entry_id)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether everything the index has is due."""
-        return self._slots is None or not self._slots.count
-
     @property
     def fixed_delay(self) -> bool:
         """Whether all messages that were added since the index was last empty have one delay."""
@@ -363,7 +284,7 @@ class TopicDelayedDeliveryTrackerManager:
 
         May lie in the past when something is due that no view has asked for yet.
         """
-        first_ms = None if self._slots is None else self._slots.first_ms
+        first_ms = self.contents.first_ms
         return None if first_ms is None else self.ready_ms(first_ms)
 
     def ready_ms(self, due_ms: int) -> int:
@@ -372,54 +293,32 @@ class TopicDelayedDeliveryTrackerManager:
 
     def furthest_delivery_ms(self) -> int | None:
         """The last deliver time in the index, rounded up to its slot; None when nothing is in it."""
-        return None if self._slots is None else self._slots.last_ms
+        return self.contents.last_ms
 
     def _judge(self, now_ms: int) -> int:
         """Up to which deliver time everything is due now. Nothing past the horizon is, before the log is read again."""
         due_ms = min(now_ms + self.options.early_ms, self.horizon.after_ms)
         if now_ms < TIME_MAX_MS:
             self._judged_ms = max(self._judged_ms, due_ms)
+            self._judged_since_ms = max(self._judged_since_ms, due_ms)
         return due_ms
-
-    def has_due(self, now_ms: int) -> bool:
-        """For views: whether there is a slot that came due and nobody has asked for."""
-        first_ms = None if self._slots is None else self._slots.first_ms
-        return first_ms is not None and first_ms <= self._judge(now_ms)
 
     def come_due(self, now_ms: int) -> bool:
         """For views that have passed all that was due: have the next slot come due; False when it is not time."""
-        if self._slots is None or self._due is None or not self.has_due(now_ms):
+        first_ms = self.contents.first_ms
+        if first_ms is None or first_ms > self._judge(now_ms):
             return False
-        first_ms = self._slots.first_ms
-        assert first_ms is not None, "has_due has seen it"
-        self._due.append(first_ms, self._slots.take(first_ms))
-        if self._due.crowded:
-            self._due.merge()
-        self._account()
+        self.contents.come_due(first_ms)
+        self.account()
         return True
-
-    def enter(self) -> Segment | None:
-        """For views: stand at the end of what is due; None while the index has never had anything."""
-        return None if self._due is None else self._due.enter()
-
-    def step(self, segment: Segment) -> Segment:
-        """For views: pass this segment."""
-        assert self._due is not None, "there is a segment"
-        later = self._due.step(segment)
-        self._account()
-        return later
-
-    def leave(self, segment: Segment) -> None:
-        """For views: stand nowhere."""
-        assert self._due is not None, "there is a segment"
-        self._due.leave(segment)
-        self._account()
 
     # -- letting go ---------------------------------------------------------------------------------------------------
 
     def prune(self, entry_id: int) -> None:
         """For views, one of which has its mark-delete position here now: forget what all have acknowledged."""
-        lowest = INFINITY if self._slots is None or not self._slots.count else self._slots.lowest
+        lowest = self.contents.lowest
+        if lowest is None:
+            lowest = INFINITY
         if self.horizon.is_finite:
             lowest = min(lowest, self.horizon.all_left.first)
         if lowest > entry_id:
@@ -427,37 +326,36 @@ class TopicDelayedDeliveryTrackerManager:
         through = min(view.progress.mark_delete for view in self._views.values())
         if lowest > through:
             return
-        if self._slots is not None:
-            self._slots.discard_through(through)
+        self.contents.discard_through(through)
         self.horizon.cut_before(through + 1)
         # Whoever seeks to before it, or begins there, finds the log unknown and looks.
         self._known.cut_before(through + 1)
-        self._pruned = max(self._pruned, through)
-        self._account()
+        if through > self._pruned:
+            self._pruned, self._judged_since_ms = through, 0
+        self.account()
 
     def let_go(self) -> bool:
         """For the memory, of which there is too little: let one slot or segment go; False when nothing may.
 
         What stuck subscriptions alone still want goes first. What is due so soon that it is as good as due stays.
         """
-        if self._slots is None or self._due is None:
-            return False
+        contents = self.contents
+        first_ms, last_ms = contents.first_ms, contents.last_ms
         self._shed_bytes = self.charged_bytes
-        first_ms, last_ms = self._slots.first_ms, self._slots.last_ms
         after_ms = -1 if last_ms is None else last_ms - self._widest_ms
         # The horizon never comes down below what is due next: there is always something to wait for.
         least_ms = max(self._judged_ms, first_ms or 0)
-        if self._due.length > 1 or (self._due.length and after_ms < least_ms):
-            segment = self._due.head
+        if contents.due_segments > 1 or (contents.due_segments and after_ms < least_ms):
+            segment = contents.head
             for view in self._views.values():
                 view.lose(segment)
         elif last_ms is not None and after_ms >= least_ms:
-            gone = self._slots.take(last_ms)
+            gone = contents.take_last()
             self.horizon.leave(gone.min(), gone.max() + 1, len(gone))
             self.horizon.lower(after_ms, self._judged_ms)
         else:
             return False
-        self._account()
+        self.account()
         return True
 
     @property
@@ -487,11 +385,11 @@ class TopicDelayedDeliveryTrackerManager:
 
     def found(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]) -> None:
         """Entries of the range that carry a deliver time, ids increasing; some may be in the index already."""
-        after_ms = self.horizon.after_ms
+        after_ms, cancelled = self.horizon.after_ms, self.contents.cancelled
         rows = [
             row
             for row, at_ms in enumerate(deliver_at_ms)
-            if at_ms > after_ms and entry_ids[row] not in self._cancelled and not self.holds(entry_ids[row])
+            if at_ms > after_ms and entry_ids[row] not in cancelled and not self.contents.holds(entry_ids[row])
         ]
         if rows:
             self._add([entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows])
@@ -505,17 +403,11 @@ class TopicDelayedDeliveryTrackerManager:
         """Reading failed; `back_fill` will ask again."""
         self.horizon.abort()
 
-    def _account(self) -> None:
+    def account(self) -> None:
         """Charge what the index takes now."""
-        if self._slots is None or self._due is None:
-            return
-        self._slots.sweep(_SWEPT_SLOTS)
-        if not self._slots.count:
+        if self.contents.is_empty:
             self._fixed, self._highest_ms, self._widest_ms = True, 0, self.options.slot_ms
-        if self._slots.count or self._due.length:
-            self._memory.charge(self, self._slots.size_bytes + self._due.size_bytes)
-        else:
-            self._memory.charge(self, 0)
+        self._memory.charge(self, self.contents.size_bytes())
 
     # -- the end, and over a restart ----------------------------------------------------------------------------------
 
@@ -524,8 +416,7 @@ class TopicDelayedDeliveryTrackerManager:
         for view in self._views.values():
             view.closed()
         self._views.clear()
-        self._slots = self._due = None
-        self._cancelled.clear()
+        self.contents.clear()
         self._memory.charge(self, 0)
 
     def snapshot_pieces(self, next_entry_id: int) -> Iterator[bytes]:
@@ -535,7 +426,7 @@ class TopicDelayedDeliveryTrackerManager:
         """
         from penstock.governance.delayed_snapshot import encode  # noqa: PLC0415 - it imports the bitmaps
 
-        return encode(self._slots, self._watch, self._watched, next_entry_id)
+        return encode(self.contents.slots, self._watch, self._watched, next_entry_id)
 
     def snapshot(self, next_entry_id: int) -> bytes:
         """All pieces in one; a caller that may not be held up takes `snapshot_pieces`."""
@@ -557,18 +448,16 @@ class TopicDelayedDeliveryTrackerManager:
         Entries between the snapshot's end and this manager's first are unknown: readers look at them, or the broker
         reads them before (`unknown_ranges`, `look_ahead`). To be called where all else is: it charges the memory.
         """
-        from penstock.governance.delayed_due import DueList  # noqa: PLC0415 - see above
-
-        assert self._slots is None, "a snapshot is taken in first of all"
+        assert self.contents.slots is None, "a snapshot is taken in first of all"
         bounds = snapshot.bounds
-        self._slots, self._due = snapshot.slots, DueList()
+        self.contents.begin(snapshot.slots)
         for first, stop in bounds.known:
             self._known.add(first, stop)
         self.horizon.restore(bounds.after_ms, *bounds.left)
-        self._cancelled.update(bounds.cancelled)
+        self.contents.cancelled.update(bounds.cancelled)
         self._widest_ms = max(self._widest_ms, bounds.widest_ms)
         self._fixed = False  # nobody knows what is in there
-        self._account()
+        self.account()
 
 
 class DelayedDeliveryTrackerFactory:

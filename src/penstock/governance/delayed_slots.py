@@ -27,13 +27,16 @@ _WIDE: Final = cast("type[Bitmap]", BitMap64)
 _NARROW_MAX: Final = 2**32 - 1
 
 # What things take besides their data, as measured by the growth of a process (benchmarks/delayed.py compares).
-_SINGLE_BYTES: Final = 182  # a slot of one message: its place in the table, the time that is its key, and the id
-_SLOT_BYTES: Final = 270  # a slot of more, besides its bitmap
-_BITMAP_BYTES: Final = 128
-_CONTAINER_BYTES: Final = 62
+_SINGLE_BYTES: Final = 120  # a slot of one message: its place in the table, the time that is its key, and the id
+_SLOT_BYTES: Final = 100  # a slot of more, besides its bitmap
+_BITMAP_BYTES: Final = 120
+_CONTAINER_BYTES: Final = 68
 _ARRAY_BYTES: Final = 2  # an id in most containers
-# All ids together change with every run; how much they take is looked up after so many changes, or when asked.
-_CHANGES_MAX: Final = 4_096
+# All ids together change with every run; how much they take is looked up after so many changes, and this part of them.
+_CHANGES_MIN: Final = 64
+_CHANGED_PART: Final = 32
+# A stretch of time in which the last slot is looked for: 17 minutes.
+_PERIOD_BITS: Final = 20
 # Slots may hold this many ids more than are live, and as many again as are, before they are swept.
 _STALE_MAX: Final = 4_096
 
@@ -81,10 +84,12 @@ class Slots:
         "_highest",
         "_kind",
         "_members_bytes",
+        "_periods",
         "_slots",
         "_slots_bytes",
         "_stored",
         "_swept_ms",
+        "_tail",
         "_times",
         "count",
         "members",
@@ -94,6 +99,8 @@ class Slots:
         self._kind: type[Bitmap] = BitMap
         self._slots: dict[int, int | _Slot] = {}
         self._times = BitMap64()  # the keys of `_slots`: an ordered set at a few bytes each
+        self._periods = BitMap64()  # the stretches of time in which there were any, to find the last by
+        self._tail: list[int] = []  # the times in the last such stretch, if somebody asked for the last
         self.members: Bitmap = BitMap()
         self.count = 0
         self._stored = 0  # ids in all slots, those included that are not in `members` any more
@@ -104,15 +111,11 @@ class Slots:
         self._changes = 0
         self._swept_ms = 0
 
-    def __len__(self) -> int:
-        """How many slots there are."""
-        return len(self._slots)
-
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     @property
     def size_bytes(self) -> int:
-        """How much all of it takes; what the last few thousand changes did to `members` may be missing."""
+        """How much all of it takes; what the last changes did to `members` may be missing."""
         return self._slots_bytes + self._members_bytes
 
     def settle(self) -> int:
@@ -124,7 +127,7 @@ class Slots:
     def _changed(self, count: int) -> None:
         self.count += count
         self._changes += abs(count)
-        if self._changes >= _CHANGES_MAX:
+        if self._changes >= _CHANGES_MIN + self.count // _CHANGED_PART:
             self.settle()
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -165,6 +168,9 @@ class Slots:
 
     def _store(self, due_ms: int, entry_ids: list[int]) -> None:
         self._times.add(due_ms)
+        self._periods.add(due_ms >> _PERIOD_BITS)
+        if self._tail and due_ms > self._tail[0]:
+            self._tail = []
         if self._first_ms is not None and due_ms < self._first_ms:
             self._first_ms = due_ms
         if len(entry_ids) == 1:
@@ -175,7 +181,7 @@ class Slots:
             self._slots_bytes += slot.size_bytes
 
     def restore(self, singles: tuple[Sequence[int], Sequence[int]], slots: Iterable[tuple[int, bytes, bool]]) -> None:
-        """Take in what `singles` and `bitmaps` gave, into nothing."""
+        """Take in what `stored` gave: times and ids of single ones, and the others. There was nothing before."""
         dues_ms, entry_ids = singles
         kept = [(due_ms, _bitmap(stored, wide=wide)) for due_ms, stored, wide in slots]
         highest = max([*entry_ids, *(slot.max() for _, slot in kept)], default=-1)
@@ -185,9 +191,11 @@ class Slots:
         self._slots = dict(zip(dues_ms, entry_ids, strict=True))
         self._slots.update((due_ms, _Slot(ids)) for due_ms, ids in kept)
         self._times = BitMap64(self._slots)
+        self._periods = BitMap64(due_ms >> _PERIOD_BITS for due_ms in self._slots)
         self.members = self._kind(entry_ids if self._kind is _WIDE else array("I", entry_ids))
         if kept:
             self.members = self.members.union(*(slot for _, slot in kept))
+            self.members.run_optimize()
         self.count = len(self.members)
         self._stored = len(entry_ids) + sum(len(slot) for _, slot in kept)
         self._highest = highest
@@ -212,7 +220,8 @@ class Slots:
         """The time of the first slot with anything in it; None when there is nothing."""
         while self.count:
             if self._first_ms is None:
-                self._first_ms = self._times.min()
+                self._first_ms = _next(self._times, 0)  # `min` walks the whole set
+                assert self._first_ms is not None, "ids are in slots"
             if self._is_live(self._first_ms):
                 return self._first_ms
             self._drop(self._first_ms)
@@ -222,10 +231,19 @@ class Slots:
     def last_ms(self) -> int | None:
         """The time of the last slot with anything in it; None when there is nothing."""
         while self.count:
-            due_ms = self._times.max()
-            if self._is_live(due_ms):
-                return due_ms
-            self._drop(due_ms)
+            if not self._tail:
+                # `max` walks the whole set, too; that of the periods is small.
+                period = self._periods.max()
+                self._tail = list(self._times.iter_equal_or_larger(period << _PERIOD_BITS))
+                if not self._tail:
+                    self._periods.discard(period)
+                    continue
+            due_ms = self._tail[-1]
+            if due_ms in self._slots:
+                if self._is_live(due_ms):
+                    return due_ms
+                self._drop(due_ms)
+            self._tail.pop()
         return None
 
     def _is_live(self, due_ms: int) -> bool:
@@ -281,6 +299,8 @@ class Slots:
         """Forget everything; ids that come later may be wide for all that."""
         self._slots.clear()
         self._times.clear()
+        self._periods.clear()
+        self._tail = []
         self._first_ms = None
         self.members.clear()
         self.count = self._stored = self._slots_bytes = 0
@@ -307,11 +327,6 @@ class Slots:
     def lowest(self) -> int:
         """The lowest id; there is one at least."""
         return self.members.min()
-
-    @property
-    def highest(self) -> int:
-        """The highest id that ever was here; -1 for none."""
-        return self._highest
 
     def rank(self, entry_id: int) -> int:
         """How many ids up to this one."""

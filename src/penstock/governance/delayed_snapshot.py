@@ -22,8 +22,8 @@ from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
-from penstock.governance.delayed import DamagedSnapshotError
 from penstock.governance.delayed_horizon import INFINITY
+from penstock.governance.delayed_options import DamagedSnapshotError
 from penstock.governance.delayed_slots import Slots
 
 if TYPE_CHECKING:

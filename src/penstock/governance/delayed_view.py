@@ -14,8 +14,9 @@ from penstock.governance.delayed_ranges import BackFill, Hull
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.governance.delayed import Progress, TopicDelayedDeliveryTrackerManager
+    from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
     from penstock.governance.delayed_due import Segment
+    from penstock.governance.delayed_options import Progress
 
 # Slots that one call looks through at most, so that a clock set forward by a year does not hold the caller up.
 SLOTS_PER_CALL_MAX: Final = 256
@@ -47,7 +48,7 @@ class DelayedDeliveryView:
     def held(self, first: int, stop: int) -> list[int]:
         """Which of entries [first, stop) the reader steps over, in order. Only where not `manager.unknown`."""
         self._attach()
-        held = self._manager.held(first, stop)
+        held = self._manager.contents.held(first, stop)
         pending = [
             entry_id for segment, after in self._pending() for entry_id in segment.within(max(first, after + 1), stop)
         ]
@@ -59,7 +60,7 @@ class DelayedDeliveryView:
         at = -1
         while at != first and first < stop:
             at = first
-            first = self._manager.first_not_held(first, stop)
+            first = self._manager.contents.first_not_held(first, stop)
             for segment, after in self._pending():
                 if first > after:
                     first = segment.first_absent(first, stop)
@@ -169,13 +170,13 @@ class DelayedDeliveryView:
 
     def _step(self) -> None:
         assert self._segment is not None, "there is somewhere to step from"
-        self._segment = self._manager.step(self._segment)
-        self._after = -1
+        self._segment, self._after = self._manager.contents.step(self._segment), -1
+        self._manager.account()
 
     def _attach(self) -> None:
         if self._segment is None:
             self._begun = True
-            self._segment = self._manager.enter()
+            self._segment = self._manager.contents.enter()
 
     def index_begins(self) -> None:
         """The topic's first delayed message comes: a view whose reader has begun stands before it."""
@@ -185,7 +186,8 @@ class DelayedDeliveryView:
     def _detach(self) -> None:
         segment, self._segment, self._after, self._begun = self._segment, None, -1, False
         if segment is not None:
-            self._manager.leave(segment)
+            self._manager.contents.leave(segment)
+            self._manager.account()
 
     def _pending(self) -> Iterator[tuple[Segment, int]]:
         """What is due and this view has not come to, so it is held still: segments, and after which id of each."""
@@ -203,7 +205,7 @@ class DelayedDeliveryView:
         A few additions for a view that keeps up; what was left on disk for lack of memory is not counted.
         """
         mark_delete = self.progress.mark_delete
-        count = self._manager.count_after(mark_delete)
+        count = self._manager.contents.count_after(mark_delete)
         for segment, after in self._pending():
             count += segment.count_after(max(after, mark_delete))
         return count - sum(map(self._holds, self._settled))
@@ -213,7 +215,7 @@ class DelayedDeliveryView:
         return self._manager.topic_buffer_memory_bytes()
 
     def _holds(self, entry_id: int) -> bool:
-        return self._manager.holds(entry_id) or any(
+        return self._manager.contents.holds(entry_id) or any(
             entry_id > after and segment.holds(entry_id) for segment, after in self._pending()
         )
 
@@ -230,7 +232,7 @@ class DelayedDeliveryView:
 
         What is offered never depends on it: the cursor itself is asked then.
         """
-        if self._manager.is_empty and self._lags_not:
+        if self._manager.contents.is_empty and self._lags_not:
             return
         mark_delete = self.progress.mark_delete
         self._settled.update(entry_id for entry_id in entry_ids if entry_id > mark_delete and self._holds(entry_id))

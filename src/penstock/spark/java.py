@@ -60,7 +60,13 @@ def ensure_java(cache: Path | None = None) -> Path:
     for origin, executable in _candidates():
         found = _probe(executable)
         if isinstance(found, Java):
-            home = found.home if found.has_module else _without_module(found.home, cache or _cache())
+            if not found.has_module:
+                home = _without_module(found.home, cache or _cache())
+            elif origin.startswith("JAVA_HOME="):
+                # It works, so it stays. What it says of itself is another place if it is one of ours.
+                home = executable.parent.parent
+            else:
+                home = found.home
             os.environ["JAVA_HOME"] = str(home)
             return home
         tried.append(f"{origin}: {found}")

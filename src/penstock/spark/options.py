@@ -49,7 +49,7 @@ CONNECTION_OPTIONS: Final = (
     Option("admin.url", "", "accepted, because other connectors need it, and not used: there is no need"),
     Option("token", "", "a token as such, or where a file holds it: `file:///path`; files are read at each connection"),
     Option("userName", "", "for basic authentication, together with `password`"),
-    Option("password", "", ""),
+    Option("password", "", "of that user"),
     Option("tlsTrustCertsFilePath", "", "PEM file of the certificates that sign brokers' ones; else the system's"),
     Option("tlsCertificateFilePath", "", "our certificate, where brokers want one, together with `tlsKeyFilePath`"),
     Option("tlsKeyFilePath", "", "its private key"),

@@ -184,7 +184,7 @@ def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | np.ndarray[tupl
         if step >= lengths[0] and (np.diff(starts) == step).all():
             # Rows at equal distances: one copy of a grid.
             shape = (count, int(lengths[0]))
-            return np.lib.stride_tricks.as_strided(data[starts[0] :], shape, (step, 1)).reshape(-1).copy()
+            return np.lib.stride_tricks.as_strided(data[starts[0] :], shape, (step, 1)).copy().reshape(-1)
     view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
     spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return b"".join([view[start:stop] for start, stop in spans if stop > start])

@@ -162,7 +162,7 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         super().__init__(settings, found, schema)
         self._initial: Offsets | None = None
         self._target: Offsets | None = None  # where a query that reads what is available now must end
-        self._committed: Offsets = {}
+        self._followed: Offsets = {}  # as far as durable subscriptions have
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- these are Spark's names
         """Where a new query begins."""
@@ -189,6 +189,9 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends: where topics do, or as far as the limit allows."""
         begin = from_json(start)
+        # Spark asks only when all before `start` is done, and calls `commit` only when another batch follows: a query
+        # that reads what is available, and stops, would leave a backlog for ever.
+        self._follow(begin)
         end = self._ends() if self._target is None else dict(self._target)
         begin = {**dict.fromkeys(end, BEGINNING), **begin}  # A partition that is new is read from its beginning.
         self._check_present(begin, end)
@@ -210,14 +213,17 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._ranges(from_json(start), from_json(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is done for good: durable subscriptions, if there are any, follow."""
+        """A batch is done for good."""
+        self._follow(from_json(end))
+
+    def _follow(self, offsets: Offsets) -> None:
+        """Let the durable subscriptions, if there are any, follow to what was processed."""
         if not self.settings.is_durable:
             return
-        offsets = from_json(end)
-        moved = {topic: offset for topic, offset in offsets.items() if self._committed.get(topic) != offset}
+        moved = {topic: offset for topic, offset in offsets.items() if self._followed.get(topic) != offset}
         with _planning(self.settings) as planner:
             planner.acknowledge({topic: offset for topic, offset in moved.items() if offset != BEGINNING})
-        self._committed = offsets
+        self._followed = offsets
 
     def _ends(self) -> Offsets:
         with _planning(self.settings) as planner:

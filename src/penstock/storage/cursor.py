@@ -37,6 +37,9 @@ _WORD_BITS: Final = 64
 _WORD_MASK: Final = (1 << _WORD_BITS) - 1
 _ALL_MEMBERS: Final = -1  # Every bit set: no member of the batch is acknowledged yet.
 _HEAD_CUT_MIN: Final = 1_024
+# With so many ranges, moving them for each of so many acknowledgements costs more than writing them anew once.
+_MERGED_RANGES_MIN: Final = 1_000
+_MERGED_MIN: Final = 16
 
 
 class DamagedCursorError(ValueError):
@@ -85,13 +88,16 @@ class Cursor:
         first = last = ordered[0]
         if ordered == list(range(first, first + len(ordered))):
             return self._add(first, ordered[-1])
-        count = 0
+        stretches = []
         for entry_id in ordered:
             if entry_id > last + 1:
-                count += self._add(first, last)
+                stretches.append((first, last))
                 first = entry_id
             last = entry_id
-        return count + self._add(first, last)
+        stretches.append((first, last))
+        if len(stretches) < _MERGED_MIN or self.range_count < _MERGED_RANGES_MIN:
+            return sum(self._add(first, last) for first, last in stretches)
+        return self._merge(stretches)
 
     def acknowledge_through(self, entry_id: int) -> int:
         """Acknowledge everything up to and including `entry_id`. Returns how many were not acknowledged before."""
@@ -284,6 +290,43 @@ class Cursor:
         else:
             self._above += count
             self._replace(low, high, merged_first, merged_last)
+        return count
+
+    def _merge(self, stretches: Sequence[tuple[int, int]]) -> int:
+        """`_add` for many stretches, ascending and apart: the arrays are written anew once, and not moved for each."""
+        starts, ends = self._starts, self._ends
+        new_starts, new_ends = array("q"), array("q")
+        at, count = self._head, 0
+        for stretch in stretches:
+            first, last, covered = max(stretch[0], self.mark_delete + 1), stretch[1], 0
+            if first > last:
+                continue
+            if new_ends and first <= new_ends[-1] + 1:  # What the stretch before has joined reaches into this one.
+                covered = new_ends[-1] - new_starts[-1] + 1
+                first, last = new_starts.pop(), max(last, new_ends.pop())
+            low = bisect_left(ends, first - 1, at)
+            high = bisect_right(starts, last + 1, low)
+            new_starts += starts[at:low]
+            new_ends += ends[at:low]
+            joined = self._length(low, high) + covered
+            if low < high:
+                first, last = min(first, starts[low]), max(last, ends[high - 1])
+            new_starts.append(first)
+            new_ends.append(last)
+            count += last - first + 1 - joined
+            at = high
+        if not count:
+            return 0
+        self._starts, self._ends, self._head = new_starts + starts[at:], new_ends + ends[at:], 0
+        self._above += count
+        self.version += 1
+        if self._ack_sets:
+            for first, last in stretches:
+                self._forget_ack_sets(first, last)
+        if self._starts[0] == self.mark_delete + 1:
+            self.mark_delete = self._ends[0]
+            self._above -= self._ends[0] - self._starts[0] + 1
+            self._drop_front(1)
         return count
 
     def _replace(self, low: int, high: int, first: int, last: int) -> None:

@@ -39,6 +39,7 @@ INTERVAL_MS: Final = 60_000
 LAST_PUSH_S: Final = 1.0
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOL: Final = "http/protobuf"
 _UNITS: Final = {"bytes": "By", "seconds": "s", "milliseconds": "ms", "percent": "%", "boolean": "1", "": ""}
 # Labels as Pulsar names them in OpenTelemetry.
 _ATTRIBUTES: Final = {
@@ -58,8 +59,10 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
     `OTEL_SDK_DISABLED=false` alone asks for them too, as it does of Pulsar; the collector is then at the default place.
     """
     disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower()
-    exporters = environment.get("OTEL_METRICS_EXPORTER", "").strip().lower()
-    if disabled == "true" or (exporters and "otlp" not in exporters.split(",")):
+    exporters = [
+        name.strip() for name in environment.get("OTEL_METRICS_EXPORTER", "").lower().split(",") if name.strip()
+    ]
+    if disabled == "true" or (exporters and "otlp" not in exporters):
         return False
     return bool(exporters) or disabled == "false" or any(environment.get(name) for name in _ENDPOINTS)
 
@@ -67,10 +70,18 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 class MetricsPush:
     """A thread that pushes the metrics now and then, and once more at the end."""
 
-    def __init__(self, take: Callable[[], BrokerSnapshot], environment: Mapping[str, str]) -> None:
-        """`take` makes a snapshot, called in the thread of this; it may raise when the broker does not answer."""
+    def __init__(self, take: Callable[[], BrokerSnapshot], environment: Mapping[str, str], instance: str) -> None:
+        """Nothing is pushed before `start`.
+
+        Args:
+            take: makes a snapshot, called in the thread of this; it may raise when the broker does not answer.
+            environment: the process's, of which the exporter reads its own part.
+            instance: what tells this broker from others of its cluster.
+        """
         self._take = take
+        self._instance = instance
         self._interval_s = _interval_ms(environment) / 1000
+        _check_protocol(environment)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel", daemon=True)
 
@@ -101,16 +112,16 @@ class MetricsPush:
     def _push(self, exporter: OTLPMetricExporter) -> None:
         # The exporter logs on its own what a collector refuses; anything else must not end the next push.
         try:
-            exporter.export(metrics_data(self._take(), resource()))
+            exporter.export(metrics_data(self._take(), resource(self._instance)))
         except Exception:
             log.exception("metrics could not be pushed; the next push is tried as usual")
 
 
-def resource() -> Resource:
+def resource(instance: str) -> Resource:
     """Who we are, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - as above
 
-    ours = Resource({"service.name": "penstock", "service.version": __version__})
+    ours = Resource({"service.name": "penstock", "service.version": __version__, "service.instance.id": instance})
     return ours.merge(OTELResourceDetector().detect())
 
 
@@ -159,6 +170,15 @@ def _histogram(labels: dict[str, str], waits: WaitTimesSnapshot, started_ns: int
         min=waits.shortest_ns / NS_PER_S,
         max=waits.longest_ns / NS_PER_S,
     )
+
+
+def _check_protocol(environment: Mapping[str, str]) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = environment.get(name, "").strip()
+        if protocol:
+            if protocol != _PROTOCOL:
+                log.warning("%s=%s is not spoken here; metrics are pushed by %s", name, protocol, _PROTOCOL)
+            return
 
 
 def _interval_ms(environment: Mapping[str, str]) -> int:

@@ -137,6 +137,20 @@ def _search_each(data: bytes, offsets: Sequence[int]) -> list[int]:
     ]
 
 
+def delivery_times(
+    data: Buffer, offsets: Sequence[int], lengths: Sequence[int], rows: Sequence[int], first_entry_id: int
+) -> tuple[list[int], list[int]]:
+    """The ids and delivery times (ms since 1970) of those of these rows that carry one; ids follow one another."""
+    ids, times_ms = [], []
+    view = memoryview(data)
+    for row in rows:
+        deliver_at_ms = routing(view[offsets[row] : offsets[row] + lengths[row]]).deliver_at_ms
+        if deliver_at_ms:
+            ids.append(first_entry_id + row)
+            times_ms.append(deliver_at_ms)
+    return ids, times_ms
+
+
 def routing(entry: Buffer) -> Routing:
     """The sticky key and the delivery time of a sealed entry; what cannot be read has no key and no delay.
 

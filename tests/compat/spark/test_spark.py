@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.compat.clients import Admin
     from tests.compat.conftest import Subject
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 TIMEOUT_MS = 10_000
 
 

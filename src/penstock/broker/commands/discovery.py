@@ -112,7 +112,7 @@ async def _get_topics(session: Session, body: codec.CommandGetTopicsOfNamespace)
                 filtered=filtered,
                 topics_hash=listing.digest,
                 changed=changed,
-                shared_bytes=sum(block.written_bytes for block in blocks),
+                shared_bytes=listing.written_bytes if changed else 0,
             )
             await shared.write(session.connection, head, blocks, Block.listed, owner=owner, deadline_ns=deadline_ns)
 

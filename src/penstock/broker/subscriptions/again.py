@@ -33,7 +33,7 @@ class AgainReads:
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
-        self._under_way: list[tuple[list[int], asyncio.Future[ReadResult]]] = []
+        self._under_way: tuple[tuple[list[int], asyncio.Future[ReadResult]], ...] = ()
 
     def read(self, entry_ids: list[int]) -> asyncio.Future[ReadResult]:
         """Read these ascending entries, or join a read that brings the first of them and perhaps not all others."""
@@ -48,12 +48,12 @@ class AgainReads:
             return broker.log.read(ledger_id, entry_id, bytes_max=BYTES_MAX, entries_max=count)
 
         future = broker.read_in_thread(partial(read_scattered, read, ledger_id, entry_ids, bytes_max=BYTES_MAX))
-        self._under_way.append((entry_ids, future))
+        self._under_way = (*self._under_way, (entry_ids, future))
         future.add_done_callback(self._done)
         return future
 
     def _done(self, done: asyncio.Future[ReadResult]) -> None:
-        self._under_way = [(ids, future) for ids, future in self._under_way if future is not done]
+        self._under_way = tuple(read for read in self._under_way if read[1] is not done)
         if done.cancelled() or done.exception() is not None or len(self._topic.subscriptions) < 2:
             return
         for batch in done.result().batches:

@@ -3,7 +3,7 @@
 
 Why apart from the subscription: reading, cursors and seeking are the same for all types; who gets what, what is counted
 and what comes back when a consumer leaves is not. A subscription gets the delivery of its type when its first consumer
-attaches, and forgets it with the last: counts of redeliveries, delays and whoever was active go with it, as in Pulsar.
+attaches, and forgets it with the last: counts of redeliveries and whoever was active go with it, as in Pulsar.
 Where: `Subscription` reads and calls these; `dispatch` has the pure decisions.
 """
 

@@ -150,7 +150,11 @@ class Shared(Delivery):
         """Let wait what was held and is due by now."""
         subscription = self.subscription
         view, index = subscription.view, subscription.topic.delayed
-        if view is None or index is None or not view.number_of_delayed_messages:
+        if view is None or index is None:
+            return
+        if view.back_fill(subscription.read_entry_id) is not None:
+            subscription.topic.broker.delays.look_after(index)
+        if not view.number_of_delayed_messages:
             return
         room = min(sum(consumer.permits for consumer in ready), ENTRIES_MAX) - len(self.replay)
         now_ms = index.now_ms()

@@ -470,6 +470,7 @@ class Subscription:
         stop = min(stop, self.topic.last_entry_id + 1)
         if first < stop:
             self.cursor.acknowledge_many(range(first, stop))
+            self._tell_view(range(first, stop))
             self.read_entry_id = max(self.read_entry_id, stop)
             self.topic.broker.cursor_moved(self)
 
@@ -498,11 +499,16 @@ class Subscription:
         missing = [one for one in entry_ids if one < result.next_entry_id and one not in found]
         if missing:
             self.cursor.acknowledge_many(missing)
+            self._tell_view(missing)
             delivery.missing(missing)
             self.topic.broker.cursor_moved(self)
         for batch in result.batches:
             stop = len(batch.offsets)
             delivery.deliver_again(batch, 0, stop if self.gate is None else self.gate.stop_row(batch, 0, stop))
+
+    def delivers_by(self, view: DelayedDeliveryView) -> bool:
+        """Whether it has consumers, and this view still."""
+        return self.view is view and self.delivery is not None
 
     def replay_passed(self, entry_ids: Sequence[int]) -> None:
         """Deliver those of these entries that are due, were passed, and were neither acknowledged nor sent since."""
@@ -551,9 +557,7 @@ class Subscription:
             newly = self.cursor.acknowledge_many(entry_ids)
             if members:
                 entry_ids += self._acknowledge_members(delivery, consumer, members)
-            if self.view is not None:
-                self.view.acknowledged(entry_ids)
-                self.view.update_mark_delete_position(self.cursor.mark_delete)
+            self._tell_view(entry_ids)
             delivery.acknowledged(consumer, entry_ids, newly)
             self.acks += newly
         elif not delivery.individual:
@@ -565,6 +569,12 @@ class Subscription:
             topic.broker.cursor_moved(self)
         if topic.terminated:
             self.topic_terminated()
+
+    def _tell_view(self, entry_ids: Sequence[int]) -> None:
+        """These were acknowledged: they are not delayed any more, if they were."""
+        if self.view is not None:
+            self.view.acknowledged(entry_ids)
+            self.view.update_mark_delete_position(self.cursor.mark_delete)
 
     def _acknowledge_members(
         self, delivery: Delivery, consumer: Consumer, members: list[tuple[int, list[int]]]
@@ -668,9 +678,7 @@ class Subscription:
         """Acknowledge one entry on nobody's behalf: it was cancelled."""
         if not self.cursor.acknowledge(entry_id):
             return
-        if self.view is not None:
-            self.view.acknowledged((entry_id,))
-            self.view.update_mark_delete_position(self.cursor.mark_delete)
+        self._tell_view((entry_id,))
         if self.delivery is not None:
             self.delivery.given_up(entry_id)
         self.topic.broker.cursor_moved(self)

@@ -29,7 +29,7 @@ class Tail:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.firsts: list[int] = []
-        self.gathered: list[Batch] = []
+        self.gathered: tuple[Batch, ...] = ()
 
     def find(self, entry_id: int) -> tuple[Batch, int] | None:
         """The batch that holds this entry and its row there; None when it is not cached."""
@@ -97,7 +97,7 @@ class TailCache:
 
     def add_gathered(self, tail: Tail, batch: Batch) -> None:
         """Keep entries that were read out of their order: other subscriptions of the topic will want them now, too."""
-        tail.gathered.append(batch)
+        tail.gathered = (*tail.gathered, batch)
         self._keep(len(batch.data), [tail], gathered=True)
 
     def _keep(self, nbytes: int, tails: list[Tail], *, gathered: bool) -> None:
@@ -112,6 +112,6 @@ class TailCache:
         self.used_bytes -= nbytes
         for tail in tails:
             if gathered:
-                del tail.gathered[0]
+                tail.gathered = tail.gathered[1:]
             else:
                 del tail.firsts[0], tail.batches[0]

@@ -9,7 +9,6 @@ tells it of runs, deliveries ask it through their views, and its timer wakes tho
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.governance.delayed import TIME_MAX_MS, DelayedOptions
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.entry_log import Batch
-
-log = logging.getLogger(__name__)
 
 # The timer looks no more often than this, and no less: the clock on the wall may be set.
 CHECK_S_MIN: Final = 0.005
@@ -71,6 +68,10 @@ class DelayedIndex:
         """The time that decides what is due. While nothing may be delayed, everything is."""
         return self.topic.broker.clock.wall_ms() if self.topic.delays else TIME_MAX_MS
 
+    def due_until_ms(self) -> int:
+        """Up to which delivery time messages may be delivered now."""
+        return self.now_ms() + self._options.early_ms
+
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def view_of(self, subscription: Subscription) -> DelayedDeliveryView:
@@ -95,7 +96,7 @@ class DelayedIndex:
         rows = metadata.may_be_delayed(data, offsets, lengths)
         if not rows:
             return
-        ids, times_ms = delivery_times(data, offsets, lengths, rows, first_entry_id)
+        ids, times_ms = metadata.delivery_times(data, offsets, lengths, rows, first_entry_id)
         if ids:
             self.count_added(self.manager.add_run(ids, times_ms, self.now_ms()))
 
@@ -105,7 +106,7 @@ class DelayedIndex:
         rows = metadata.may_be_delayed(batch.data, offsets, lengths)
         if not rows:
             return []
-        ids, times_ms = delivery_times(batch.data, offsets, lengths, rows, batch.entry_ids[row])
+        ids, times_ms = metadata.delivery_times(batch.data, offsets, lengths, rows, batch.entry_ids[row])
         held = view.look(ids, times_ms, self.now_ms()) if ids else []
         self.count_added(len(held))
         return held
@@ -122,9 +123,14 @@ class DelayedIndex:
     def set_timer(self) -> None:
         """Look when the first one is due, if it was not known before that it is."""
         next_ms = self.manager.next_delivery_ms()
-        if next_ms is None or (self._timer is not None and self._check_at_ms <= next_ms):
-            return
-        self._arm(next_ms)
+        if self.manager.horizon.is_finite:
+            next_ms = min(next_ms or TIME_MAX_MS, self._look_again_ms())
+        if next_ms is not None and (self._timer is None or next_ms < self._check_at_ms):
+            self._arm(next_ms)
+
+    def _look_again_ms(self) -> int:
+        """When to see whether it is time to read from the log what is not in the index."""
+        return self.topic.broker.clock.wall_ms() + self._options.tick_ms
 
     def _arm(self, at_ms: int) -> None:
         if self._timer is not None:
@@ -148,12 +154,15 @@ class DelayedIndex:
             if next_ms is not None and now_ms < next_ms < later_ms:
                 later_ms = next_ms
         self.topic.broker.delays.look_after(self)
+        if self.manager.horizon.is_finite:
+            later_ms = min(later_ms, self._look_again_ms())
         if later_ms < TIME_MAX_MS:
             self._arm(later_ms)
 
     def handed_out(self, count: int, ready_ms: int | None) -> None:
         """So many messages go out; the first of them might have been delivered from this time on."""
         self.delivered += count
+        self.topic.broker.delays.changed(self)
         if ready_ms is not None and self.topic.delays:
             late_ms = max(0, self.topic.broker.clock.wall_ms() - ready_ms - self._options.early_ms)
             self.lateness_ms_sum += late_ms * count
@@ -186,17 +195,3 @@ def options_of(topic: Topic) -> DelayedOptions:
         strict=limits.delayed_strict,
         lookahead=limits.delayed_lookahead,
     )
-
-
-def delivery_times(
-    data: Buffer, offsets: Sequence[int], lengths: Sequence[int], rows: Sequence[int], first_entry_id: int
-) -> tuple[list[int], list[int]]:
-    """The ids and delivery times (ms since 1970) of those of these rows that carry one; ids follow one another."""
-    ids, times_ms = [], []
-    view = memoryview(data)
-    for row in rows:
-        deliver_at_ms = metadata.routing(view[offsets[row] : offsets[row] + lengths[row]]).deliver_at_ms
-        if deliver_at_ms:
-            ids.append(first_entry_id + row)
-            times_ms.append(deliver_at_ms)
-    return ids, times_ms

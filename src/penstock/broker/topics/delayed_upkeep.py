@@ -16,16 +16,13 @@ import asyncio
 import json
 import logging
 import struct
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.broker.topics.delayed_index import DelayedIndex, delivery_times
 from penstock.broker.topics.topic_states import ledgers_in_use
 from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
 from penstock.core.errors import PenstockError
 from penstock.core.units import MIB, NS_PER_S
-from penstock.governance.delayed import DamagedSnapshotError, DelayedDeliveryTrackerFactory
-from penstock.governance.delayed_memory import DelayedMemory
 from penstock.wire import metadata
 
 if TYPE_CHECKING:
@@ -33,7 +30,10 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.delayed_index import DelayedIndex
     from penstock.broker.topics.topic import Topic
+    from penstock.governance.delayed import DelayedDeliveryTrackerFactory
+    from penstock.governance.delayed_memory import DelayedMemory
     from penstock.governance.delayed_snapshot import Snapshot
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.snapshots import Snapshots
@@ -80,11 +80,23 @@ class Delays:
     def __init__(self, broker: Broker, snapshots: Snapshots | None) -> None:
         self._broker = broker
         self._snapshots = snapshots
-        self.memory = DelayedMemory(broker.limits.delayed_index_bytes)
-        self.factory = DelayedDeliveryTrackerFactory(self.memory)
         self._stored = self._in_use(snapshots) if snapshots is not None else set()
         self._changed: dict[DelayedIndex, int] = {}  # since when, in monotonic ns
         self._saving: set[DelayedIndex] = set()
+
+    @cached_property
+    def memory(self) -> DelayedMemory:
+        """What all indexes may take together, and take."""
+        from penstock.governance.delayed_memory import DelayedMemory  # noqa: PLC0415 - many brokers do without
+
+        return DelayedMemory(self._broker.limits.delayed_index_bytes)
+
+    @cached_property
+    def factory(self) -> DelayedDeliveryTrackerFactory:
+        """One manager per topic."""
+        from penstock.governance.delayed import DelayedDeliveryTrackerFactory  # noqa: PLC0415 - likewise
+
+        return DelayedDeliveryTrackerFactory(self.memory)
 
     def _in_use(self, snapshots: Snapshots) -> set[int]:
         """The ledgers that have a snapshot; those of topics that were deleted right before the last stop have none."""
@@ -98,6 +110,8 @@ class Delays:
 
     def index_of(self, topic: Topic) -> DelayedIndex:
         """The topic's index, made if it has none."""
+        from penstock.broker.topics.delayed_index import DelayedIndex  # noqa: PLC0415 - likewise
+
         if topic.delayed is None:
             topic.delayed = DelayedIndex(topic)
         return topic.delayed
@@ -106,6 +120,8 @@ class Delays:
         """Give a topic that is being loaded the index it had, if a snapshot tells of one."""
         if self._snapshots is None or topic.ledger_id not in self._stored:
             return
+        from penstock.governance.delayed_options import DamagedSnapshotError  # noqa: PLC0415 - likewise
+
         index = self.index_of(topic)
         snapshots, ledger_id = self._snapshots, topic.ledger_id
         try:
@@ -144,7 +160,9 @@ class Delays:
         times_ms: list[int] = []
         for batch in result.batches:
             rows = metadata.may_be_delayed(batch.data, batch.offsets, batch.lengths)
-            some_ids, some_ms = delivery_times(batch.data, batch.offsets, batch.lengths, rows, batch.entry_ids[0])
+            some_ids, some_ms = metadata.delivery_times(
+                batch.data, batch.offsets, batch.lengths, rows, batch.entry_ids[0]
+            )
             ids += some_ids
             times_ms += some_ms
         # What the log does not have is nobody's.
@@ -182,7 +200,7 @@ class Delays:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def changed(self, index: DelayedIndex) -> None:
-        """Something was added: it is saved before long."""
+        """Something was added, or went out: it is saved before long."""
         self._changed.setdefault(index, self._broker.clock.monotonic_ns())
 
     def tick(self, now_ns: int) -> None:
@@ -201,8 +219,11 @@ class Delays:
         if snapshots is None or topic.delayed is not index:
             return
         self._changed.pop(index, None)
-        self._saving.add(index)
         index.added = 0
+        if not index.manager.topic_delayed_messages():
+            self.dropped(topic.ledger_id)
+            return
+        self._saving.add(index)
         views = [name for name, one in topic.subscriptions.items() if one.view is not None and one.durable]
         parts, ledger_id = [pack(views)], topic.ledger_id
         try:
@@ -261,6 +282,8 @@ class Delays:
             while first < stop:
                 found = await self._portion(index, first, stop)
                 for piece in found.pieces():
+                    if not self._goes_on(index):
+                        return
                     manager.found(piece.entry_ids, piece.deliver_at_ms)
                     await asyncio.sleep(0)
                 first = found.stop
@@ -272,14 +295,26 @@ class Delays:
 
     async def _fill_view(self, index: DelayedIndex, subscription: Subscription, view: DelayedDeliveryView) -> None:
         wanted = view.back_fill(subscription.read_entry_id)
-        while wanted is not None and subscription.view is view and subscription.delivery is not None:
+        while wanted is not None:
             found = await self._portion(index, *wanted)
-            if subscription.view is not view or subscription.delivery is None:
+            if not self._goes_on(index) or not subscription.delivers_by(view):
                 return
             held = set(view.held(wanted.first, found.stop))
-            subscription.replay_passed([one for one in found.entry_ids if one not in held])
+            # What is due last may be neither held nor due: it is on disk only.
+            until_ms = index.due_until_ms()
+            subscription.replay_passed(
+                [
+                    entry_id
+                    for entry_id, at_ms in zip(found.entry_ids, found.deliver_at_ms, strict=True)
+                    if at_ms <= until_ms and entry_id not in held
+                ]
+            )
             view.back_filled(found.stop)
             wanted = view.back_fill(subscription.read_entry_id)
+
+    def _goes_on(self, index: DelayedIndex) -> bool:
+        """Whether anybody still needs what is being read."""
+        return index.topic.delayed is index and not self._broker.stopping
 
     async def _portion(self, index: DelayedIndex, first: int, stop: int) -> Found:
         loop, topic = self._broker.loop, index.topic
@@ -297,6 +332,7 @@ def pack(names: Sequence[str]) -> bytes:
 
 def unpack(data: bytes) -> tuple[list[str], Snapshot]:
     """What a snapshot holds. Raises DamagedSnapshotError."""
+    from penstock.governance.delayed_options import DamagedSnapshotError  # noqa: PLC0415 - many brokers do without
     from penstock.governance.delayed_snapshot import decode  # noqa: PLC0415 - it imports the bitmaps
 
     start = _HEADER.size

@@ -3,7 +3,7 @@
 
 Why an index: a broker may hold a hundred thousand topics, and a client asks for those of one namespace, again and
 again. Names are kept in Java's order, because that is how they are hashed and told.
-Where: the directory keeps the `NameIndex`; `listing_snapshots` gathers lists from it, which all who ask share.
+Where: the directory keeps the `NameIndex`; `shared_listings` gathers lists from it, which all who ask share.
 Everything here is pure, but that long lists give way to others; nothing walks names of another namespace.
 
 Patterns are RE2's, as in Pulsar, so that no pattern of a client can hold the loop: matching takes time in proportion to

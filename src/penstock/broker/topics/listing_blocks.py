@@ -4,7 +4,7 @@
 Why blocks: a namespace may hold a hundred thousand topics, and one that comes or goes must cost neither a walk over all
 of them nor a second copy. A block holds some hundred names in order, what they add to the hash, and, once somebody
 wants it, how they are written. A change makes anew the blocks it touches; everything else is the same object.
-Where: `listing_snapshots` makes lists, and keeps the one that is in force; discovery and watchers send pieces of them.
+Where: `shared_listings` makes lists, and keeps the one that is in force; discovery and watchers send pieces of them.
 Everything here is pure. What could take long is an iterator: whoever drives it lets others have their turn.
 
 The hash of a list is the CRC32C of its names with commas between, as clients compute it. A CRC is linear: that of two

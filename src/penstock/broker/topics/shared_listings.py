@@ -23,7 +23,7 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -31,6 +31,7 @@ from weakref import WeakValueDictionary
 
 from penstock.broker.topics.listing import Filter, gather
 from penstock.broker.topics.listing_blocks import Listing, changed, in_order, next_step
+from penstock.broker.topics.listing_charge import ListingCharge
 from penstock.core.errors import TooManyRequests
 from penstock.core.units import NS_PER_S
 from penstock.net.topic_list_limiter import (
@@ -38,7 +39,6 @@ from penstock.net.topic_list_limiter import (
     INITIAL_BYTES,
     LimitType,
     PermitAcquireCancelled,
-    PermitError,
 )
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ class SharedListing:
         self._senders = 0  # whose transports have not passed on all of what was written
         self._keepers: dict[Keeper, None] = {}
         self._listing: Listing | None = None
-        self._permit: Permit | None = None
-        self._charged_bytes = 0
+        self._charge = ListingCharge(store.limiter)
         self._charged_as_written = False
         self._changes: dict[str, bool] = {}  # what happened and is not taken in: by topic, whether it is there
         self._heard = self._applied = 0  # events
@@ -161,7 +160,7 @@ class SharedListing:
 
     def has_told(self, keeper: Keeper) -> None:
         """It knows what it knows now. What nobody knows any more is not charged any more."""
-        if keeper.known is self._listing is not None and self._charged_bytes > self._listing.remembered_bytes:
+        if keeper.known is self._listing is not None and self._charge.size_bytes > self._listing.remembered_bytes:
             self._settle_soon()
 
     async def latest(self, owner: Owner, deadline_ns: int | None = None) -> Listing:
@@ -214,16 +213,16 @@ class SharedListing:
             )
 
     async def _assemble(self, owner: Owner, deadline_ns: int | None) -> None:
-        permit = await self._limiter.acquire(INITIAL_BYTES, LimitType.HEAP_MEMORY, owner=owner, deadline_ns=deadline_ns)
-        try:
+        listing, heard = Listing(), 0
+
+        async def gathered() -> int:
+            nonlocal listing, heard
             self._changes.clear()
             heard = self._heard
             listing = await gather(self._store.index, self._filter)
-            permit = await self._limiter.update(permit, listing.assembled_bytes, deadline_ns=deadline_ns)
-        except BaseException:
-            self._limiter.release(permit)
-            raise
-        self._permit, self._charged_bytes = permit, listing.assembled_bytes
+            return self._owed_bytes(listing, as_written=True)
+
+        await self._charge.estimate(INITIAL_BYTES, gathered, owner, deadline_ns)
         self._charged_as_written = True
         self._listing, self._applied = listing, heard
 
@@ -236,7 +235,9 @@ class SharedListing:
             blocks = await in_turns(changed(listing.blocks, [(name, changes[name]) for name in in_order(changes)]))
             if len(blocks) != len(listing.blocks) or any(map(_differ, blocks, listing.blocks)):
                 listing = Listing(blocks)
-            await self._charge(listing, owner, deadline_ns)
+            as_written = self._askers > 0
+            await self._charge.take(self._owed_bytes(listing, as_written=as_written), owner, deadline_ns)
+            self._charged_as_written = as_written
         except BaseException:
             self._changes = {**changes, **self._changes}
             raise
@@ -249,45 +250,30 @@ class SharedListing:
     def _charge_suffices(self) -> bool:
         return self._charged_as_written or not self._askers
 
-    async def _charge(self, listing: Listing, owner: Owner, deadline_ns: int | None) -> None:
-        """Charge what is in memory once this list is in force, and those before it that somebody still knows."""
-        as_written = self._askers > 0
-        size_bytes = self._owed_bytes(listing, as_written=as_written)
-        if self._permit is None:
-            self._permit = await self._limiter.acquire(
-                size_bytes, LimitType.HEAP_MEMORY, owner=owner, deadline_ns=deadline_ns
-            )
-        else:
-            # What is charged is in use: it can serve nobody else meanwhile.
-            self._permit = await self._limiter.update(self._permit, size_bytes, deadline_ns=deadline_ns, lends=False)
-        self._charged_bytes, self._charged_as_written = size_bytes, as_written
-
     def _owed_bytes(self, listing: Listing, *, as_written: bool) -> int:
+        """What is in memory once this list is in force, with those before it that somebody still knows."""
         earlier = {keeper.known for keeper in self._keepers} - {listing, None}
         kept = {id(block): block for known in earlier if known is not None for block in known.only_in(listing)}
-        now = listing.assembled_bytes if as_written else listing.remembered_bytes
+        # A list of nothing takes something, too.
+        now = max(INITIAL_BYTES, listing.assembled_bytes if as_written else listing.remembered_bytes)
         return now + sum(block.assembled_bytes for block in kept.values())
 
     async def _settle(self) -> None:
-        """Charge less, if less is in memory by now. Never waits: to lower a permit does not."""
+        """Charge less, if less is in memory by now. Never waits."""
         listing = self._listing
-        if listing is None or self._permit is None or self._askers or self._leading is not None:
+        if listing is None or self._askers or self._leading is not None:
             return
         if not self._senders:
             for block in listing.blocks:
                 block.forget_written()
-        if not self._keepers:
-            self._limiter.release(self._permit)
-            self._permit, self._charged_bytes, self._charged_as_written = None, 0, False
-            return
-        size_bytes = min(self._charged_bytes, self._owed_bytes(listing, as_written=False))
-        if size_bytes < self._charged_bytes or self._charged_as_written:
-            with suppress(PermitError):  # Stopping, or the limit was lowered below this: it stays what it is.
-                self._permit = await self._limiter.update(self._permit, size_bytes, lends=False)
-                self._charged_bytes, self._charged_as_written = size_bytes, False
+        self._charged_as_written = False
+        if self._keepers:
+            await self._charge.lower(self._owed_bytes(listing, as_written=False))
+        else:
+            self._charge.give_back()
 
     def _settle_soon(self) -> None:
-        if self._permit is not None and (self._settling is None or self._settling.done()):
+        if self._charge.size_bytes and (self._settling is None or self._settling.done()):
             self._settling = self._store.loop.create_task(self._settle())
 
     def _close_if_unused(self) -> None:
@@ -297,9 +283,7 @@ class SharedListing:
         self._store.forget(self._filter.wanted, self)
         if self._settling is not None:
             self._settling.cancel()
-        if self._permit is not None:
-            self._limiter.release(self._permit)
-            self._permit = None
+        self._charge.give_back()
 
     # -- what happens -------------------------------------------------------------------------------------------------
 

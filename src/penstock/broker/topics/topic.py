@@ -179,7 +179,7 @@ class Topic:
 
     def appended(self, last_entry_id: int) -> None:
         """Entries up to this one are durable: whoever waits at the tail may have them."""
-        self.last_entry_id: int = last_entry_id
+        self.last_entry_id = last_entry_id
         for subscription in self.subscriptions.values():
             if subscription.consumers:
                 subscription.wake()

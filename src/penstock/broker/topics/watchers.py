@@ -106,7 +106,7 @@ class TopicListWatcher:
     async def _say_all(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
         async with self._shared.asked(self._owner, deadline_ns) as listing:
             blocks = () if client_hash == listing.digest else listing.blocks
-            shared_bytes = sum(block.written_bytes for block in blocks)
+            shared_bytes = listing.written_bytes if blocks else 0
             head = listings.watching_head(request_id, self._watcher_id, listing.digest, shared_bytes)
             await self._shared.write(
                 self._session.connection, head, blocks, Block.watched, owner=self._owner, deadline_ns=deadline_ns
@@ -118,7 +118,8 @@ class TopicListWatcher:
     def tell(self) -> None:
         """Tell the client what it does not know, unless it has too much to read already: then when it has drained."""
         if (
-            self._telling is None
+            self.known is not None
+            and self._telling is None
             and self._answering is None
             and self._session.connection.writable
             and self._shared.is_news_to(self)

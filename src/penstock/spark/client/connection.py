@@ -89,10 +89,9 @@ class Connection:
             clock: for deadlines.
 
         Raises:
-            BrokerUnreachable, TlsFailed: no connection.
+            BrokerUnreachable, TlsFailed: no connection, or no answer.
             Refused: the broker does not let us in, and why (AUTHENTICATION_ERROR …).
             BadAnswer: what answers is no Pulsar broker.
-            RequestTimedOut: it does not answer.
         """
         self.address = address
         self.protocol_version = 0
@@ -271,7 +270,7 @@ class Connection:
                 str(self.address), f"it ended the connection during the handshake ({error})"
             ) from None
         if came is None:
-            raise RequestTimedOut(str(self.address), "the handshake", timeout_s)
+            raise BrokerUnreachable(str(self.address), f"no answer to the handshake within {timeout_s:g} s")
         if came.kind == BaseCommand.ERROR:
             raise Refused(came.body.error, came.body.message, f"the connection to {self.address}")
         if came.kind != BaseCommand.CONNECTED:

@@ -59,8 +59,8 @@ class Deliveries:
         )
 
 
-def decode(data: bytearray, frames: list[int], stop: int) -> tuple[Deliveries, Ints]:
-    """Read the frames that begin at `frames`, the last of which ends at `stop`.
+def decode(data: bytearray, starts: Ints, stop: int) -> tuple[Deliveries, Ints]:
+    """Read the frames that begin at `starts`, the last of which ends at `stop`.
 
     Returns:
         The entries, and the rows of those whose checksum does not fit: they are not to be used.
@@ -69,7 +69,6 @@ def decode(data: bytearray, frames: list[int], stop: int) -> tuple[Deliveries, I
         ProtocolError: they do not read as MESSAGE frames.
     """
     whole = np.frombuffer(data, np.uint8)
-    starts = np.array(frames, np.int64)
     stops = np.append(starts[1:], stop)
     command_stops = starts + 8 + _u32(whole, starts + 4)
     if (command_stops > stops).any():

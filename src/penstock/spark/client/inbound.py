@@ -11,11 +11,15 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from penstock.core.units import KIB, MIB
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     import socket
+
+    from penstock.spark.client.fields import Ints
 
 # Many reads of the socket fit before what is unfinished has to be moved to the front.
 BUFFER_BYTES: Final = 4 * MIB
@@ -25,9 +29,16 @@ _ROOM_BYTES_MIN: Final = 256 * KIB
 FRAME_BYTES_MAX: Final = 256 * MIB
 
 _SIZE_BYTES: Final = 4
+_NO_FRAMES: Final = np.zeros(0, np.int64)
 _read_u32: Final = struct.Struct(">I").unpack_from
 # How a MESSAGE's command begins: field 1 (type) = 9.
 _MESSAGE_START: Final = b"\x08\x09"
+# No MESSAGE is shorter; where its size and its type are.
+_HEAD_BYTES: Final = 12
+_HEAD_PLACES: Final = [0, 1, 2, 3, 8, 9]
+# Fewer frames of one size in a row are not worth looking for; so many are taken one by one before it is tried again.
+_ALIKE_FRAMES_MIN: Final = 8
+_ONE_BY_ONE_FRAMES: Final = 64
 
 
 class Inbound:
@@ -71,7 +82,7 @@ class Inbound:
         self._begin = stop
         return begin, stop
 
-    def take_messages(self, frames_max: int) -> tuple[list[int], int]:
+    def take_messages(self, frames_max: int) -> tuple[Ints, int]:
         """Take the MESSAGE frames that are next and whole: where each begins, and where the last ends.
 
         Stops before a frame of another kind, which `take` then gives.
@@ -79,19 +90,48 @@ class Inbound:
         Raises:
             ProtocolError: as `take`.
         """
-        data, at, end = self.data, self._begin, self._end
+        first, end = self._begin, self._end
+        at, found, count = first, [], 0
+        while count < frames_max:
+            alike = self._alike(at, end, frames_max - count)
+            if alike < _ALIKE_FRAMES_MIN:
+                starts, stop = self._one_by_one(at, end, min(_ONE_BY_ONE_FRAMES, frames_max - count))
+            else:
+                frame_bytes = _SIZE_BYTES + _read_u32(self.data, at)[0]
+                stop = at + alike * frame_bytes
+                starts = np.arange(at, stop, frame_bytes)
+            if not len(starts):
+                break
+            found.append(starts)
+            at, count = stop, count + len(starts)
+        self._begin = at
+        return (np.concatenate(found) if found else _NO_FRAMES), at
+
+    def _alike(self, at: int, end: int, frames_max: int) -> int:
+        """How many MESSAGE frames of the size of the first follow one another: mostly nearly all of them do."""
+        if end - at < _HEAD_BYTES:
+            return 0
+        frame_bytes = _SIZE_BYTES + _read_u32(self.data, at)[0]
+        count = min((end - at) // frame_bytes, frames_max)
+        if count < _ALIKE_FRAMES_MIN or frame_bytes < _HEAD_BYTES:
+            return 0
+        grid = np.frombuffer(self.data, np.uint8, count * frame_bytes, at).reshape(count, frame_bytes)
+        wanted = np.frombuffer(self.data[at : at + _SIZE_BYTES] + _MESSAGE_START, np.uint8)
+        same = (grid[:, _HEAD_PLACES] == wanted).all(axis=1)
+        return count if same.all() else int(same.argmin())
+
+    def _one_by_one(self, at: int, end: int, frames_max: int) -> tuple[Ints, int]:
+        data = self.data
         starts: list[int] = []
-        append = starts.append
-        # Budget: 0.3 µs per frame on one core; the size is checked once it turns out not to fit.
-        while end - at >= 12 and len(starts) < frames_max and data.startswith(_MESSAGE_START, at + 8):
+        # Budget: 0.5 µs per frame on one core; the size is checked once it turns out not to fit.
+        while end - at >= _HEAD_BYTES and len(starts) < frames_max and data.startswith(_MESSAGE_START, at + 8):
             stop = at + _SIZE_BYTES + _read_u32(data, at)[0]
             if stop > end:
                 self._frame_size(at)
                 break
-            append(at)
+            starts.append(at)
             at = stop
-        self._begin = at
-        return starts, at
+        return np.array(starts, np.int64), at
 
     def _frame_size(self, at: int) -> int:
         size: int = _read_u32(self.data, at)[0]

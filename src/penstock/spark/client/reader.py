@@ -156,7 +156,7 @@ class EntryReader:
         connection = subscription.connection
         inbound = connection.inbound
         starts, stop = inbound.take_messages(_RUN_ENTRIES_MAX)
-        while not starts:
+        while not len(starts):
             if (other := connection.take_other()) is not None:
                 if other.kind == codec.BaseCommand.CLOSE_CONSUMER:
                     raise ConnectionLost(str(connection.address), "the broker closed the consumer: the topic moves")

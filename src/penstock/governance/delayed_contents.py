@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a topic's delayed index holds: slots that are not due, the list of what is, and what was cancelled.
+
+Why apart from the manager: the manager decides, this keeps; and this alone knows that there is nothing at all, bitmaps
+included, before the first delayed message.
+Where: a manager has one; views ask it what is held and walk its list.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.governance.delayed_due import DueList, Segment
+    from penstock.governance.delayed_slots import Bitmap, Slots
+
+# Slots looked through for forgotten ids by one operation, when there are many such.
+_SWEPT_SLOTS: Final = 16
+
+
+class Contents:
+    """Entry ids of delayed messages. Attributes: `cancelled`, ids that are held for ever."""
+
+    __slots__ = ("_due", "cancelled", "slots")
+
+    def __init__(self) -> None:
+        self.slots: Slots | None = None
+        self._due: DueList | None = None
+        self.cancelled: set[int] = set()
+
+    # -- in and out ---------------------------------------------------------------------------------------------------
+
+    def begin(self, slots: Slots | None = None) -> Slots:
+        """The first delayed message comes, or a snapshot's slots."""
+        # Here and not above: a broker that never delays anything does without the bitmaps.
+        from penstock.governance.delayed_due import DueList  # noqa: PLC0415 - see above
+        from penstock.governance.delayed_slots import Slots  # noqa: PLC0415
+
+        self.slots, self._due = slots or Slots(), DueList()
+        return self.slots
+
+    def add(self, entry_ids: Sequence[int], dues_ms: Sequence[int]) -> None:
+        """Hold these ids, in increasing order, until these times; `begin` was called."""
+        assert self.slots is not None, "begin was called"
+        self.slots.add(entry_ids, dues_ms)
+
+    def discard(self, entry_id: int) -> bool:
+        """Forget one id that is not due; False if there is no such."""
+        return self.slots is not None and self.slots.discard(entry_id)
+
+    def discard_through(self, entry_id: int) -> None:
+        """Forget what is not due up to this id."""
+        if self.slots is not None:
+            self.slots.discard_through(entry_id)
+
+    def take_last(self) -> Bitmap:
+        """Take the last slot out."""
+        assert self.slots is not None, "somebody has seen a slot"
+        last_ms = self.slots.last_ms
+        assert last_ms is not None, "somebody has seen a slot"
+        return self.slots.take(last_ms)
+
+    def come_due(self, first_ms: int) -> None:
+        """The first slot, which is the one of this time, is due."""
+        assert self.slots is not None, "somebody has seen a slot"
+        assert self._due is not None, "there is a list for what is due"
+        self._due.append(first_ms, self.slots.take(first_ms))
+        if self._due.crowded:
+            self._due.merge()
+
+    def clear(self) -> None:
+        """Hold nothing, as in the beginning."""
+        self.slots = self._due = None
+        self.cancelled.clear()
+
+    # -- what is held -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that is here is due."""
+        return self.slots is None or not self.slots.count
+
+    @property
+    def count(self) -> int:
+        """How many messages are not due."""
+        return 0 if self.slots is None else self.slots.count
+
+    @property
+    def first_ms(self) -> int | None:
+        """The time of the first slot."""
+        return None if self.slots is None else self.slots.first_ms
+
+    @property
+    def last_ms(self) -> int | None:
+        """The time of the last slot."""
+        return None if self.slots is None else self.slots.last_ms
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest id that is not due."""
+        return None if self.slots is None or not self.slots.count else self.slots.lowest
+
+    def held(self, first: int, stop: int) -> list[int]:
+        """Which of [first, stop) are not due, or cancelled, in order."""
+        held = [] if self.slots is None else self.slots.within(first, stop)
+        if self.cancelled:
+            held = sorted({*held, *(entry_id for entry_id in self.cancelled if first <= entry_id < stop)})
+        return held
+
+    def first_not_held(self, first: int, stop: int) -> int:
+        """The first of [first, stop) that is not among `held`; `stop` if all are."""
+        at = -1
+        while at != first and first < stop:
+            at = first
+            first = first if self.slots is None else self.slots.first_absent(first, stop)
+            if first in self.cancelled and first < stop:
+                first += 1
+        return first
+
+    def holds(self, entry_id: int) -> bool:
+        """Whether this message is not due."""
+        return self.slots is not None and self.slots.holds(entry_id)
+
+    def count_after(self, entry_id: int) -> int:
+        """How many messages after this entry are not due."""
+        return 0 if self.slots is None or not self.slots.count else self.slots.count - self.slots.rank(entry_id)
+
+    # -- what is due --------------------------------------------------------------------------------------------------
+
+    @property
+    def due_segments(self) -> int:
+        """How many segments some view has not passed."""
+        return 0 if self._due is None else self._due.length
+
+    @property
+    def head(self) -> Segment:
+        """The oldest of them."""
+        assert self._due is not None, "there are segments"
+        return self._due.head
+
+    def enter(self) -> Segment | None:
+        """A view stands at the end of what is due; None while there has never been anything."""
+        return None if self._due is None else self._due.enter()
+
+    def step(self, segment: Segment) -> Segment:
+        """A view passes this segment."""
+        assert self._due is not None, "there is a segment"
+        return self._due.step(segment)
+
+    def leave(self, segment: Segment) -> None:
+        """A view stands nowhere."""
+        if self._due is not None:
+            self._due.leave(segment)
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
+
+    def size_bytes(self) -> int:
+        """How much everything takes. Sweeps a little, if much was forgotten."""
+        if self.slots is None or self._due is None:
+            return 0
+        self.slots.sweep(_SWEPT_SLOTS)
+        if not self.slots.count and not self._due.length:
+            return 0
+        return self.slots.size_bytes + self._due.size_bytes

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Too little memory for all delayed messages: what is due last is left on disk, found again in time, never early."""
+
+from __future__ import annotations
+
+import random
+
+from penstock.governance.delayed import DelayedMemory, DelayedOptions
+from tests.governance.delayed_harness import NOW, ROOMY, STRICT, Topic
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+SMALL = 20_000
+
+
+def full_topic() -> tuple[Topic, list[int]]:
+    """An index with memory for about a fifth of its thousand messages, due within an hour in no order."""
+    topic = Topic(STRICT, memory=DelayedMemory(SMALL))
+    chance = random.Random(1)
+    times = [NOW + chance.randrange(1, HOUR_MS) for _ in range(1_000)]
+    topic.view()
+    for first in range(0, 1_000, 10):
+        topic.publish_at(times[first : first + 10])
+    return topic, times
+
+
+def back_fill(topic: Topic, times: list[int]) -> bool:
+    """Read again what the index asks for, in chunks."""
+    wanted = topic.manager.back_fill(topic.now_ms)
+    if wanted is None:
+        return False
+    first, stop = topic.manager.begin_back_fill()
+    assert (first, stop) == wanted
+    for start in range(first, stop, 100):
+        ids = range(start, min(start + 100, stop))
+        topic.manager.found(ids, [times[entry_id] for entry_id in ids])
+    topic.manager.end_back_fill(topic.now_ms)
+    return True
+
+
+def test_memory_stays_within_its_bound_and_what_is_due_first_is_kept() -> None:
+    topic, times = full_topic()
+    assert topic.memory.used_bytes <= SMALL
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    kept = view.held(0, 1_000)
+    assert 20 < len(kept) < 1_000
+    assert topic.manager.spilled == 1_000 - len(kept)
+    assert max(times[entry_id] for entry_id in kept) <= topic.manager.horizon.after_ms + 500
+    assert topic.manager.topic_delayed_messages() == 1_000
+
+
+def test_every_message_comes_in_time_though_few_fit_at_once() -> None:
+    topic, times = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    seen: dict[int, int] = {}
+    while topic.now_ms < NOW + HOUR_MS + 1_000:
+        topic.now_ms += 500
+        back_fill(topic, times)
+        for entry_id in topic.take(view):
+            assert entry_id not in seen
+            seen[entry_id] = topic.now_ms - times[entry_id]
+    assert len(seen) == 1_000
+    assert min(seen.values()) >= 0
+    assert max(seen.values()) <= 1_000
+    assert topic.memory.used_bytes == 0
+    assert topic.manager.back_fill(topic.now_ms) is None
+
+
+def test_nothing_left_on_disk_is_delivered_before_it_was_read_again() -> None:
+    topic, times = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    held = set(view.held(0, 1_000))
+    left = [entry_id for entry_id in range(1_000) if entry_id not in held]
+    topic.now_ms += 2 * HOUR_MS
+    assert topic.manager.unknown(left[0], left[-1] + 1)
+    assert view.look(left, [times[entry_id] for entry_id in left], topic.now_ms) == left
+    first = topic.take(view)
+    assert set(first) <= held
+    while back_fill(topic, times):
+        first += topic.take(view)
+    assert sorted(first + topic.take(view)) == list(range(1_000))
+
+
+def test_a_message_due_soon_finds_a_place_in_a_full_index() -> None:
+    topic, _ = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    (entry_id,) = topic.publish(1_000)
+    assert view.held(entry_id, entry_id + 1) == [entry_id]
+    assert topic.memory.used_bytes <= SMALL
+    topic.now_ms += 1_000
+    assert entry_id in topic.take(view)
+
+
+def test_room_that_comes_is_used_at_once() -> None:
+    topic, times = full_topic()
+    assert topic.manager.back_fill(topic.now_ms) is None
+    topic.memory.size_bytes = ROOMY
+    assert back_fill(topic, times)
+    assert topic.manager.spilled == 0
+    assert topic.manager.topic_delayed_messages() == 1_000
+    assert not topic.manager.unknown(0, topic.stop)
+
+
+def test_what_is_published_while_the_log_is_read_again_is_not_missed() -> None:
+    topic, times = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    topic.memory.size_bytes = ROOMY
+    first, stop = topic.manager.begin_back_fill()
+    topic.publish(2 * HOUR_MS)
+    topic.manager.found(range(first, stop), times[first:stop])
+    topic.publish(3 * HOUR_MS)
+    topic.manager.end_back_fill(topic.now_ms)
+    assert len(view.held(0, topic.stop)) == 1_002
+
+
+def test_reading_again_that_fails_leaves_everything_where_it_was() -> None:
+    topic, times = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    topic.memory.size_bytes = ROOMY
+    first, stop = topic.manager.begin_back_fill()
+    half = (first + stop) // 2
+    topic.manager.found(range(first, half), times[first:half])
+    topic.manager.abort_back_fill()
+    assert topic.manager.unknown(half, stop)
+    assert view.look(range(half, stop), times[half:stop], NOW) == list(range(half, stop))
+    assert back_fill(topic, times)
+    assert view.held(0, 1_000) == list(range(1_000))
+
+
+def test_what_everybody_has_acknowledged_need_not_be_read_again() -> None:
+    topic, _ = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    topic.cursors["a"].acknowledge_through(999)
+    view.clear()
+    assert topic.manager.spilled == 0
+    assert topic.manager.back_fill(topic.now_ms) is None
+    assert topic.memory.used_bytes == 0
+
+
+def test_the_topic_that_takes_most_lets_go_first() -> None:
+    memory = DelayedMemory(SMALL)
+    small, large = Topic(STRICT, memory=memory), Topic(STRICT, memory=memory)
+    small.view()
+    large.view()
+    small.publish(*[2 * HOUR_MS] * 5)
+    for _ in range(500):
+        large.publish(*(random.Random(large.stop).randrange(1, HOUR_MS) for _ in range(10)))
+        assert memory.used_bytes <= SMALL
+    assert small.manager.spilled == 0
+    assert large.manager.spilled > 0
+
+
+def test_a_tick_that_was_changed_keeps_what_is_left_on_disk_from_being_early() -> None:
+    topic, times = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    topic.manager.on_options_updated(DelayedOptions(tick_ms=10, strict=True))
+    left = [entry_id for entry_id in range(1_000) if entry_id not in set(view.held(0, 1_000))]
+    assert view.look(left, [times[entry_id] for entry_id in left], NOW) == left
+
+
+def test_the_account_is_close_to_what_the_bitmaps_say() -> None:
+    topic = Topic(STRICT)
+    view = topic.view()
+    chance = random.Random(5)
+    for _ in range(300):
+        topic.publish(*(chance.randrange(1, 40_000) for _ in range(chance.randrange(1, 60))))
+    running = topic.memory.used_bytes
+    stored = topic.manager.snapshot(topic.stop)
+    counted = Topic(STRICT)
+    from penstock.governance.delayed_snapshot import decode
+
+    counted.manager.restore(decode(stored))
+    assert abs(running - counted.memory.used_bytes) < counted.memory.used_bytes / 8
+    topic.now_ms += HOUR_MS
+    topic.take(view)
+    assert topic.memory.used_bytes == 0

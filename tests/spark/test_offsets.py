@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets and budgets, without a broker."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.spark.client.message_id import EARLIEST, MessageId
+from penstock.spark.offsets import entries_between, from_json, shares, split, to_json
+
+TOPIC = "persistent://public/default/t"
+IDS = st.builds(MessageId, st.integers(0, 3), st.integers(0, 1000), st.integers(0, 5))
+
+
+@given(st.dictionaries(st.sampled_from([f"{TOPIC}-partition-{index}" for index in range(4)]), IDS))
+def test_offsets_come_back_from_json_as_they_were(offsets: dict[str, MessageId]) -> None:
+    assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
+
+
+def test_offsets_of_another_source_are_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match="new checkpointLocation"):
+        from_json({TOPIC: "CAEQAA=="})
+
+
+def test_ids_order_by_ledger_then_entry_then_place_in_the_batch() -> None:
+    ids = [EARLIEST, MessageId(1, 5), MessageId(1, 5, 1), MessageId(1, 6), MessageId(2, 0)]
+    assert sorted(ids) == ids
+
+
+@given(st.integers(0, 10**6), st.dictionaries(st.text(max_size=3), st.integers(0, 10**6), max_size=8))
+def test_shares_use_the_whole_budget_and_give_nobody_more_than_waits(budget: int, backlogs: dict[str, int]) -> None:
+    found = shares(budget, backlogs)
+    assert sum(found.values()) == min(budget, sum(backlogs.values()))
+    assert all(found[topic] <= waiting for topic, waiting in backlogs.items())
+
+
+def test_a_partition_with_nothing_to_read_gets_nothing_of_the_budget() -> None:
+    assert shares(100, {"idle": 0, "busy": 1000}) == {"idle": 0, "busy": 100}
+
+
+@given(st.integers(0, 200), st.integers(1, 300), st.integers(1, 9))
+def test_the_parts_of_a_range_join_to_the_range(first: int, entries: int, parts: int) -> None:
+    start, end = MessageId(7, first), MessageId(7, first + entries)
+    found = split(start, end, parts)
+    assert (found[0][0], found[-1][1]) == (start, end)
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(found))
+    assert max(entries_between(*one) for one in found) - min(entries_between(*one) for one in found) <= 1
+
+
+def test_a_range_over_two_ledgers_stays_whole() -> None:
+    assert split(MessageId(1, 0), MessageId(2, 50), 4) == [(MessageId(1, 0), MessageId(2, 50))]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "entries"),
+    [
+        (MessageId(1, 0), MessageId(1, 0), 0),
+        (MessageId(1, 3), MessageId(1, 5), 2),
+        (MessageId(1, 3), MessageId(1, 3, 4), 1),
+        (EARLIEST, MessageId(1, 5), 5),
+        (MessageId(1, 900), MessageId(2, 0), 1),
+    ],
+)
+def test_entries_are_counted_as_far_as_ids_tell(start: MessageId, end: MessageId, entries: int) -> None:
+    assert entries_between(start, end) == entries

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of a read: each is checked on the driver, and a wrong one is told by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.spark.client.message_id import MessageId
+from penstock.spark.options import CONNECTION_OPTIONS, READ_OPTIONS, ReadSettings, parse_endpoint, parse_read_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "pulsar://127.0.0.1:6650"
+
+
+def settings(**given: str) -> ReadSettings:
+    return parse_read_options({"service.url": URL, "topic": "t", **{k.replace("__", "."): v for k, v in given.items()}})
+
+
+def test_names_are_read_in_any_case_and_with_the_prefixes_of_other_connectors() -> None:
+    found = parse_read_options(
+        {"Service.URL": URL, "TOPIC": "t", "pulsar.client.operationTimeoutMs": "5000", "maxOffsetsPerTrigger": "7"}
+    )
+    assert found.endpoint.operation_timeout_s == 5.0
+    assert found.messages_max == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"startingOffset": "earliest"}, ["startingOffset", "did you mean startingOffsets"]),
+        ({"frobnicate": "1"}, ["frobnicate", "docs/reference/spark.md"]),
+        ({"topics": "a,b"}, ["topic", "topics", "together"]),
+        ({"startingOffsets": "yesterday"}, ["startingOffsets", "yesterday", "earliest"]),
+        ({"startingOffsets": '{"t": [1]}'}, ["startingOffsets", "[ledger, entry]"]),
+        ({"startingTime": "2020-01-01"}, ["startingTime", "ms since the epoch"]),
+        ({"failOnDataLoss": "maybe"}, ["failOnDataLoss", "true, false"]),
+        ({"maxMessagesPerTrigger": "0"}, ["maxMessagesPerTrigger", "1 or more"]),
+        ({"maxBytesPerTrigger": "much"}, ["maxBytesPerTrigger", "much"]),
+        ({"service__url": "http://host:8080"}, ["service.url", "pulsar://host:6650"]),
+        ({"service__url": "pulsar://host:0"}, ["service.url", "host:port"]),
+        ({"tlsTrustCertsFilePath": "/no/such.pem"}, ["tlsTrustCertsFilePath", "/no/such.pem"]),
+        ({"predefinedSubscription": "a", "subscriptionPrefix": "b"}, ["exclude each other"]),
+        ({"authPluginClassName": "org.x.AuthenticationSasl"}, ["authPluginClassName", "sasl"]),
+        ({"authPluginClassName": "AuthenticationBasic", "authParams": "user"}, ["authParams", "userId"]),
+        ({"topic": "a/b/c/d"}, ["topic", "a/b/c/d"]),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_it_may_be(given: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 -- the message is what is tested
+        settings(**given)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_missing_url_and_missing_topics_are_told() -> None:
+    with pytest.raises(ValueError, match=r"service\.url is missing"):
+        parse_read_options({"topic": "t"})
+    with pytest.raises(ValueError, match="topicsPattern; there is none"):
+        parse_read_options({"service.url": URL})
+
+
+@pytest.mark.parametrize(("pattern", "wrong"), [("a.*/b/c", "plain"), ("public/default/x(", "regular expression")])
+def test_a_pattern_names_one_namespace_and_is_a_regular_expression(pattern: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        parse_read_options({"service.url": URL, "topicsPattern": pattern})
+
+
+def test_places_are_words_times_and_ids_by_topic() -> None:
+    assert settings(startingOffsets="Latest").starting == "latest"
+    assert settings(startingTime="1700000000000").starting == 1_700_000_000_000
+    assert settings(endingOffsets='{"t": [1, 2, -1], "a/b/c": "earliest"}').ending == {
+        "persistent://public/default/t": MessageId(1, 2),
+        "persistent://a/b/c": "earliest",
+    }
+
+
+def test_credentials_are_read_in_our_words_and_in_those_of_the_java_client(tmp_path: Path) -> None:
+    held = tmp_path / "token"
+    held.write_text("abc\n")
+    java = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+    for given in (
+        {"token": "abc"},
+        {"token": f"file://{held}"},
+        {"pulsar.client.authPluginClassName": java, "pulsar.client.authParams": "token:abc"},
+    ):
+        shown = parse_endpoint({"service.url": URL, **given}).credentials
+        assert (shown.method, shown.data()) == ("token", b"abc")
+    basic = parse_endpoint({"service.url": URL, "userName": "u", "password": "p"}).credentials
+    assert (basic.method, basic.data()) == ("basic", b"u:p")
+
+
+def test_secrets_are_not_shown_by_repr() -> None:
+    shown = repr(settings(token="hidden-thing"))
+    assert "hidden-thing" not in shown
+
+
+def test_every_option_has_a_name_of_its_own() -> None:
+    names = [option.name.lower() for option in (*CONNECTION_OPTIONS, *READ_OPTIONS)]
+    assert len(set(names)) == len(names)
