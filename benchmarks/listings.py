@@ -36,6 +36,7 @@ from benchmarks.measure import percentiles
 from benchmarks.penstock_peer import penstock
 from benchmarks.process import usage
 from benchmarks.pulsar_peer import pulsar
+from benchmarks.subjects import LoadFailed
 from penstock.testing.client import RawClient, Type, entry, frame, send
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def permits_held(address: Address) -> float:
         text = reply.read().decode()
     found = re.findall(r"^pulsar_broker_topic_list_(?:heap|direct)_memory_used_bytes\S* (\S+)", text, re.MULTILINE)
     if len(found) != 2:
-        raise RuntimeError("the broker does not tell how much memory listings have")
+        raise LoadFailed("the broker does not tell how much memory listings have")
     return sum(map(float, found))
 
 
@@ -137,7 +138,7 @@ def alone(address: Address, sizes: Sizes, figures: Figures) -> None:
         publishing.start()
         try:
             if not ready.wait(TIMEOUT_S):
-                raise RuntimeError(f"{PUBLISHERS} producers were not ready in {TIMEOUT_S:.0f} s")
+                raise LoadFailed(f"{PUBLISHERS} producers were not ready in {TIMEOUT_S:.0f} s")
             busy = timed(client, sizes, figures)
         finally:
             publishing.terminate()
@@ -151,7 +152,7 @@ def publish_for_ever(port: int, ready: Event) -> None:
     with selectors.DefaultSelector() as selector:
         for number in range(PUBLISHERS):
             client = RawClient(port)
-            client.produce(f"persistent://public/default/beside-{number}")
+            open_producer(client, f"persistent://{NAMESPACE}/beside-{number}")
             client.write(STORED)
             selector.register(client.socket, selectors.EVENT_READ, client)
         ready.set()
@@ -159,6 +160,16 @@ def publish_for_ever(port: int, ready: Event) -> None:
             for key, _ in selector.select():
                 key.data.next(Type.SEND_RECEIPT)
                 key.data.write(STORED)
+
+
+def open_producer(client: RawClient, topic: str) -> None:
+    """Look the topic up, as Pulsar wants it, and open producer 0; again while the topic is being loaded."""
+    client.write(frame(Type.LOOKUP, topic=topic, request_id=1))
+    client.next(Type.LOOKUP_RESPONSE, timeout_s=TIMEOUT_S)
+    opened = False
+    while not opened:
+        client.write(frame(Type.PRODUCER, topic=topic, producer_id=0, request_id=2))
+        opened = client.next(Type.PRODUCER_SUCCESS, Type.ERROR, timeout_s=TIMEOUT_S).command.type != Type.ERROR
 
 
 def timed(client: RawClient, sizes: Sizes, figures: Figures) -> list[float]:

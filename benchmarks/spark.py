@@ -4,7 +4,7 @@
 Why beside them: what Spark itself takes to carry a row between its virtual machine and Python is most of the time. The
 ratio to a source or sink that does nothing else says what is ours to make faster; the ratio to a loop around the
 official client's reader says whether Spark is worth its while.
-Where: part of `make bench`; by hand `python -m benchmarks.spark --rows 200000 --rounds 3`. A round takes each measure
+Where: part of `make bench`; by hand `python -m benchmarks.spark --rows 400000 --rounds 3`. A round takes each measure
 in turn; medians are compared. Payloads of 1 KiB, four partitions, two tasks at a time.
 """
 
@@ -226,7 +226,7 @@ def consume(df: DataFrame) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench-spark", description="Measure Spark's reads and writes.")
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="measures whose name holds this")
     options = parser.parse_args(argv)

@@ -99,6 +99,7 @@ class Analysis:
         closed = self.sum_hours(spark)
         hours = self.give_back(spark, flown, closed)
         self.read_back(expected)
+        self.screen.say("comparing what came out with the file, and drawing it")
         self.judge(flown, hours, expected)
         self.write_page(flown, hours)
 

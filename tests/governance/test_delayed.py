@@ -251,14 +251,16 @@ def test_a_deliver_time_in_the_past_or_none_at_all_delays_nothing(deliver_at_ms:
 
 
 def test_everything_is_due_while_delays_are_switched_off_and_delayed_again_afterwards() -> None:
-    topic = Topic(STRICT)
+    topic = Topic(STRICT, first=10)
     view = topic.view()
     topic.publish(60_000, 70_000)
-    assert view.get_scheduled_messages(TIME_MAX_MS, 10, topic.stop) == [0, 1]
+    assert view.get_scheduled_messages(TIME_MAX_MS, 10, topic.stop) == [10, 11]
+    assert view.look([3], [NOW + 60_000], TIME_MAX_MS) == []
+    assert view.look([3], [NOW + 60_000], NOW) == [3]
     topic.publish(60_000)
     assert not topic.available(view)
     topic.now_ms += 60_000
-    assert topic.take(view) == [2]
+    assert topic.take(view) == [3, 12]
 
 
 def test_a_clock_set_forward_brings_everything_that_is_due_then() -> None:

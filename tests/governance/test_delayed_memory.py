@@ -91,6 +91,19 @@ def test_a_message_due_soon_finds_a_place_in_a_full_index() -> None:
     assert entry_id in topic.take(view)
 
 
+def test_with_no_memory_at_all_every_message_comes_all_the_same() -> None:
+    topic = Topic(STRICT, memory=DelayedMemory(0))
+    view = topic.view()
+    times = [NOW + 1_000 * (1 + entry_id % 7) for entry_id in range(70)]
+    topic.publish_at(times)
+    seen: list[int] = []
+    for _ in range(30):
+        topic.now_ms += 500
+        back_fill(topic, times)
+        seen += topic.take(view)
+    assert sorted(seen) == list(range(70))
+
+
 def test_room_that_comes_is_used_at_once() -> None:
     topic, times = full_topic()
     assert topic.manager.back_fill(topic.now_ms) is None
@@ -174,3 +187,32 @@ def test_the_account_is_close_to_what_the_bitmaps_say() -> None:
     topic.now_ms += HOUR_MS
     topic.take(view)
     assert topic.memory.used_bytes == 0
+
+
+def test_what_was_cancelled_while_it_lay_on_disk_does_not_come_back() -> None:
+    topic, times = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    held = set(view.held(0, 1_000))
+    gone = next(entry_id for entry_id in range(1_000) if entry_id not in held)
+    assert not topic.manager.cancel(gone)
+    topic.memory.size_bytes = ROOMY
+    assert back_fill(topic, times)
+    assert view.number_of_delayed_messages == 999
+    topic.now_ms += 2 * HOUR_MS
+    seen = topic.take(view) + topic.take(view)
+    while topic.available(view):
+        seen += topic.take(view)
+    assert gone not in seen
+    assert len(seen) == 999
+
+
+def test_reading_again_that_fails_after_nobody_wants_any_of_it_leaves_nothing_on_disk() -> None:
+    topic, _ = full_topic()
+    view = topic.manager.create_or_get_view("a", topic.cursors["a"])
+    topic.manager.begin_back_fill()
+    topic.cursors["a"].acknowledge_through(999)
+    view.clear()
+    topic.manager.abort_back_fill()
+    (entry_id,) = topic.publish(100 * HOUR_MS)
+    assert view.held(entry_id, entry_id + 1) == [entry_id]
+    assert not topic.manager.unknown(entry_id, entry_id + 1)

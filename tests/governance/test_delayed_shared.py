@@ -104,20 +104,32 @@ def test_a_stuck_subscription_pins_no_more_than_the_memory_there_is_and_is_told_
 def test_what_is_lost_while_a_lost_range_is_read_is_read_too() -> None:
     topic = Topic(STRICT)
     stuck, brisk = topic.view("a"), topic.view("b")
+    topic.publish(2_000, 2_000, 1_000, 1_000)
 
     def lose() -> None:
-        topic.publish(1_000, 1_000)
         topic.now_ms += 1_000
-        topic.take(brisk)
+        assert len(topic.take(brisk)) == 2
         assert topic.manager.let_go()
 
     lose()
-    assert stuck.back_fill(topic.stop) == (0, 2)
-    lose()
-    stuck.back_filled(2)
     assert stuck.back_fill(topic.stop) == (2, 4)
+    lose()
     stuck.back_filled(4)
+    assert stuck.back_fill(topic.stop) == (0, 2)
+    stuck.back_filled(2)
     assert stuck.back_fill(topic.stop) is None
+
+
+def test_what_comes_due_later_with_lower_ids_is_not_missed_by_who_stopped_within_a_slot() -> None:
+    topic = Topic(STRICT)
+    stopped, brisk = topic.view("a"), topic.view("b")
+    topic.publish(*range(400_000, 0, -1_000), 500, 500)
+    topic.now_ms += 500
+    got = topic.take(stopped, 1)
+    for _ in range(400):
+        topic.now_ms += 1_000
+        topic.take(brisk)
+    assert sorted(got + topic.take(stopped)) == list(range(402))
 
 
 def test_of_what_is_lost_only_what_its_reader_has_passed_is_read_again() -> None:
@@ -352,3 +364,37 @@ def test_forgotten_messages_of_many_slots_are_swept_out_of_them() -> None:
     assert topic.manager.topic_buffer_memory_bytes() < full_bytes * 0.6
     topic.now_ms += 60_000
     assert len(topic.take(view)) == 110
+
+
+def test_two_that_seek_back_before_the_pruned_part_get_each_message_once_though_the_clock_is_set_back() -> None:
+    topic = Topic(STRICT)
+    first, second = topic.view("a"), topic.view("b")
+    topic.publish(60_000)
+    for view in (first, second):
+        topic.cursors[view.name].acknowledge_through(0)
+        view.clear()
+    for view in (first, second):
+        topic.cursors[view.name].reset(0)
+        view.rewind()
+        view.update_mark_delete_position(-1)
+    assert first.add_message(0, NOW + 60_000, topic.now_ms)
+    topic.now_ms += 60_000
+    assert topic.take(first) == [0]
+    topic.now_ms -= 60_000
+    assert not second.add_message(0, NOW + 60_000, topic.now_ms)
+    topic.now_ms += 60_000
+    assert not topic.available(first)
+
+
+def test_what_was_pruned_is_not_early_for_who_seeks_back_after_the_clock_was_set_back() -> None:
+    topic = Topic(STRICT)
+    view = topic.view()
+    topic.publish(-1)  # the index has seen this time
+    topic.now_ms -= 3_600_000
+    (entry_id,) = topic.publish(60_000)
+    topic.cursors["a"].acknowledge_through(entry_id)
+    view.clear()
+    topic.cursors["a"].reset(entry_id)
+    view.rewind()
+    view.update_mark_delete_position(entry_id - 1)
+    assert view.add_message(entry_id, topic.now_ms + 60_000, topic.now_ms)

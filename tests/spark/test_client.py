@@ -238,6 +238,17 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
     assert read_values(cluster, topic, before, fail_on_data_loss=False) == [b"new"] * 3
 
 
+def test_a_topic_that_is_gone_is_an_error_unless_loss_is_none(
+    cluster: Cluster, broker: BrokerProcess, official: Official, topic: str
+) -> None:
+    publish(official(broker.url), topic, [b"x"])
+    end = end_of(cluster, topic)
+    ask(broker.admin_url, "DELETE", path_of(topic))
+    with pytest.raises(Refused):
+        read_values(cluster, topic, EARLIEST, end)
+    assert read_values(cluster, topic, EARLIEST, end, fail_on_data_loss=False) == []
+
+
 def test_an_encrypted_message_is_refused_by_its_producers_name(
     cluster: Cluster, broker: BrokerProcess, topic: str
 ) -> None:

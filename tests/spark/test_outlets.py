@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 JOB = Identity(name="job", first_sequence_id=7 << 32)
 
 
-def opened(broker: BrokerProcess, identity: Identity, **sending: int) -> Outlets:
+def opened(broker: BrokerProcess, identity: Identity, *, rows_max: int = 1_000) -> Outlets:
     """One task's outlets."""
-    return Outlets(Cluster(Endpoint(addresses=parse_service_url(broker.url))), Sending(**sending), identity)
+    return Outlets(Cluster(Endpoint(addresses=parse_service_url(broker.url))), Sending(rows_max=rows_max), identity)
 
 
 def numbered(first: int, stop: int, *, keys: int = 0) -> Messages:

@@ -64,7 +64,7 @@ def test_a_limit_in_messages_is_met_exactly_and_shared_by_what_waits(
     assert totals == [300, 300, 300, 100, 0]
     assert sum(found[small] for found in counts) == 100
     if not batched:
-        assert counts[0][small] == 30
+        assert abs(counts[0][small] - 30) <= 1
 
 
 def test_a_limit_in_bytes_counts_what_is_stored(planning: Planner, broker: BrokerProcess, official: Official) -> None:

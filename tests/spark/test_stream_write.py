@@ -7,6 +7,7 @@ a micro-batch comes again.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -35,7 +36,9 @@ def lines(spark: SparkSession, directory: Path, files: int, rows: int) -> DataFr
     directory.mkdir(exist_ok=True)
     for number in range(files):
         text = "".join(f"{row}\n" for row in range(number * rows, (number + 1) * rows))
-        (directory / f"{number:04}.txt").write_text(text)
+        file = directory / f"{number:04}.txt"
+        file.write_text(text)
+        os.utime(file, (number, number))  # Files are taken in the order of their times.
     return spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(directory))
 
 

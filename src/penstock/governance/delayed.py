@@ -176,8 +176,8 @@ class TopicDelayedDeliveryTrackerManager:
 
     def look(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> list[int]:
         """For views: entries that are not held by what the index knows; which of them are, by their deliver times."""
-        self._judge(now_ms)
-        once_ms, again_ms, horizon_ms = self._judged_ms, self._judged_since_ms, self.horizon.after_ms
+        due_ms, horizon_ms = self._judge(now_ms), self.horizon.after_ms
+        once_ms, again_ms = max(due_ms, self._judged_ms), max(due_ms, self._judged_since_ms)
         rows = [
             row
             for row, (entry_id, at_ms) in enumerate(zip(entry_ids, deliver_at_ms, strict=True))

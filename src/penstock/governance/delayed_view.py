@@ -232,14 +232,13 @@ class DelayedDeliveryView:
 
         What is offered never depends on it: the cursor itself is asked then.
         """
-        if self._manager.contents.is_empty and self._lags_not:
+        if self._manager.contents.is_empty and (self._segment is None or self._segment.later is None):
             return
         mark_delete = self.progress.mark_delete
-        self._settled.update(entry_id for entry_id in entry_ids if entry_id > mark_delete and self._holds(entry_id))
-
-    @property
-    def _lags_not(self) -> bool:
-        return self._segment is None or self._segment.later is None
+        above = [entry_id for entry_id in entry_ids if entry_id > mark_delete]
+        self._settled.update(filter(self._manager.contents.holds, above))
+        for segment, after in self._pending():
+            self._settled.update(entry_id for entry_id in above if entry_id > after and segment.holds(entry_id))
 
     def _settle_again(self) -> None:
         mark_delete, is_acknowledged = self.progress.mark_delete, self.progress.is_acknowledged

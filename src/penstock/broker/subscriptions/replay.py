@@ -45,6 +45,8 @@ class Replay:
     def discard(self, entry_ids: Iterable[int]) -> None:
         """These wait no longer: they were delivered, acknowledged or are gone."""
         self._members.difference_update(entry_ids)
+        if not self._members:
+            self._heap.clear()
         while self._heap and self._heap[0] not in self._members:
             heapq.heappop(self._heap)
 
@@ -60,6 +62,9 @@ class Replay:
     def next(self, entries_max: int) -> list[int]:
         """The lowest entries that wait, ascending, `entries_max` at most."""
         heap, members = self._heap, self._members
+        if len(members) <= entries_max:
+            self._heap = sorted(members)  # In order it is a heap, too.
+            return self._heap.copy()
         lowest: list[int] = []
         last = -1
         # Taken out and put back: three tenths of a microsecond each, however many others wait.

@@ -299,7 +299,7 @@ class Delays:
             found = await self._portion(index, *wanted)
             if not self._goes_on(index) or not subscription.delivers_by(view):
                 return
-            held = set(view.held(wanted.first, found.stop))
+            held = set(view.look(found.entry_ids, found.deliver_at_ms, index.now_ms()))
             # What is due last may be neither held nor due: it is on disk only.
             until_ms = index.due_until_ms()
             subscription.replay_passed(

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 CLIENT_VERSION: Final = f"penstock-spark-{__version__}"
 # As current clients of Pulsar announce it; brokers answer with the lower of both sides'.
 PROTOCOL_VERSION: Final = 21
-# Asked of the kernel; a broker on the same machine then fills megabytes while a batch is being built.
-_SOCKET_BYTES: Final = 4 * MIB
 _DEFAULT_MESSAGE_BYTES_MAX: Final = 5 * MIB
 
 # The kind of a frame whose type a newer broker knows and we do not.
@@ -287,7 +285,11 @@ def frame(body: Body) -> bytes:
 
 def _dial(endpoint: Endpoint, address: Address) -> socket.socket:
     """A connected socket, TLS included. Raises BrokerUnreachable, TlsFailed."""
-    plain = _connect(endpoint, address)
+    try:
+        # The receive buffer is left to the kernel: it grows further than most machines let us ask for.
+        plain = socket.create_connection((address.host, address.port), endpoint.connect_timeout_s)
+    except OSError as error:
+        raise BrokerUnreachable(str(address), _reason(error)) from error
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return endpoint.tls.context().wrap_socket(plain, server_hostname=address.host) if address.tls else plain
@@ -296,26 +298,6 @@ def _dial(endpoint: Endpoint, address: Address) -> socket.socket:
         if isinstance(error, OSError):
             raise TlsFailed(str(address), _reason(error)) from error
         raise
-
-
-def _connect(endpoint: Endpoint, address: Address) -> socket.socket:
-    """As socket.create_connection, but that the size of the receive buffer is said before, when it still counts."""
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise BrokerUnreachable(str(address), _reason(error)) from error
-    failed: OSError | None = None
-    for family, kind, protocol, _, where in found:
-        plain = socket.socket(family, kind, protocol)
-        try:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
-            plain.settimeout(endpoint.connect_timeout_s)
-            plain.connect(where)
-            return plain
-        except OSError as error:
-            plain.close()
-            failed = error
-    raise BrokerUnreachable(str(address), _reason(failed) if failed else "its name has no address")
 
 
 def _reason(error: OSError) -> str:

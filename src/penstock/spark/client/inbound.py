@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 # Many reads of the socket fit before what is unfinished has to be moved to the front.
 BUFFER_BYTES: Final = 4 * MIB
-# Less room than this at the end, and it is moved.
+# Enough for answers; the first run of messages makes it larger.
+_FIRST_BYTES: Final = 32 * KIB
+# Less room than this at the end, and what is unfinished is moved.
 _ROOM_BYTES_MIN: Final = 256 * KIB
 # Brokers may be set to larger messages than the usual 5 MiB; whoever announces more than this is no broker.
 FRAME_BYTES_MAX: Final = 256 * MIB
@@ -51,7 +53,7 @@ class Inbound:
     __slots__ = ("_begin", "_end", "data")
 
     def __init__(self) -> None:
-        self.data = bytearray(BUFFER_BYTES)
+        self.data = bytearray(_FIRST_BYTES)
         self._begin = self._end = 0
 
     @property
@@ -140,17 +142,16 @@ class Inbound:
         return size
 
     def _make_room(self) -> None:
-        """Let the unfinished frame begin the buffer if the rest is small, in a larger one if it does not fit at all."""
+        """Let what is unfinished begin the buffer when little is left behind it, and a larger one when it must."""
         held = self._end - self._begin
         if not held:
             self._begin = self._end = 0
-        needed = _SIZE_BYTES + self._frame_size(self._begin) if held >= _SIZE_BYTES else 0
-        if needed > len(self.data):
-            larger = bytearray(needed + _ROOM_BYTES_MIN)
-            larger[:held] = self.data[self._begin : self._end]
-            self.data = larger
-        elif self._begin and len(self.data) - self._end < max(_ROOM_BYTES_MIN, needed - held):
-            self.data[:held] = self.data[self._begin : self._end]
-        else:
+        missing = _SIZE_BYTES + self._frame_size(self._begin) - held if held >= _SIZE_BYTES else 0
+        wanted = max(missing, min(_ROOM_BYTES_MIN, len(self.data) // 2))
+        if len(self.data) - self._end >= wanted:
             return
-        self._begin, self._end = 0, held
+        into = self.data
+        if held + wanted > len(into):
+            into = bytearray(max(BUFFER_BYTES, held + missing + _ROOM_BYTES_MIN))
+        into[:held] = self.data[self._begin : self._end]
+        self.data, self._begin, self._end = into, 0, held

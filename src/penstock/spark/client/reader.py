@@ -20,11 +20,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from penstock.core.errors import WireCode
 from penstock.core.units import MIB, NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client import deliveries, messages
 from penstock.spark.client.chunks import Chunks, pieces_of
-from penstock.spark.client.errors import BadAnswer, ClientError, ConnectionLost, DamagedEntry, DataLost, NothingCame
+from penstock.spark.client.errors import (
+    BadAnswer,
+    ClientError,
+    ConnectionLost,
+    DamagedEntry,
+    DataLost,
+    NothingCame,
+    Refused,
+)
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.subscription import Subscription, earliest_id
 from penstock.wire import codec
@@ -127,11 +136,18 @@ class EntryReader:
                     return None
             except ClientError as error:
                 self._close()
+                if self._is_gone(error):
+                    return None
                 now_ns = self._clock.monotonic_ns()
                 failing_since_ns = failing_since_ns or now_ns
                 patience_ns = self._cluster.endpoint.operation_timeout_s * NS_PER_S
                 if not error.may_pass or now_ns - failing_since_ns > patience_ns:
                     raise
+
+    def _is_gone(self, error: ClientError) -> bool:
+        """Whether the whole topic is, and that is no error."""
+        gone = isinstance(error, Refused) and error.code is WireCode.TOPIC_NOT_FOUND
+        return gone and not self._options.fail_on_data_loss
 
     def _subscribed(self) -> Subscription:
         if self._subscription is None:
