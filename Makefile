@@ -50,8 +50,7 @@ check: $(SETUP)  ## lint, types, import contracts and documentation, as CI does
 
 .PHONY: test
 test: $(SETUP)  ## all tests but those of `make compat`
-	$(PY) -m pytest --numprocesses auto --dist worksteal --ignore tests/compat --ignore tests/spark tests
-	$(PY) -m pytest tests/spark  # one process: its tests share a virtual machine, which takes two cores
+	$(PY) -m pytest --numprocesses auto --dist loadgroup --ignore tests/compat tests
 
 .PHONY: compat
 compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar

@@ -131,20 +131,21 @@ def alone(address: Address, sizes: Sizes, figures: Figures) -> None:
     make_topics(address, "alone", sizes.topics, sizes.topic_bytes)
     with RawClient(address.port) as client:
         first, *again = timed(client, sizes, figures)
-        figures.values["first, ms"] = first
-        figures.values |= {f"again, {name}, ms": value for name, value in percentiles(sorted(again)).items()}
-        ready = multiprocessing.Event()
-        publishing = multiprocessing.Process(target=publish_for_ever, args=(address.port, ready), daemon=True)
-        publishing.start()
-        try:
-            if not ready.wait(TIMEOUT_S):
-                raise LoadFailed(f"{PUBLISHERS} producers were not ready in {TIMEOUT_S:.0f} s")
+    figures.values["first, ms"] = first
+    figures.values |= {f"again, {name}, ms": value for name, value in percentiles(sorted(again)).items()}
+    ready = multiprocessing.Event()
+    publishing = multiprocessing.Process(target=publish_for_ever, args=(address.port, ready), daemon=True)
+    publishing.start()
+    try:
+        if not ready.wait(TIMEOUT_S):
+            raise LoadFailed(f"{PUBLISHERS} producers were not ready in {TIMEOUT_S:.0f} s")
+        with RawClient(address.port) as client:
             busy = timed(client, sizes, figures)
-        finally:
-            publishing.terminate()
-            publishing.join()
-        named = percentiles(sorted(busy)).items()
-        figures.values |= {f"beside {PUBLISHERS} producers, {name}, ms": value for name, value in named}
+    finally:
+        publishing.terminate()
+        publishing.join()
+    named = percentiles(sorted(busy)).items()
+    figures.values |= {f"beside {PUBLISHERS} producers, {name}, ms": value for name, value in named}
 
 
 def publish_for_ever(port: int, ready: Event) -> None:

@@ -613,3 +613,16 @@ async def test_a_clock_set_forward_delivers_what_is_due_by_it(tmp_path: Path) ->
         pass_time(harness, 0)
         assert await peer.payloads(2) == [b"1", b"2"]
         await nothing_more(harness, peer)
+
+
+async def test_a_large_delayed_message_is_held_as_a_small_one_is(harness: Harness) -> None:
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await peer.subscribe(SHARED)
+    large = bytes(600_000)
+    await peer.publish(large + b"later", deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
+    await peer.publish(large + b"now")
+    assert (await peer.message()).payload[-3:] == b"now"
+    await held(harness, 1)
+    pass_time(harness, HOUR_MS + TICK_MS)
+    assert (await peer.message()).payload[-5:] == b"later"

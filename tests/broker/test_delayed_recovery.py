@@ -332,3 +332,28 @@ async def test_a_subscription_that_comes_to_life_again_gets_nothing_early_of_wha
             came += [int((await peer.message()).payload) for _, entry in list(peer.inbox) if entry]
         assert max(came) <= harness.clock.wall_ms()
         assert sorted(came) == sorted(2 * due_ms[:60])
+
+
+def refuse(*_: object) -> None:
+    raise OSError("on a bad day")
+
+
+async def test_a_load_that_fails_half_way_leaves_nothing_in_the_way_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+        await harness.broker.delays.save_of(topic_of(harness))
+        (kept,) = snapshot_files(tmp_path)
+        stored = kept.read_bytes()
+        await publish_mixed(peer, harness, 30, first=30)
+    kept.write_bytes(stored)
+    async with running(tmp_path) as harness:
+        with monkeypatch.context() as broken:
+            broken.setattr(delayed_upkeep.Delays, "read", refuse)
+            with pytest.raises(OSError, match="on a bad day"):
+                await harness.broker.topics.load(NAME)
+        assert harness.broker.delays.memory.used_bytes == 0
+        await harness.broker.topics.load(NAME)
+        assert subscription_of(harness).delayed == 40

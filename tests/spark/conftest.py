@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 SPARK_TIMEOUT_S = 480
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+        if "spark" in getattr(item, "fixturenames", ()):
+            # One worker runs them all: a virtual machine starts slowly and takes most of a gigabyte.
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -79,6 +79,7 @@ def batch_size(entry: Buffer) -> int | None:
 
 # Entries up to this size on average are searched in one go, payloads and all; of larger ones only the metadata is.
 _SEARCH_WHOLE_BYTES_MAX: Final = 400
+_COPIED_BYTES_MAX: Final = 16 * 1024
 _DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
 
 _read_u32: Final = struct.Struct(">I").unpack_from
@@ -94,6 +95,8 @@ class Routing(NamedTuple):
 def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int]) -> list[int]:
     """Rows whose metadata holds the two bytes that begin `deliver_at_time`; nearly always that is what they are.
 
+    Large entries that lie in something else than `bytes` are all named.
+
     Args:
         data: holds the entries, sealed.
         offsets: where in `data` each begins; ascending.
@@ -102,6 +105,8 @@ def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int])
     if not offsets:
         return []
     if not isinstance(data, bytes):  # One large frame that came alone, or a test.
+        if sum(lengths) > _COPIED_BYTES_MAX * len(offsets):
+            return list(range(len(offsets)))  # To read their metadata costs less than to copy them for the search.
         data, offsets = bytes(data[offsets[0] : offsets[-1] + lengths[-1]]), [o - offsets[0] for o in offsets]
     first, stop = offsets[0], offsets[-1] + lengths[-1]
     if stop - first <= _SEARCH_WHOLE_BYTES_MAX * len(offsets) and data.find(_DELIVER_AT_TAG, first, stop) < 0:

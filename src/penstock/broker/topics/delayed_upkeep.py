@@ -131,7 +131,11 @@ class Delays:
             self.forget(topic)
             return
         index.manager.restore(snapshot)
-        await self._catch_up(index)
+        try:
+            await self._catch_up(index)
+        except BaseException:
+            self.close(topic)  # Whoever loads the topic next begins anew.
+            raise
         for subscription in map(topic.subscriptions.get, names):
             if subscription is not None:
                 subscription.view = index.view_of(subscription)
