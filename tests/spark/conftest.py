@@ -44,6 +44,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.sql.streaming.stopTimeout": "30s",
+            # Many small queries: the second stage of the compiler and a collector with threads only cost.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             # 15 s by default, in which a machine that is busy does not always start a Python.
             "spark.python.authenticate.socketTimeout": "120s",
         },
