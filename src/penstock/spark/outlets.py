@@ -44,7 +44,7 @@ class Sending:
     rows_max: int = 1_000
     batch_bytes_max: int = 256 * KIB
     batching: bool = True
-    hash_name: str = "Murmur3_32Hash"
+    hash_name: str = "JavaStringHash"
     producer: ProducerOptions = field(default_factory=ProducerOptions)
 
 

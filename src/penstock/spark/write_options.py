@@ -76,9 +76,9 @@ WRITE_OPTIONS: Final = (
     Option(SEND_TIMEOUT, "120000", "how long nothing may be answered before the write fails"),
     Option(
         HASHING,
-        "Murmur3_32Hash",
-        "which partition a key goes to: `Murmur3_32Hash`, or `JavaStringHash`, which Java's producers take unless told "
-        "otherwise",
+        "JavaStringHash",
+        "which partition a key goes to: `JavaStringHash`, as Java's and Go's producers have it unless told otherwise, "
+        "or `Murmur3_32Hash`",
     ),
 )
 
