@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.sql.streaming.stopTimeout": "30s",
             # Many small queries: the second stage of the compiler and a collector with threads only cost.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={scratch}",
             # 15 s by default, in which a machine that is busy does not always start a Python.
             "spark.python.authenticate.socketTimeout": "120s",
         },
