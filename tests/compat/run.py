@@ -131,7 +131,7 @@ def _run(suite: Suite, peer: str, results: Path) -> bool:
         report = results.with_suffix(".xml")
         # One virtual machine for Spark is enough, too.
         options = WORKERS if peer == "penstock" and suite.client == "python" else ()
-        passed = _call(suite, environment, (*options, f"--junit-xml={report}"))
+        passed = _call(suite, environment, (*options, f"--junit-xml={report}", "--override-ini=junit_family=xunit1"))
         if not passed and (crashed := _crashed(report)):
             print(f"== the client's own process died in {', '.join(crashed)}: once more", flush=True)
             passed = _call(suite, environment, ("-k", " or ".join(crashed)))
