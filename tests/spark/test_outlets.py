@@ -67,16 +67,16 @@ def test_a_later_micro_batch_of_the_same_task_is_new(
 
 
 @pytest.mark.parametrize("keys", [0, 13])
-def test_rows_take_the_same_partitions_when_they_come_again(
+def test_rows_take_the_same_partitions_when_they_come_again_in_other_batches(
     deduplicating: BrokerProcess, official: Official, topic: str, keys: int
 ) -> None:
     create_partitions(deduplicating, topic, 3)
-    for _ in range(2):
-        with opened(deduplicating, JOB, rows_max=10) as task:
-            task.send(topic, numbered(0, 500, keys=keys))
+    for rows_max in (70, 1_000):
+        with opened(deduplicating, JOB, rows_max=rows_max) as task:
+            task.send(topic, numbered(0, 5_000, keys=keys))
     client = official(deduplicating.url)
     found = [numbers_in(client, f"{topic}-partition-{index}") for index in range(3)]
-    assert sorted(number for part in found for number in part) == list(range(500))
+    assert sorted(number for part in found for number in part) == list(range(5_000))
     assert all(part == sorted(part) for part in found)
     assert all(found)
 

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 # Rows of so many bytes are joined at a time: what a task needs beside Spark's own batch.
 JOINED_BYTES_MAX: Final = 32 * MIB
-# Rows without a key change the partition after so many batches' worth of bytes.
-BATCHES_PER_TURN: Final = 4
+# Rows without a key change the partition after so many, whatever batches are cut from them: a task that runs again with
+# other batches must put each row where it was.
+TURN_BYTES: Final = 1 * MIB
+TURN_ROWS: Final = 1_000
 # Each has a connection; the one unused for longest is finished when another is needed.
 PRODUCERS_MAX: Final = 256
 
@@ -75,7 +77,7 @@ class Outlets:
         if route is None:
             partitions = self._cluster.partitions(topic, create=True)
             route = self._routes[topic] = _Route(partitions, HASHES[self._sending.hash_name], self._identity.turn)
-        for partition, rows in route.split(messages, self._sending):
+        for partition, rows in route.split(messages):
             self._send(partition, rows, schema)
         self.rows += len(messages.value)
 
@@ -150,12 +152,12 @@ class _Route:
         self._router = KeyRouter(len(partitions), hash_of)
         self._turn = turn
 
-    def split(self, messages: Messages, sending: Sending) -> Iterator[tuple[str, Messages]]:
+    def split(self, messages: Messages) -> Iterator[tuple[str, Messages]]:
         """Rows by partition, in their order."""
         if len(self._partitions) == 1:
             yield self._partitions[0], messages
         elif messages.key is None:
-            yield from self._in_turn(messages, sending)
+            yield from self._in_turn(messages)
         else:
             places = self._router.partitions_of(messages.key)
             for index, partition in enumerate(self._partitions):
@@ -163,11 +165,10 @@ class _Route:
                 if len(rows):
                     yield partition, messages.take(rows)
             if places.null_count:
-                yield from self._in_turn(messages.take(pc.indices_nonzero(places.is_null())), sending)
+                yield from self._in_turn(messages.take(pc.indices_nonzero(places.is_null())))
 
-    def _in_turn(self, messages: Messages, sending: Sending) -> Iterator[tuple[str, Messages]]:
-        bytes_max = sending.batch_bytes_max * BATCHES_PER_TURN
-        for part in _parts(messages, bytes_max=bytes_max, rows_max=sending.rows_max):
+    def _in_turn(self, messages: Messages) -> Iterator[tuple[str, Messages]]:
+        for part in _parts(messages, bytes_max=TURN_BYTES, rows_max=TURN_ROWS):
             yield self._partitions[self._turn % len(self._partitions)], part
             self._turn += 1
 

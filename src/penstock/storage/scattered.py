@@ -86,9 +86,8 @@ def read_scattered(
             for batch in found.batches:
                 _take(gathering, batch, stretch)
             result.damaged += found.damaged
-            result.next_entry_id = wanted = min(max(found.next_entry_id, wanted), stop)
-            if not found.batches and wanted < stop:  # The ledger ends here.
-                result.next_entry_id = wanted = stop
+            # A read that gets nowhere has met the end of the ledger; one that finds nothing may have passed over gaps.
+            result.next_entry_id = wanted = min(found.next_entry_id, stop) if found.next_entry_id > wanted else stop
         if wanted < stop:
             break
     if gathering:
