@@ -91,7 +91,7 @@ bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the 
 	$(PY) -m benchmarks.spark
 	$(PY) -m benchmarks.delayed
 	$(PY) -m benchmarks.delayed_delivery $(if $(PEER),--peer $(PEER))
-	$(PY) -m benchmarks.delayed_delivery --client --messages 10000 --subscriptions 3 $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.delayed_delivery --client python --messages 10000 --subscriptions 3 $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.delayed_delivery --restart --messages 1000000
 
 .PHONY: retained

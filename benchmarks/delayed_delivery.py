@@ -2,13 +2,14 @@
 """How late delayed messages come: 200,000 of them due within a minute, on ten shared subscriptions.
 
     python -m benchmarks.delayed_delivery [--peer pulsar] [--messages 200000] [--window-s 60]
-    python -m benchmarks.delayed_delivery --client --messages 10000 --subscriptions 3
+    python -m benchmarks.delayed_delivery --client python --messages 10000 --subscriptions 3
     python -m benchmarks.delayed_delivery --restart --messages 1000000
 
 Every message carries its own delivery time and number, so the consumer, which acknowledges each of them, can say of
-each subscription how late messages were, whether any came early, and that each came exactly once. `--client` takes the
-official Python client in the place of raw sockets. `--restart` publishes messages that are due in an hour, kills the
-broker (SIGKILL) and measures from its start until a subscription gets an undelayed message, with all others still held.
+each subscription how late messages were, whether any came early, and that each came exactly once. `--client` takes an
+official client in the place of raw sockets (Java's after `make compat CLIENT=java`, which fetches it). `--restart`
+publishes messages that are due in an hour, kills the broker (SIGKILL) and measures from its start until a subscription
+gets an undelayed message, with all others still held.
 
 Memory per message is resident memory, the newest entries in their cache included, for Apache Pulsar its heap after a
 collection; beside it stands what the index takes by the broker's own statistics. Exits 1 when a promise is broken.
@@ -26,12 +27,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from benchmarks.client import Client
 from benchmarks.penstock_peer import penstock
@@ -67,6 +70,9 @@ RESTART_S_MAX: Final = 2.0
 MIB: Final = 1 << 20
 
 _stamp = struct.Struct(">QI")  # delivery time in ms, number
+_received = struct.Struct(">BQ12s")  # subscription, time of day in ms, stamp: what the Java program tells
+JAVA_CLASSPATH: Final = Path(__file__).resolve().parents[1] / "tests/compat/java/target/classpath"
+JAVA_PROGRAM: Final = Path(__file__).with_name("DelayedConsumers.java")
 
 
 # -- publishing -------------------------------------------------------------------------------------------------------
@@ -193,7 +199,7 @@ def consume_raw(port: int, subscriptions: int, stack: ExitStack) -> Callable[[in
     return receive
 
 
-def consume_with_client(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
+def consume_with_python(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
     """The same with the official Python client."""
     import pulsar as official
 
@@ -224,13 +230,42 @@ def consume_with_client(port: int, subscriptions: int, stack: ExitStack) -> Call
     return receive
 
 
+def consume_with_java(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
+    """The same with the official Java client, in a process of its own."""
+    command = ["java", "-Xmx512m", "-cp", JAVA_CLASSPATH.read_text(), str(JAVA_PROGRAM)]
+    command += [f"pulsar://127.0.0.1:{port}", f"persistent://{TOPIC}", str(subscriptions)]
+    program = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    assert program.stdin is not None
+    assert program.stdout is not None
+    stack.callback(program.stdin.close)
+    assert program.stdout.read(1) == bytes([subscriptions]), "the Java consumers did not subscribe"
+    seen = [Seen() for _ in range(subscriptions)]
+
+    def read(told: IO[bytes]) -> None:
+        for row in iter(partial(told.read, _received.size), b""):
+            index, now_ms, stamp = _received.unpack(row)
+            seen[index].add(stamp, now_ms)
+
+    threading.Thread(target=read, args=(program.stdout,), daemon=True).start()
+
+    def receive(count: int, until_s: float) -> list[Seen]:
+        while any(len(one.numbers) < count for one in seen) and time.time() < until_s:
+            time.sleep(0.1)
+        return seen
+
+    return receive
+
+
+CONSUMERS: Final = {None: consume_raw, "python": consume_with_python, "java": consume_with_java}
+
+
 # -- one broker -------------------------------------------------------------------------------------------------------
 
 
 def heap_mib(pid: int) -> float:
     """The heap of a Java process that is in use, right after a collection."""
-    for command in ("GC.run", "GC.heap_info"):
-        told = subprocess.run(["jcmd", str(pid), command], capture_output=True, text=True, check=True).stdout
+    subprocess.run(["jcmd", str(pid), "GC.run"], capture_output=True, check=True)
+    told = subprocess.run(["jcmd", str(pid), "GC.heap_info"], capture_output=True, text=True, check=True).stdout
     return sum(int(kib) for kib in re.findall(r"heap\s+total \d+K, used (\d+)K", told)) / 1024
 
 
@@ -244,8 +279,7 @@ def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tup
     chance = random.Random(options.seed)
     look_up(address.port)
     with ExitStack() as stack:
-        subscribe = consume_with_client if options.client else consume_raw
-        receive = subscribe(address.port, options.subscriptions, stack)
+        receive = CONSUMERS[options.client](address.port, options.subscriptions, stack)
         before_mib = memory_mib(address, java=java)
         start_ms = int((time.time() + LEAD_S + options.messages / options.publish_per_s) * 1000)
         last_ms = start_ms + int(options.window_s * 1000)
@@ -336,7 +370,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--subscriptions", type=int, default=10)
     parser.add_argument("--window-s", type=float, default=60.0, help="within which all of them are due")
-    parser.add_argument("--client", action="store_true", help="receive with the official Python client")
+    parser.add_argument("--client", choices=("python", "java"), help="receive with this official client")
     parser.add_argument("--strict", action="store_true", help="isDelayedDeliveryDeliverAtTimeStrict=true: never early")
     parser.add_argument("--restart", action="store_true", help="kill the broker and see how soon it serves again")
     parser.add_argument(
