@@ -28,7 +28,7 @@ import sys
 import time
 import urllib.request
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -379,12 +379,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer", choices=("pulsar",), help="measure this broker too")
     parser.add_argument("--loads", nargs="*", choices=LOADS, default=list(LOADS))
     parser.add_argument("--quick", action="store_true", help="a smoke test: means nothing as figures")
+    parser.add_argument("--java-topics", type=int, help="for each of the Java client's consumers; 300 take it minutes")
     parser.add_argument("--json", type=Path, help="leave all figures here, too")
     options = parser.parse_args(argv)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     brokers = ["penstock", *([options.peer] if options.peer else [])]
     sizes = QUICK if options.quick else Sizes()
+    sizes = replace(sizes, java_topics=options.java_topics or sizes.java_topics)
     found: dict[str, dict[str, float]] = {}
     failed = False
     for load in options.loads:
