@@ -23,6 +23,7 @@ LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(
         ("core/names.py", "from penstock.wire import events", "Imports point down"),
         ("wire/events.py", "from penstock.storage import records", "Imports point down"),
         ("broker/topics/topic.py", "from penstock.testing import process", "Imports point down"),
+        ("spark/routing.py", "from penstock.broker import limits", "Executors of Spark carry no broker"),
     ],
 )
 def test_a_stray_import_breaks_its_contract(tmp_path: Path, file: str, line: str, contract: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.subscriptions.dispatch import ConsumerRank, Share, choose_active, share, sticky_hash, take
+from penstock.broker.subscriptions.dispatch import ConsumerRank, Share, choose_active, share, take
+from penstock.core.hashing import sticky_hash
 
 TOPIC = "persistent://public/default/flights"
 ranks = st.lists(st.builds(ConsumerRank, st.integers(0, 2), st.text("abc", min_size=1)), min_size=1, unique=True)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.spark.routing import HASHES, KEYS_REMEMBERED, KeyRouter, java_string_hash
+from penstock.core.hashing import java_string_hash
+from penstock.spark.routing import HASHES, KEYS_REMEMBERED, KeyRouter
 
 
 @pytest.mark.parametrize(

@@ -13,24 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.broker.subscriptions.dispatch import sticky_hash
+from penstock.core.hashing import java_string_hash, sticky_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # Keys whose partition is remembered from one batch of Spark to the next.
 KEYS_REMEMBERED: Final = 100_000
-_MASK_31: Final = 0x7FFFFFFF
-
-
-def java_string_hash(key: bytes) -> int:
-    """`String.hashCode()` of a key in UTF-8, without its sign bit."""
-    value = 0
-    units = key.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (value * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    return value & _MASK_31
-
 
 HASHES: Final[Mapping[str, Callable[[bytes], int]]] = {
     "Murmur3_32Hash": sticky_hash,

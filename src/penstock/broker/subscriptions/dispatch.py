@@ -17,6 +17,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.core.hashing import sticky_hash
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,7 +27,7 @@ RING_POINTS: Final = 100
 # Names of consumers whose ring points are remembered: hashing them anew costs half a millisecond a consumer.
 _RING_NAMES_CACHED: Final = 4_096
 
-_MASK_32: Final = 0xFFFFFFFF
+# The ring's length less one: the largest hash.
 _MASK_31: Final = 0x7FFFFFFF
 
 
@@ -128,23 +130,6 @@ def share(
             if balance > messages:
                 ring.append((index, balance - messages))
     return shares, shares[-1].consumer_index + 1 if shares else first
-
-
-def sticky_hash(key: bytes) -> int:
-    """Murmur3 (x86, 32 bits, seed 0) without its sign bit: the hash Pulsar's clients and brokers agree on."""
-    value, tail_at = 0, len(key) & ~3
-    for at in range(0, tail_at, 4):
-        value ^= _scramble(int.from_bytes(key[at : at + 4], "little"))
-        value = ((value << 13 | value >> 19) * 5 + 0xE6546B64) & _MASK_32
-    value ^= _scramble(int.from_bytes(key[tail_at:], "little")) ^ len(key)
-    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK_32
-    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK_32
-    return (value ^ value >> 16) & _MASK_31
-
-
-def _scramble(block: int) -> int:
-    block = block * 0xCC9E2D51 & _MASK_32
-    return (block << 15 | block >> 17) * 0x1B873593 & _MASK_32
 
 
 @lru_cache(maxsize=_RING_NAMES_CACHED)

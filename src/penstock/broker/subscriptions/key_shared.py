@@ -14,8 +14,8 @@ from bisect import bisect_left, bisect_right, insort
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.broker.subscriptions.dispatch import sticky_hash
 from penstock.core.errors import ConsumerAssignFailed
+from penstock.core.hashing import sticky_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
