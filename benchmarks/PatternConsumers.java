@@ -17,7 +17,8 @@ import org.apache.pulsar.client.api.SubscriptionType;
 /**
  * Consumers of topics with long names, made with the official client, for `benchmarks/listings.py`: it starts this with
  * URL, clients, consumers, topics, the topics' prefix, and a pattern for them or "names"; then every line that it writes
- * here is a step, and every line that comes back says that the step is done. Consumers "by names" are told the same
+ * here is a step, and every line that comes back says that the step is done. A pattern with two places for a number is
+ * each consumer's own: it takes one of the first topics and one of those that come later. Consumers "by names" are told the same
  * topics in a list, so that the difference is what finding them by a pattern takes.
  */
 public final class PatternConsumers {
@@ -57,7 +58,9 @@ public final class PatternConsumers {
         for (int i = 0; i < consumers; i++) {
             var builder = connected.get(i % clients).newConsumer().subscriptionName("s").receiverQueueSize(1)
                     .subscriptionType(SubscriptionType.Shared).messageListener(listener);
-            builder = byPattern ? builder.topicsPattern(Pattern.compile(arguments[5])) : builder.topics(names);
+            builder = byPattern
+                    ? builder.topicsPattern(Pattern.compile(arguments[5].formatted(i % topics, topics + i % topics)))
+                    : builder.topics(names);
             subscribing.add(builder.subscribeAsync());
         }
         for (var subscribed : subscribing) {

@@ -3,13 +3,15 @@
 
     python -m benchmarks.listings --peer pulsar
 
-Four loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
+Five loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
 sent:
     alone      one client asks again and again for 10,000 topics; then while a hundred producers publish
     at once    1,000 connections ask at once, and read their megabyte as it comes
     watchers   300 connections ask for 300 topics of 512 characters by pattern and watch them; 300 more are made
-    java       300 consumers of the official client subscribe to 30 such topics, by their names and by a pattern; 30
-               more are made. The difference of the two growths is what finding topics by a pattern takes.
+    python     300 consumers of the official client, each with a pattern of its own: for one of 300 such topics, and for
+               one of 300 more that are made then
+    java       the same; then 300 others subscribe to 30 topics each, by their names and by a pattern, and 30 more are
+               made. The difference of the two growths is what finding topics by a pattern takes.
 Growth is the highest resident memory during a load above that before it, with all connections open. A load has failed
 if any client got an error or a list that is not whole, or if the limiters are not free at the end.
 """
@@ -289,15 +291,66 @@ def heard_of(client: RawClient, count: int) -> bool:
     return True
 
 
-# -- the official client ----------------------------------------------------------------------------------------------
+# -- the official clients ---------------------------------------------------------------------------------------------
+
+
+def python(address: Address, sizes: Sizes, figures: Figures) -> None:
+    """Consumers by patterns of their own, with the official Python client; then new topics, found within its minute."""
+    import pulsar as official
+
+    start = f"persistent://{NAMESPACE}/by-python-"
+    start += "x" * (sizes.watched_bytes - len(f"{start}0000"))
+    received: list[bytes] = []
+
+    def listen(consumer: official.Consumer, message: official.Message) -> None:
+        received.append(message.data())
+        consumer.acknowledge(message)
+
+    def send(producers: Sequence[official.Producer]) -> float:
+        before_s, wanted = time.perf_counter(), len(received) + len(producers)
+        for producer in producers:
+            producer.send(b"one")
+        while len(received) < wanted and time.perf_counter() - before_s < TIMEOUT_S:
+            time.sleep(0.01)
+        figures.errors += len(received) != wanted
+        return time.perf_counter() - before_s
+
+    with ExitStack() as stack:
+        quiet = official.FileLogger(official.LoggerLevel.Error, "/dev/null")
+        clients = [
+            official.Client(f"pulsar://127.0.0.1:{address.port}", logger=quiet) for _ in range(sizes.java_clients)
+        ]
+        for client in clients:
+            stack.callback(client.close)
+            client.get_topic_partitions(f"{start}0000")
+        first = [clients[0].create_producer(f"{start}{number:04}") for number in range(sizes.watched)]
+        before_mib, before_s = start_growth(address), time.perf_counter()
+        for number in range(sizes.watched):
+            clients[number % len(clients)].subscribe(
+                re.compile(f"persistent://{NAMESPACE}/by-python-x+({number:04}|{sizes.watched + number:04})"),
+                "s",
+                consumer_type=official.ConsumerType.Shared,
+                initial_position=official.InitialPosition.Earliest,
+                message_listener=listen,
+            )
+        figures.values["subscribed, s"] = time.perf_counter() - before_s
+        send(first)
+        figures.values["growth, MiB"] = growth(address, before_mib)
+        more = range(sizes.watched, 2 * sizes.watched)
+        figures.values["new topics heard of, s"] = send([clients[0].create_producer(f"{start}{n:04}") for n in more])
+        figures.values["growth with them, MiB"] = growth(address, before_mib)
 
 
 def java(address: Address, sizes: Sizes, figures: Figures) -> None:
     """Consumers by a list of names, then as many by a pattern, with the official Java client; then new topics."""
-    for mode, pattern in (("names", "names"), ("pattern", f"{NAMESPACE}/by-pattern-.*")):
+    for mode, pattern, topics in (
+        ("own", f"{NAMESPACE}/by-own-x+(%04d|%04d)", sizes.watchers),
+        ("names", "names", sizes.java_topics),
+        ("pattern", f"{NAMESPACE}/by-pattern-.*", sizes.java_topics),
+    ):
         prefix = f"{NAMESPACE}/by-{mode}-"
         prefix += "x" * (sizes.watched_bytes - len(f"persistent://{prefix}0000"))
-        arguments = [str(number) for number in (sizes.java_clients, sizes.watchers, sizes.java_topics)]
+        arguments = [str(number) for number in (sizes.java_clients, sizes.watchers, topics)]
         command = ["java", "-Xmx2g", "-cp", JAVA_CLASSPATH.read_text(), str(JAVA_PROGRAM)]
         command += [f"pulsar://127.0.0.1:{address.port}", *arguments, prefix, pattern]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
@@ -305,11 +358,12 @@ def java(address: Address, sizes: Sizes, figures: Figures) -> None:
             before = start_growth(address)
             figures.values[f"subscribed by {mode}, s"] = step(program)[0]
             figures.values[f"growth by {mode}, MiB"] = growth(address, before)
-            figures.errors += step(program)[1] != sizes.java_topics
+            figures.errors += step(program)[1] != topics
             seconds, received = step(program)
-            if mode == "pattern":
-                figures.values["new topics heard of, s"] = seconds
-                figures.errors += received != 2 * sizes.java_topics
+            if mode != "names":
+                figures.values[f"new topics heard of by {mode}, s"] = seconds
+                figures.values[f"growth with them by {mode}, MiB"] = growth(address, before)
+                figures.errors += received != 2 * topics
             step(program)
 
 
@@ -344,6 +398,7 @@ LOADS: Final[Mapping[str, Callable[[Address, Sizes, Figures], None]]] = {
     "alone": alone,
     "at once": at_once,
     "watchers": watchers,
+    "python": python,
     "java": java,
 }
 
