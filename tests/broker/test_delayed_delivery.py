@@ -408,7 +408,7 @@ async def test_clearing_the_backlog_clears_what_is_delayed(harness: Harness) -> 
     for number in range(10):
         await peer.publish(b"%d" % number, deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
     await held(harness, 10)
-    subscription_of(harness).clear_backlog()
+    subscription_of(harness).skip_all()
     assert (subscription_of(harness).delayed, subscription_of(harness, "other").delayed) == (0, 10)
     pass_time(harness, HOUR_MS + TICK_MS)
     came = await peer.messages(10)
@@ -490,7 +490,7 @@ async def test_seeking_back_finds_delayed_messages_that_everybody_had_acknowledg
     assert await peer.payloads(3) == [b"0", b"2", b"4"]
     await held(harness, 3)
     subscription = subscription_of(harness)
-    subscription.clear_backlog()
+    subscription.skip_all()
     assert subscription.delayed == 0
     await subscription.move_to(0)
     await peer.subscribe(SHARED)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.broker.consuming import KEY_SHARED, SHARED, Peer, nothing_more, subsc
 from tests.net.harness import TOPIC, Harness, running, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 HOUR_MS = 3_600_000
@@ -203,6 +205,43 @@ async def test_a_snapshot_is_written_when_enough_was_added_or_ten_seconds_have_p
         await until(lambda: len(snapshot_files(tmp_path)) == 1)
 
 
+async def test_a_snapshot_that_could_not_be_stored_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 12)
+        in_the_way = tmp_path / "data" / "broker-0" / "delayed"
+        in_the_way.write_text("not a directory")
+        await harness.broker.delays.save_of(topic_of(harness))
+        assert "could not be stored" in caplog.text
+        in_the_way.unlink()
+        harness.clock.advance(ms=10_000)
+        harness.broker.delays.tick(harness.clock.monotonic_ns())
+        await until(lambda: len(snapshot_files(tmp_path)) == 1)
+
+
+async def test_a_topic_deleted_while_its_snapshot_is_being_stored_leaves_none(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 12)
+        topic = topic_of(harness)
+        drafts = in_drafts(tmp_path)
+        harness.disk.hold()
+        saving = asyncio.create_task(harness.broker.delays.save_of(topic))
+        await until(lambda: drafts() == 1)
+        harness.broker.delays.dropped(topic.ledger_id)
+        harness.disk.let_go()
+        await saving
+        assert drafts() == 0
+        assert snapshot_files(tmp_path) == []
+
+
+def in_drafts(path: Path) -> Callable[[], int]:
+    """How many snapshots are being written."""
+    return lambda: len(list((path / "data" / "broker-0" / "delayed").glob("*.draft")))
+
+
 def test_a_broker_is_imported_without_anything_that_delays() -> None:
     program = (
         "import sys, penstock.app; sys.exit(bool({'pyroaring', 'penstock.governance.delayed'} & set(sys.modules)))"
@@ -336,6 +375,30 @@ async def test_a_subscription_that_comes_to_life_again_gets_nothing_early_of_wha
 
 def refuse(*_: object) -> None:
     raise OSError("on a bad day")
+
+
+async def test_a_load_that_is_given_up_leaves_nothing_in_the_way_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 30)
+    async with running(tmp_path) as harness:
+        with monkeypatch.context() as broken:
+            broken.setattr(delayed_upkeep, "unpack", give_up)
+            with pytest.raises(GivenUp):
+                await harness.broker.topics.load(NAME)
+        assert harness.broker.delays.factory.find(TOPIC) is None
+        await harness.broker.topics.load(NAME)
+        assert subscription_of(harness).delayed == 20
+
+
+class GivenUp(BaseException):
+    """As a cancellation is."""
+
+
+def give_up(*_: object) -> None:
+    raise GivenUp
 
 
 async def test_a_load_that_fails_half_way_leaves_nothing_in_the_way_of_the_next(

@@ -49,14 +49,14 @@ TOPIC = "persistent://public/default/t"
 
 
 class Disk(OsFiles):
-    """The real disk, whose log can be held in the middle of a sync: nothing becomes durable until it is let go."""
+    """The real disk, whose log and snapshots can be held in the middle of a sync: nothing is durable until let go."""
 
     def __init__(self) -> None:
         self._free = threading.Event()
         self._free.set()
 
     def hold(self) -> None:
-        """Let the next sync of the log wait."""
+        """Let the next sync of the log, or of a snapshot, wait."""
         self._free.clear()
 
     def let_go(self) -> None:
@@ -65,7 +65,7 @@ class Disk(OsFiles):
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
         file = super().open(path, create=create)
-        return _HeldFile(file, self._free) if path.suffix == ".seg" else file
+        return _HeldFile(file, self._free) if path.suffix in {".seg", ".draft"} else file
 
 
 class _HeldFile(OsFile):

@@ -3,7 +3,7 @@
 
 Why files and not the catalog: a snapshot of a million delayed messages is megabytes that nobody ever asks a part of;
 they would hold up every other change of the catalog. A lost snapshot loses time, never a message.
-Where: `broker/topics/delayed_index.py` stores and loads them, in a reader thread; what is inside, it checks itself.
+Where: `broker/topics/delayed_upkeep.py` stores and loads them, in a reader thread; what is inside, it checks itself.
 
 A file is written under another name, synced, and renamed, so there is the old one or the new one, never half of one.
 """

@@ -659,10 +659,6 @@ class Subscription:
         if self.view is not None:
             self.view.clear()
 
-    def clear_backlog(self) -> None:
-        """What the admin port calls `skip_all`."""
-        self.skip_all()
-
     def expire_through(self, entry_id: int) -> int:
         """Acknowledge everything up to this entry, for it is too old; returns how many entries that were."""
         count = self._pass(min(entry_id, self.topic.last_entry_id))

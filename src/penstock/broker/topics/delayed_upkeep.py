@@ -122,16 +122,16 @@ class Delays:
             return
         from penstock.governance.delayed_options import DamagedSnapshotError  # noqa: PLC0415 - likewise
 
-        index = self.index_of(topic)
         snapshots, ledger_id = self._snapshots, topic.ledger_id
+        index = self.index_of(topic)
         try:
-            names, snapshot = await self._broker.read_in_thread(lambda: unpack(snapshots.load(ledger_id) or b""))
-        except (OSError, DamagedSnapshotError) as error:
-            log.warning("%s: its delayed messages are found by reading the log again: %s", topic.text, error)
-            self.forget(topic)
-            return
-        index.manager.restore(snapshot)
-        try:
+            try:
+                names, snapshot = await self._broker.read_in_thread(lambda: unpack(snapshots.load(ledger_id) or b""))
+            except (OSError, DamagedSnapshotError) as error:
+                log.warning("%s: its delayed messages are found by reading the log again: %s", topic.text, error)
+                self.forget(topic)
+                return
+            index.manager.restore(snapshot)
             await self._catch_up(index)
         except BaseException:
             self.close(topic)  # Whoever loads the topic next begins anew.
@@ -219,25 +219,32 @@ class Delays:
 
     async def save(self, index: DelayedIndex) -> None:
         """Store a snapshot of one index; returns when it is durable, or has failed, which is logged."""
-        snapshots, topic = self._snapshots, index.topic
+        snapshots, topic, ledger_id = self._snapshots, index.topic, index.topic.ledger_id
+        self._changed.pop(index, None)
         if snapshots is None or topic.delayed is not index:
             return
-        self._changed.pop(index, None)
         index.added = 0
         if not index.manager.topic_delayed_messages():
-            self.dropped(topic.ledger_id)
+            self.dropped(ledger_id)
             return
         self._saving.add(index)
+        had_one = ledger_id in self._stored
+        self._stored.add(ledger_id)
         views = [name for name, one in topic.subscriptions.items() if one.view is not None and one.durable]
-        parts, ledger_id = [pack(views)], topic.ledger_id
+        parts = [pack(views)]
         try:
             for piece in index.manager.snapshot_pieces(topic.last_entry_id + 1):
                 parts.append(piece)
                 await asyncio.sleep(0)  # The loop is for publishing.
             await self._broker.read_in_thread(lambda: snapshots.save(ledger_id, parts))
-            self._stored.add(ledger_id)
+            if ledger_id not in self._stored:  # The ledger went meanwhile, and what is stored came after that.
+                await self._broker.read_in_thread(lambda: snapshots.forget(ledger_id))
         except OSError as error:
             log.warning("%s: a snapshot of its delayed messages could not be stored: %s", topic.text, error)
+            if not had_one:
+                self._stored.discard(ledger_id)
+            if topic.delayed is index:
+                self.changed(index)
         finally:
             self._saving.discard(index)
 
