@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,7 +19,7 @@ from penstock.spark import rows, values
 from penstock.spark.client import deliveries, messages
 from penstock.spark.client.chunks import Chunks
 from penstock.spark.client.errors import UnreadableEntry
-from penstock.spark.client.fields import walk
+from penstock.spark.client.fields import NO_FIELD, last_of, walk
 from penstock.wire import compression
 from penstock.wire.codec import BaseCommand, MessageIdData, MessageMetadata, SingleMessageMetadata
 from penstock.wire.errors import ProtocolError
@@ -101,10 +102,7 @@ def table(entries: list[bytes], columns: tuple[str, ...] = ()) -> pa.Table:
     return pa.Table.from_batches(batches, wanted)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(ENTRY, min_size=1, max_size=12), st.sampled_from([0, compression.LZ4, compression.ZSTD]))
-def test_columns_are_what_each_message_says(entries: list[tuple[list[dict[str, Any]], bool]], kind: int) -> None:
-    found = table([stored(many, batch=batch, kind=kind) for many, batch in entries])
+def assert_says(found: pa.Table, entries: list[tuple[list[dict[str, Any]], bool]]) -> None:
     flat = [one for many, _ in entries for one in many]
     assert found["value"].to_pylist() == [one["value"] for one in flat]
     keys = [one["key_bytes"] if "key_bytes" in one else one["key"] and one["key"].encode() for one in flat]
@@ -120,6 +118,63 @@ def test_columns_are_what_each_message_says(entries: list[tuple[list[dict[str, A
         for number, (many, batch) in enumerate(entries)
         for index in range(len(many))
     ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ENTRY, min_size=1, max_size=12), st.sampled_from([0, compression.LZ4, compression.ZSTD]))
+def test_columns_are_what_each_message_says(entries: list[tuple[list[dict[str, Any]], bool]], kind: int) -> None:
+    assert_says(table([stored(many, batch=batch, kind=kind) for many, batch in entries]), entries)
+
+
+@settings(max_examples=150, deadline=None)
+@given(MESSAGE, st.lists(st.tuples(st.integers(0, 199), MESSAGE), max_size=2), st.sampled_from([1, 20, 100]))
+def test_of_messages_that_look_alike_each_keeps_what_is_its_own_and_an_odd_one_is_no_exception(
+    model: dict[str, Any], odd: list[tuple[int, dict[str, Any]]], batch_of: int
+) -> None:
+    # All as long as the model, and different all the same.
+    flat = [numbered(model, number) for number in range(200)]
+    for place, one in odd:
+        flat[place] = one
+    entries = [(flat[first : first + batch_of], batch_of > 1) for first in range(0, len(flat), batch_of)]
+    assert_says(table([stored(many, batch=batch, kind=0) for many, batch in entries]), entries)
+
+
+def numbered(model: dict[str, Any], number: int) -> dict[str, Any]:
+    """The same with other bytes of the same number."""
+    one = dict(model)
+    if one["value"]:
+        one["value"] = bytes([number]) + one["value"][1:]
+    if one.get("key_bytes"):
+        one["key_bytes"] = bytes([number]) + one["key_bytes"][1:]
+    if one["event"] > 2**20:
+        one["event"] ^= number
+    return one
+
+
+@settings(max_examples=300, deadline=None)
+@given(MESSAGE, st.lists(st.tuples(st.integers(0, 19), st.integers(0, 60), st.integers(0, 255)), max_size=3))
+def test_fields_of_messages_alike_are_what_the_generated_class_reads_also_when_bytes_are_not(
+    model: dict[str, Any], changes: list[tuple[int, int, int]]
+) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=700, publish_time=1_700_000_000_000)
+    said(metadata, model)
+    parts = [bytearray(metadata.SerializeToString()) for _ in range(20)]
+    for row, at, byte in changes:
+        parts[row][at % len(parts[row])] = byte
+    edges = np.cumsum([0, *map(len, parts)])
+    try:
+        fields = walk(np.frombuffer(b"".join(parts), np.uint8), edges[:-1], edges[1:], {2, 3, 12})
+    except ProtocolError:
+        return
+    for row, part in enumerate(parts):
+        try:
+            read = MessageMetadata.FromString(bytes(part))
+        except DecodeError:
+            continue  # A text that is no UTF-8, or a field that must be there: columns do not care.
+        for number, wanted in ((2, read.sequence_id), (3, read.publish_time), (12, read.event_time)):
+            field = fields.get(number, NO_FIELD)
+            if not field.stops.any():  # Else it came as a text somewhere, which is no such field.
+                assert int(last_of(field, len(parts))[row]) % 2**64 == wanted
 
 
 def test_only_the_columns_asked_for_are_made_in_the_order_asked_for() -> None:

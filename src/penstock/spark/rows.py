@@ -12,6 +12,7 @@ Where: tasks feed what the reader brings through one `RowBuilder`.
 from __future__ import annotations
 
 from base64 import b64decode
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,10 +22,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.core.names import TopicName
 from penstock.spark import values
-from penstock.spark.client.fields import spans_of, walk
+from penstock.spark.client.fields import grid, spans_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from penstock.spark.client.fields import Bytes, Ints
     from penstock.spark.client.messages import Messages
@@ -167,27 +170,37 @@ def texts(data: Bytes, starts: Ints, stops: Ints, kind: pa.DataType) -> pa.Array
     lengths = stops - starts
     validity = None
     if not present.all():
+        if not present.any():
+            return pa.nulls(count, kind)
         lengths = np.where(present, lengths, 0)
         validity = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
-    edges = np.zeros(count + 1, np.int32)
-    np.cumsum(lengths, out=edges[1:])
     body = pa.py_buffer(_joined(data, starts, lengths))
-    column = pa.Array.from_buffers(pa.binary(), count, [validity, pa.py_buffer(edges.tobytes()), body])
+    column = pa.Array.from_buffers(pa.binary(), count, [validity, pa.py_buffer(_edges(lengths)), body])
     return column if pa.types.is_binary(kind) else _as_text(column).cast(kind)
 
 
-def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _edges(lengths: Ints) -> NDArray[np.int32]:
+    """Where each row begins, and the last one ends, when rows of these lengths stand behind one another."""
+    edges = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=edges[1:])
+    return edges
+
+
+def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | Bytes:
     """The bytes of all rows behind one another."""
     count = len(starts)
     if count >= _ALIKE_ROWS_MIN and lengths[0] > 0 and (lengths == lengths[0]).all():
-        step = int(starts[1] - starts[0])
-        if step >= lengths[0] and (np.diff(starts) == step).all():
-            # Rows at equal distances: one copy of a grid.
-            shape = (count, int(lengths[0]))
-            return np.lib.stride_tricks.as_strided(data[starts[0] :], shape, (step, 1)).copy().reshape(-1)
+        size, steps = int(lengths[0]), np.diff(starts)
+        step = int(steps[0])
+        turns = [0, *(np.flatnonzero(steps != step) + 1).tolist(), count]
+        if step >= size and count >= _ALIKE_ROWS_MIN * (len(turns) - 1):
+            # Rows at equal distances, those of a batch or of many: one copy of a grid for each group.
+            joined = np.empty((count, size), np.uint8)
+            for first, stop in pairwise(turns):
+                joined[first:stop] = grid(data, int(starts[first]), stop - first, size, step)
+            return joined.reshape(-1)
     view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
-    spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    return b"".join([view[start:stop] for start, stop in spans if stop > start])
+    return b"".join(map(view.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist())))
 
 
 def _as_text(column: pa.BinaryArray) -> pa.StringArray:
@@ -210,11 +223,17 @@ def _bytes_of(data: Bytes, starts: Ints, stops: Ints) -> list[bytes]:
 
 def _times(milliseconds: Ints, kind: pa.DataType) -> pa.Array:
     """Times in microseconds; null for 0, which says that there is none."""
-    return pa.array(milliseconds * 1000, pa.int64(), mask=milliseconds == 0).cast(kind)
+    none = milliseconds == 0
+    if none.all():
+        return pa.nulls(len(milliseconds), kind)
+    return pa.array(milliseconds * 1000, pa.int64(), mask=none if none.any() else None).view(kind)
 
 
 def _properties(found: Messages, kind: pa.MapType) -> pa.Array:
     properties = found.properties
+    if not len(properties.rows):
+        nothing = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(pa.array(np.zeros(len(found) + 1, np.int32)), nothing, nothing).cast(kind)
     order = np.argsort(properties.rows, kind="stable")
     count = len(order)
     pairs = walk(found.data, properties.values[order], properties.stops[order], {_KEY_FIELD, _VALUE_FIELD})
@@ -243,10 +262,9 @@ def _message_ids(found: Messages, partition: int) -> pa.Array:
         pieces += [np.full((len(found), 1), tag[0], np.uint8), digits]
         used += [there[:, None], (np.arange(digits.shape[1]) < lengths[:, None]) & there[:, None]]
     body, kept = np.concatenate(pieces, axis=1), np.concatenate(used, axis=1)
-    edges = np.zeros(len(found) + 1, np.int32)
-    np.cumsum(kept.sum(axis=1), out=edges[1:])
-    buffers = [None, pa.py_buffer(edges.tobytes()), pa.py_buffer(body[kept].tobytes())]
-    return pa.Array.from_buffers(pa.binary(), len(found), buffers)
+    edges = _edges(kept.sum(axis=1))
+    bytes_ = body.reshape(-1) if kept.all() else body[kept]
+    return pa.Array.from_buffers(pa.binary(), len(found), [None, pa.py_buffer(edges), pa.py_buffer(bytes_)])
 
 
 def _varints(numbers: Ints) -> tuple[Bytes, Ints]:

@@ -110,9 +110,9 @@ def _seals(whole: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints]:
 
 
 def _damaged(data: bytearray, starts: Ints, stops: Ints, wanted: Ints) -> Ints:
-    # Budget: 0.4 µs per entry of 1 KiB on one core.
+    # Budget: 0.3 µs per entry of 1 KiB on one core.
     with memoryview(data) as view:
-        sums = [crc32c(view[start:stop]) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        sums = list(map(crc32c, map(view.__getitem__, map(slice, starts.tolist(), stops.tolist()))))
     return np.flatnonzero((np.array(sums, np.int64) != wanted) & (wanted >= 0))
 
 

@@ -27,6 +27,8 @@ BUFFER_BYTES: Final = 4 * MIB
 _FIRST_BYTES: Final = 32 * KIB
 # Less room than this at the end, and what is unfinished is moved.
 _ROOM_BYTES_MIN: Final = 256 * KIB
+# What is moved before it must be, since more comes behind it.
+_LITTLE_BYTES: Final = 16 * KIB
 # Brokers may be set to larger messages than the usual 5 MiB; whoever announces more than this is no broker.
 FRAME_BYTES_MAX: Final = 256 * MIB
 
@@ -148,7 +150,9 @@ class Inbound:
             self._begin = self._end = 0
         missing = _SIZE_BYTES + self._frame_size(self._begin) - held if held >= _SIZE_BYTES else 0
         wanted = max(missing, min(_ROOM_BYTES_MIN, len(self.data) // 2))
-        if len(self.data) - self._end >= wanted:
+        # Soon it would have to be moved: cheaper now that it is next to nothing.
+        early = self._begin > len(self.data) // 2 and held < _LITTLE_BYTES
+        if len(self.data) - self._end >= wanted and not early:
             return
         into = self.data
         if held + wanted > len(into):

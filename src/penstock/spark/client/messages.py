@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from penstock.core.errors import UnsupportedVersion
 from penstock.core.units import MIB
 from penstock.spark.client.deliveries import Deliveries
 from penstock.spark.client.errors import EncryptedMessage, UnreadableEntry
-from penstock.spark.client.fields import NO_FIELD, Field, has, last_of, spans_of, walk
+from penstock.spark.client.fields import NO_FIELD, Field, grid, has, last_of, spans_of, walk
 from penstock.spark.client.message_id import MessageId
 from penstock.wire import compression
 from penstock.wire.codec import SingleMessageMetadata
@@ -27,7 +28,7 @@ from penstock.wire.errors import ProtocolError
 from penstock.wire.varints import read_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -56,6 +57,11 @@ _S_WANTED: Final = frozenset(
 )
 _S_PAYLOAD_SIZE_TAG: Final = 0x18
 _S_TEXT_TAGS: Final = frozenset((0x0A, 0x12))  # properties and key, which every known client writes before the size
+
+_SIZE_BYTES: Final = 4
+# Smaller batches are not worth looking whether their messages are of one size, nor is much that stands before a value.
+_ALIKE_MESSAGES_MIN: Final = 16
+_ALIKE_HEAD_BYTES_MAX: Final = 256
 
 # Compressed entries are made plain so many bytes at a time, unless one alone is larger.
 _PLAIN_BYTES_MAX: Final = 32 * MIB
@@ -309,47 +315,89 @@ def _of_members(data: Bytes, heads: Ints, stops: Ints) -> _Members:
 def _members(entries: Deliveries, in_batch: NDArray[np.bool_], sizes: Ints, topic: str) -> tuple[Ints, Ints, Ints]:
     """Of each message: where its own metadata begins, where its value begins (and the metadata ends) and stops."""
     data = memoryview(entries.data)  # type: ignore[arg-type]  # arrays are buffers
-    heads: list[int] = []
-    starts: list[int] = []
-    stops: list[int] = []
+    starts: list[Ints | list[int]] = []
+    stops: list[Ints | list[int]] = []
     columns = zip(
         in_batch.tolist(), sizes.tolist(), entries.payload_starts.tolist(), entries.payload_stops.tolist(), strict=True
     )
     for row, (batch, size, at, stop) in enumerate(columns):
         if not batch:
-            heads.append(at)
-            starts.append(at)
-            stops.append(stop)
+            starts.append([at])
+            stops.append([stop])
             continue
         try:
-            ended = _split(data, at, size, (heads.append, starts.append, stops.append))
-        except (IndexError, struct.error, OverflowError, ProtocolError) as error:
+            found = _split_alike(entries.data, data, at, size, stop) or _split(data, at, size)
+        except (IndexError, struct.error, OverflowError, DecodeError) as error:
             raise UnreadableEntry(topic, str(_id_of(entries, row)), f"a batch of {size} that breaks off") from error
-        if ended > stop:
+        starts.append(found[0])
+        stops.append(found[1])
+        if size and found[1][-1] > stop:
             raise UnreadableEntry(topic, str(_id_of(entries, row)), f"a batch of {size} longer than its entry")
-    return np.array(heads, np.int64), np.array(starts, np.int64), np.array(stops, np.int64)
+    value_starts, value_stops = _flat(starts), _flat(stops)
+    # A message begins where the one before it ends; the first of an entry where its payload does.
+    heads = np.empty_like(value_starts)
+    heads[1:] = value_stops[:-1]
+    firsts = (np.cumsum(sizes) - sizes)[sizes > 0]
+    heads[firsts] = entries.payload_starts[sizes > 0]
+    return heads + np.where(np.repeat(in_batch, sizes), _SIZE_BYTES, 0), value_starts, value_stops
 
 
-def _split(data: memoryview, at: int, size: int, append: tuple[Callable[[int], None], ...]) -> int:
-    """Find the messages of one batch; returns where the last one ends."""
-    add_head, add_start, add_stop = append
+def _flat(parts: list[Ints | list[int]]) -> Ints:
+    return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+
+def _split_alike(data: Bytes, view: memoryview, at: int, size: int, stop: int) -> tuple[Ints, Ints] | None:
+    """As `_split`, of a batch whose messages are as long as the first, each part of them; None when they are not."""
+    if size < _ALIKE_MESSAGES_MIN:
+        return None
+    (start,), (end,) = _split(view, at, 1)
+    head, step = start - at, end - at
+    if head > _ALIKE_HEAD_BYTES_MAX or at + size * step > stop:
+        return None
+    fixed = _sizes_in(view, at, start)
+    said = grid(data, at, size, head, step)[:, fixed]
+    if (said != said[0]).any():
+        return None
+    starts = np.arange(size) * step + start
+    return starts, starts + (step - head)
+
+
+def _sizes_in(data: memoryview, at: int, start: int) -> list[int]:
+    """Which bytes of what stands before a value say how long the parts are, counted from `at`."""
+    places = list(range(_SIZE_BYTES))
+    place = at + _SIZE_BYTES
+    while place < start and data[place] in _S_TEXT_TAGS:
+        length, text = read_varint(data, place + 1)  # type: ignore[arg-type]  # a view reads as bytes do
+        places += range(place - at, text - at)
+        place = text + length
+    # The size of the value, when it stands here; else all of it, whatever it is.
+    is_size = place < start and data[place] == _S_PAYLOAD_SIZE_TAG
+    end = read_varint(data, place + 1)[1] if is_size else start  # type: ignore[arg-type]
+    return [*places, *range(place - at, end - at)]
+
+
+def _split(data: memoryview, at: int, size: int) -> tuple[list[int], list[int]]:
+    """Find the messages of one batch: where each one's value begins and where it ends."""
+    starts: list[int] = []
+    stops: list[int] = []
+    add_start, add_stop = starts.append, stops.append
     for _ in range(size):
-        head = at + 4
-        start = head + _read_u32(data, at)[0]
         # Budget: 1 µs per message on one core. The size comes after texts at most, and takes one or two bytes.
-        place = head
+        place = at + _SIZE_BYTES
+        start = place + _read_u32(data, at)[0]
         while data[place] in _S_TEXT_TAGS and place < start:
             length, place = read_varint(data, place + 1)  # type: ignore[arg-type]  # a view reads as bytes do
             place += length
         if data[place] == _S_PAYLOAD_SIZE_TAG and place < start:
-            value_bytes, _ = read_varint(data, place + 1)  # type: ignore[arg-type]
+            value_bytes = data[place + 1]
+            if value_bytes > 127:
+                value_bytes, _ = read_varint(data, place + 1)  # type: ignore[arg-type]
         else:
-            value_bytes = SingleMessageMetadata.FromString(bytes(data[head:start])).payload_size
+            value_bytes = SingleMessageMetadata.FromString(bytes(data[at + _SIZE_BYTES : start])).payload_size
         at = start + value_bytes
-        add_head(head)
         add_start(start)
         add_stop(at)
-    return at
+    return starts, stops
 
 
 def _merged(outer: Field, inner: Field, in_batch: NDArray[np.bool_], firsts_of: Ints) -> Field:
