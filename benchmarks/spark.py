@@ -4,8 +4,9 @@
 Why beside them: what Spark itself takes to carry a row between its virtual machine and Python is most of the time. The
 ratio to a source or sink that does nothing else says what is ours to make faster; the ratio to a loop around the
 official client's reader says whether Spark is worth its while.
-Where: part of `make bench`; by hand `python -m benchmarks.spark --rows 400000 --rounds 3`. A round takes each measure
-in turn; medians are compared. Payloads of 1 KiB, four partitions, two tasks at a time.
+Where: part of `make bench`; by hand `python -m benchmarks.spark --rows 1000000 --rounds 3`. A round takes each measure
+in turn; medians are compared. Payloads of 1 KiB, four partitions, two tasks at a time. A query begins with half a
+second in which nothing is read, a stream with more than one: of few rows these are most of the time.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pulsar
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -51,7 +53,9 @@ MB = 1_000_000
 # Rows of a batch of the free source; what the Pulsar source builds too.
 FREE_ROWS = 2_000
 
-PLAIN, FREE_SOURCE, FREE_SINK = "plain client, one reader", "free source", "free sink"
+FREE_SOURCE, FREE_SINK = "free source", "free sink"
+# How messages lie in the topic that is read: as Java's client sends them unless told otherwise, and as Python's does.
+BATCHED, ALONE = "batches", "one by one"
 
 
 class Measure(NamedTuple):
@@ -60,6 +64,7 @@ class Measure(NamedTuple):
     name: str
     run: Callable[[], object]
     ceiling: str | None = None
+    plain: str | None = None
 
 
 # -- what costs nothing ----------------------------------------------------------------------------------------------
@@ -139,11 +144,10 @@ class Bench:
         self.spark, self.rows, self.scratch = spark, rows, scratch
         self.options = {"service.url": f"pulsar://127.0.0.1:{port}"}
         self.url, self.admin = self.options["service.url"], f"http://127.0.0.1:{admin_port}/admin/v2"
-        self.topic = self.new_topic()
-        self.writes = 0
-        # Written in batches as clients make them unless told otherwise.
-        self.write(self.topic, {"pulsar.producer.batchingMaxBytes": "128K"})
-        self.schema = self.read().schema
+        self.topics = {BATCHED: self.new_topic(), ALONE: self.new_topic()}
+        self.write(self.topics[BATCHED], {"pulsar.producer.batchingMaxBytes": "128K"})
+        self.publish(self.topics[ALONE])
+        self.schema = self.read(BATCHED).schema
 
     def new_topic(self) -> str:
         """A partitioned topic that nothing has."""
@@ -158,61 +162,84 @@ class Bench:
 
     def payloads(self) -> DataFrame:
         """Rows to write: made by the free source, so that making them costs next to nothing."""
-        reader = self.spark.read.format("free").option("rows", self.rows).schema("value binary")
-        return reader.load()
+        return self.free("value binary")
 
-    def read(self, **options: str) -> DataFrame:
-        """The topic as a DataFrame."""
+    def read(self, lying: str, **options: str) -> DataFrame:
+        """A topic as a DataFrame."""
         reader = self.spark.read.format("pulsar").options(**self.options, **options)
-        return reader.option("topic", self.topic).load()
+        return reader.option("topic", self.topics[lying]).load()
+
+    def publish(self, topic: str) -> None:
+        """Write all rows once, each message alone, with the official client."""
+        payload = random.Random(0).randbytes(PAYLOAD_BYTES)
+        with closing(self.client()) as client:
+            for index in range(PARTITIONS):
+                producer = client.create_producer(
+                    f"{topic}-partition-{index}", batching_enabled=False, block_if_queue_full=True
+                )
+                for _ in range(self.rows // PARTITIONS):
+                    producer.send_async(payload, None)
+                producer.flush()
+
+    def client(self) -> pulsar.Client:
+        """The official client, which logs nothing."""
+        return pulsar.Client(self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, os.devnull))
 
     def write(self, topic: str, options: dict[str, str] | None = None) -> None:
         """Write all rows once."""
         writer = self.payloads().write.format("pulsar").mode("append").options(**self.options, **(options or {}))
         writer.option("topic", topic).save()
 
-    def stream(self) -> None:
+    def stream(self, lying: str) -> None:
         """Read all there is as a stream, into nothing."""
-        source = self.spark.readStream.format("pulsar").options(**self.options).option("topic", self.topic)
+        source = self.spark.readStream.format("pulsar").options(**self.options).option("topic", self.topics[lying])
         sink = source.option("startingOffsets", "earliest").load().writeStream.format("noop")
         with tempfile.TemporaryDirectory(dir=self.scratch) as checkpoint:
             query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             query.awaitTermination()
 
-    def plain(self) -> None:
+    def plain(self, lying: str) -> None:
         """Read all there is with the official client, as its documentation does."""
-        import pulsar
-
-        client = pulsar.Client(self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, os.devnull))
-        try:
+        with closing(self.client()) as client:
             for index in range(PARTITIONS):
-                reader = client.create_reader(f"{self.topic}-partition-{index}", pulsar.MessageId.earliest)
+                reader = client.create_reader(f"{self.topics[lying]}-partition-{index}", pulsar.MessageId.earliest)
                 while reader.has_message_available():
                     reader.read_next(10_000).data()
-        finally:
-            client.close()
 
     def measures(self) -> list[Measure]:
         """In the order in which they are taken."""
-        value = "value binary"
-        free = functools.partial(self.spark.read.format("free").option("rows", self.rows).schema, self.schema)
-        free_value = self.spark.read.format("free").option("rows", self.rows).schema(value)
         free_sink = self.payloads().write.format("free").mode("append")
+        ceiling, ceiling_value = f"{FREE_SOURCE}, all columns", f"{FREE_SOURCE}, value"
+        measures = [
+            Measure(ceiling, lambda: consume(self.free(self.schema))),
+            Measure(ceiling_value, lambda: consume(self.free("value binary"))),
+        ]
+        for lying in (BATCHED, ALONE):
+            plain = f"plain client, one reader, {lying}"
+            batch = functools.partial(self.consume_all, lying)
+            stream = functools.partial(self.stream, lying)
+            value = functools.partial(self.consume_all, lying, columns="value")
+            measures += [
+                Measure(plain, functools.partial(self.plain, lying)),
+                Measure(f"batch read, all columns, {lying}", batch, ceiling, plain),
+                Measure(f"streaming read, all columns, {lying}", stream, ceiling, plain),
+                Measure(f"batch read, value, {lying}", value, ceiling_value, plain),
+            ]
+        lz4 = {"pulsar.producer.compressionType": "LZ4"}
         return [
-            Measure(PLAIN, self.plain),
-            Measure(f"{FREE_SOURCE}, all columns", lambda: consume(free().load())),
-            Measure("batch read, all columns", lambda: consume(self.read()), f"{FREE_SOURCE}, all columns"),
-            Measure("streaming read, all columns", self.stream, f"{FREE_SOURCE}, all columns"),
-            Measure(f"{FREE_SOURCE}, value", lambda: consume(free_value.load())),
-            Measure("batch read, value", lambda: consume(self.read(columns="value")), f"{FREE_SOURCE}, value"),
+            *measures,
             Measure(FREE_SINK, free_sink.save),
             Measure("batch write", lambda: self.write(self.new_topic()), FREE_SINK),
-            Measure(
-                "batch write, LZ4",
-                lambda: self.write(self.new_topic(), {"pulsar.producer.compressionType": "LZ4"}),
-                FREE_SINK,
-            ),
+            Measure("batch write, LZ4", lambda: self.write(self.new_topic(), lz4), FREE_SINK),
         ]
+
+    def free(self, schema: StructType | str) -> DataFrame:
+        """As many rows that cost nothing."""
+        return self.spark.read.format("free").option("rows", self.rows).schema(schema).load()
+
+    def consume_all(self, lying: str, **options: str) -> None:
+        """Plan a read anew and take all of it."""
+        consume(self.read(lying, **options))
 
 
 def consume(df: DataFrame) -> None:
@@ -226,7 +253,7 @@ def consume(df: DataFrame) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench-spark", description="Measure Spark's reads and writes.")
-    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="measures whose name holds this")
     options = parser.parse_args(argv)
@@ -259,7 +286,7 @@ def rounds(measures: Sequence[Measure], count: int) -> dict[str, list[float]]:
             before = time.perf_counter()
             one.run()
             took_s = time.perf_counter() - before
-            print(f"{'warm-up' if not row else f'round {row}':8} {one.name:32} {took_s:6.2f} s", flush=True)
+            print(f"{'warm-up' if not row else f'round {row}':8} {one.name:42} {took_s:6.2f} s", flush=True)
             if row:
                 taken[one.name].append(took_s)
     return taken
@@ -272,7 +299,7 @@ def markdown(measures: Sequence[Measure], taken: dict[str, list[float]], rows: i
     for one in measures:
         rates = sorted(rows / took_s for took_s in taken[one.name])
         rate = rows / seconds[one.name]
-        plain = f"{seconds[PLAIN] / seconds[one.name]:.2f}" if PLAIN in seconds and "read" in one.name else ""
+        plain = f"{seconds[one.plain] / seconds[one.name]:.2f}" if one.plain in seconds else ""
         ceiling = f"{seconds[one.ceiling] / seconds[one.name]:.2f}" if one.ceiling in seconds else ""
         spread = f"{rate:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f})"
         lines.append(f"| {one.name} | {spread} | {rate * PAYLOAD_BYTES / MB:,.0f} | {plain} | {ceiling} |")

@@ -119,14 +119,13 @@ def _damaged(data: bytearray, starts: Ints, stops: Ints, wanted: Ints) -> Ints:
 def _u32(data: Bytes, at: Ints) -> Ints:
     """Big-endian numbers of four bytes at these places. Raises ProtocolError when one is not all there."""
     try:
-        high = data[at].astype(np.int64) << 24 | data[at + 1].astype(np.int64) << 16
-        return high | data[at + 2].astype(np.int64) << 8 | data[at + 3]
-    except IndexError:
+        return np.ndarray((len(data) - 3,), ">u4", data, 0, (1,))[at].astype(np.int64)
+    except (IndexError, ValueError):
         raise ProtocolError("a size behind the end") from None
 
 
 def _u16(data: Bytes, at: Ints) -> Ints:
     try:
-        return data[at].astype(np.int64) << 8 | data[at + 1]
-    except IndexError:
+        return np.ndarray((len(data) - 1,), ">u2", data, 0, (1,))[at].astype(np.int64)
+    except (IndexError, ValueError):
         raise ProtocolError("a frame without an entry") from None

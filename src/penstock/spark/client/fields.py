@@ -29,6 +29,7 @@ _VARINT: Final = 0
 _BYTES: Final = 2
 _FIXED_BYTES: Final = {1: 8, 5: 4}
 _VARINT_BYTES_MAX: Final = 10
+_VARINT_WEIGHTS: Final = 1 << 7 * np.arange(_VARINT_BYTES_MAX - 1)
 # Fewer messages are walked as fast tag by tag; in longer ones there is more to compare than to gain.
 _ALIKE_MIN: Final = 6
 _ALIKE_BYTES_MAX: Final = 256
@@ -100,14 +101,10 @@ def _walk_alike(data: Bytes, starts: Ints, stops: Ints, wanted: Collection[int])
     if places is None:
         return None
     # What must be equal in all of them: tags and lengths as they are, of numbers which bytes have another behind them.
-    masks = {at: 0x80 for _, begin, end, is_text in places if not is_text for at in range(begin, end)}
-    last = 0
-    for _, begin, end, _ in places:
-        masks |= dict.fromkeys(range(last, begin), 0xFF)
-        last = end
-    column_of = {at: column for column, at in enumerate(masks)}
-    mask = np.fromiter(masks.values(), np.uint8)
-    bytes_ = _columns(data, starts, size, np.fromiter(masks, np.int64))
+    mask = np.full(size, 0xFF, np.uint8)
+    for _, begin, end, is_text in places:
+        mask[begin:end] = 0 if is_text else 0x80
+    bytes_ = windows(data, size)[starts]
     if ((bytes_ ^ bytes_[0]) & mask).any():
         return None
     found: dict[int, list[Field]] = {}
@@ -118,9 +115,7 @@ def _walk_alike(data: Bytes, starts: Ints, stops: Ints, wanted: Collection[int])
         if is_text:
             field = Field(rows, starts + begin, starts + end)
         else:
-            values = none.copy()
-            for place, at in enumerate(range(begin, end)):
-                values |= (bytes_[:, column_of[at]] & 127).astype(np.int64) << 7 * place
+            values = (bytes_[:, begin:end] & 127).astype(np.int64) @ _VARINT_WEIGHTS[: end - begin]
             field = Field(rows, values, none)
         found.setdefault(number, []).append(field)
     return {number: _joined(parts) for number, parts in found.items()}
@@ -147,20 +142,15 @@ def _places(message: bytes) -> list[tuple[int, int, int, bool]] | None:
     return places if at == end else None
 
 
-def _columns(data: Bytes, starts: Ints, size: int, offsets: Ints) -> Bytes:
-    """The bytes at these offsets from each start, a row for each. Raises ProtocolError."""
-    step = int(starts[1] - starts[0])
-    if starts[-1] + size > len(data):
-        raise ProtocolError("a message behind the end")
-    if step >= size and (np.diff(starts) == step).all():
-        return np.take(grid(data, int(starts[0]), len(starts), size, step), offsets, axis=1)
-    picked: Bytes = data[starts[:, None] + offsets]
-    return picked
+def windows(data: Bytes, size: int) -> Bytes:
+    """Every `size` bytes in a row that there are, by where they begin: chosen rows are copied, and nothing else.
 
-
-def grid(data: Bytes, at: int, rows: int, size: int, step: int) -> Bytes:
-    """Rows of `size` bytes, the first at `at` and each so many bytes behind the one before it; not copied."""
-    return np.ndarray((rows, size), np.uint8, data, at, (step, 1))
+    Raises:
+        ProtocolError: there are not so many bytes.
+    """
+    if len(data) < size:
+        raise ProtocolError(f"{size} bytes of {len(data)}")
+    return np.ndarray((len(data) - size + 1, size), np.uint8, data, 0, (1, 1))
 
 
 def varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:

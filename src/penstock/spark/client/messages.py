@@ -20,7 +20,7 @@ from penstock.core.errors import UnsupportedVersion
 from penstock.core.units import MIB
 from penstock.spark.client.deliveries import Deliveries
 from penstock.spark.client.errors import EncryptedMessage, UnreadableEntry
-from penstock.spark.client.fields import NO_FIELD, Field, grid, has, last_of, spans_of, walk
+from penstock.spark.client.fields import NO_FIELD, Field, has, last_of, spans_of, walk, windows
 from penstock.spark.client.message_id import MessageId
 from penstock.wire import compression
 from penstock.wire.codec import SingleMessageMetadata
@@ -355,7 +355,7 @@ def _split_alike(data: Bytes, view: memoryview, at: int, size: int, stop: int) -
     if head > _ALIKE_HEAD_BYTES_MAX or at + size * step > stop:
         return None
     fixed = _sizes_in(view, at, start)
-    said = grid(data, at, size, head, step)[:, fixed]
+    said = windows(data, head)[at + step * np.arange(size)][:, fixed]
     if (said != said[0]).any():
         return None
     starts = np.arange(size) * step + start
