@@ -75,7 +75,7 @@ sim: $(SETUP)  ## made-up worlds, by seed: histories of permits (SIM_CASES), wor
 	  tests/broker/test_administrators_at_once.py tests/broker/test_clients_at_once.py
 
 .PHONY: spark
-spark: $(SETUP)  ## a stream of 1 million messages (SPARK_MESSAGES) whose driver is killed 20 times (SPARK_KILLS), its broker 3
+spark: $(SETUP)  ## a stream whose driver is killed 20 times (SPARK_MESSAGES, SPARK_KILLS), its broker too
 	$(PY) tests/spark/driver_kills.py --messages $(or $(SPARK_MESSAGES),1000000) --kills $(or $(SPARK_KILLS),20)
 
 .PHONY: flood
@@ -90,8 +90,9 @@ bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the 
 	$(PY) -m benchmarks.pool
 	$(PY) -m benchmarks.spark
 	$(PY) -m benchmarks.delayed
-	$(PY) -m benchmarks.delayed_delivery $(if $(PEER),--peer $(PEER))
-	$(PY) -m benchmarks.delayed_delivery --client python --messages 10000 --subscriptions 3 $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.delayed_delivery --strict $(if $(PEER),--peer $(PEER) --messages 20000 --publish-per-s 2500)
+	for client in python java; do $(PY) -m benchmarks.delayed_delivery --strict --client $$client \
+	  --messages 10000 --subscriptions 3 $(if $(PEER),--peer $(PEER) --publish-per-s 2500) || exit; done
 	$(PY) -m benchmarks.delayed_delivery --restart --messages 1000000
 
 .PHONY: retained

@@ -23,6 +23,7 @@ import os
 import random
 import re
 import selectors
+import shutil
 import struct
 import subprocess
 import sys
@@ -382,6 +383,9 @@ def main() -> int:
         print(f"the machine is busy (load average {os.getloadavg()[0]:.1f}); the figures mean little", file=sys.stderr)
     if options.restart:
         return restart(options)
+    if options.client == "java" and not (JAVA_CLASSPATH.exists() and shutil.which("java")):
+        print("no Java client: install a JDK and run `make compat CLIENT=java` once", file=sys.stderr)
+        return 0
     strict = str(options.strict).lower()
     key = "isDelayedDeliveryDeliverAtTimeStrict"
     brokers: dict[str, Callable[[], AbstractContextManager[Address]]] = {
