@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from penstock.core.units import MIB
 from penstock.spark import outlets as module
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.endpoint import Endpoint, parse_service_url
@@ -66,19 +67,33 @@ def test_a_later_micro_batch_of_the_same_task_is_new(
     assert numbers_in(official(deduplicating.url), topic) == list(range(30))
 
 
-@pytest.mark.parametrize("keys", [0, 13])
+@pytest.mark.parametrize("keyed", ["none", "some", "all"])
 def test_rows_take_the_same_partitions_when_they_come_again_in_other_batches(
-    deduplicating: BrokerProcess, official: Official, topic: str, keys: int
+    deduplicating: BrokerProcess, official: Official, topic: str, keyed: str
 ) -> None:
     create_partitions(deduplicating, topic, 3)
-    for rows_max in (70, 1_000):
+    rows = numbered(0, 5_000, keys=0 if keyed == "none" else 13)
+    if keyed == "some":
+        rows = rows._replace(key=pa.array([None if row % 3 else key for row, key in enumerate(rows.key.to_pylist())]))  # type: ignore[union-attr]
+    for rows_max, came, missed in ((70, 1_700, 0), (1_000, 999, 2_000), (1_000, 5_000, 0)):
         with opened(deduplicating, JOB, rows_max=rows_max) as task:
-            task.send(topic, numbered(0, 5_000, keys=keys))
+            for first in range(0, 5_000 - missed, came):
+                task.send(topic, rows.slice(first, came))
     client = official(deduplicating.url)
     found = [numbers_in(client, f"{topic}-partition-{index}") for index in range(3)]
     assert sorted(number for part in found for number in part) == list(range(5_000))
     assert all(part == sorted(part) for part in found)
     assert all(found)
+
+
+def test_large_rows_take_turns_by_their_bytes(broker: BrokerProcess, official: Official, topic: str) -> None:
+    create_partitions(broker, topic, 2)
+    values = [b"%d" % number + b"x" * MIB for number in range(6)]
+    with opened(broker, JOB) as task:
+        for value in values:
+            task.send(topic, Messages(pa.array([value], pa.binary())))
+    client = official(broker.url)
+    assert [len(payloads(client, f"{topic}-partition-{index}")) for index in range(2)] == [3, 3]
 
 
 def test_without_a_name_rows_that_come_again_are_sent_again(

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Self
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.units import KIB, MIB
@@ -25,14 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from numpy.typing import NDArray
+
     from penstock.spark.client.cluster import Cluster, TopicSchema
     from penstock.spark.entries import Messages
     from penstock.wire.codec import Schema
 
 # Rows of so many bytes are joined at a time: what a task needs beside Spark's own batch.
 JOINED_BYTES_MAX: Final = 32 * MIB
-# Rows without a key change the partition after so many, whatever batches are cut from them: a task that runs again with
-# other batches must put each row where it was.
+# Rows without a key change the partition after so many, counted over all of a task's: one that runs again must put each
+# row where it was, whatever batches Spark hands them over in, and whatever batches are sent.
 TURN_BYTES: Final = 1 * MIB
 TURN_ROWS: Final = 1_000
 # Each has a connection; the one unused for longest is finished when another is needed.
@@ -151,32 +156,44 @@ class _Route:
         self._partitions = partitions
         self._router = KeyRouter(len(partitions), hash_of)
         self._turn = turn
+        self._rows = self._bytes = 0  # of those without a key, so far
 
     def split(self, messages: Messages) -> Iterator[tuple[str, Messages]]:
         """Rows by partition, in their order."""
-        if len(self._partitions) == 1:
-            yield self._partitions[0], messages
+        partitions = self._partitions
+        if len(partitions) == 1:
+            yield partitions[0], messages
         elif messages.key is None:
-            yield from self._in_turn(messages)
+            places = self._in_turn(pc.binary_length(messages.value))
+            edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+            for start, stop in pairwise(edges):
+                yield partitions[int(places[start])], messages.slice(start, stop - start)
         else:
-            places = self._router.partitions_of(messages.key)
-            for index, partition in enumerate(self._partitions):
-                rows = pc.indices_nonzero(pc.fill_null(pc.equal(places, index), False))
+            by_key = self._router.partitions_of(messages.key)
+            if by_key.null_count:
+                keyless = by_key.is_null()
+                places = self._in_turn(pc.binary_length(messages.value).filter(keyless))
+                by_key = pc.replace_with_mask(by_key, keyless, pa.array(places, by_key.type))
+            for index, partition in enumerate(partitions):
+                rows = pc.indices_nonzero(pc.equal(by_key, index))
                 if len(rows):
                     yield partition, messages.take(rows)
-            if places.null_count:
-                yield from self._in_turn(messages.take(pc.indices_nonzero(places.is_null())))
 
-    def _in_turn(self, messages: Messages) -> Iterator[tuple[str, Messages]]:
-        for part in _parts(messages, bytes_max=TURN_BYTES, rows_max=TURN_ROWS):
-            yield self._partitions[self._turn % len(self._partitions)], part
-            self._turn += 1
+    def _in_turn(self, sizes: pa.Int32Array) -> NDArray[np.int64]:
+        """The partitions of rows without a key that come next, by their sizes."""
+        nbytes = pc.fill_null(sizes, 0).to_numpy().astype(np.int64)
+        before = self._bytes + np.cumsum(nbytes) - nbytes
+        turns = self._turn + before // TURN_BYTES + (self._rows + np.arange(len(nbytes))) // TURN_ROWS
+        self._rows += len(nbytes)
+        self._bytes += int(nbytes.sum())
+        places: NDArray[np.int64] = turns % len(self._partitions)
+        return places
 
 
-def _parts(messages: Messages, *, bytes_max: int = JOINED_BYTES_MAX, rows_max: int = 1 << 30) -> Iterator[Messages]:
-    """Consecutive rows of about so many bytes, which is the mean of all rows' times their number."""
+def _parts(messages: Messages) -> Iterator[Messages]:
+    """Consecutive rows that are joined at a time, of about so many bytes: the mean of all rows' times their number."""
     rows = len(messages.value)
     nbytes = max(1, pc.sum(pc.binary_length(messages.value)).as_py() or 0)
-    step = max(1, min(rows_max, rows * bytes_max // nbytes))
+    step = max(1, rows * JOINED_BYTES_MAX // nbytes)
     for start in range(0, rows, step):
         yield messages.slice(start, min(step, rows - start))
