@@ -18,10 +18,11 @@ from penstock.core.checksum import seal
 from penstock.spark import rows, values
 from penstock.spark.client import deliveries, messages
 from penstock.spark.client.chunks import Chunks
-from penstock.spark.client.errors import UnreadableEntry
+from penstock.spark.client.cluster import TopicSchema
+from penstock.spark.client.errors import UnreadableEntry, UnreadableValue
 from penstock.spark.client.fields import NO_FIELD, last_of, walk
 from penstock.wire import compression
-from penstock.wire.codec import BaseCommand, MessageIdData, MessageMetadata, SingleMessageMetadata
+from penstock.wire.codec import BaseCommand, MessageIdData, MessageMetadata, Schema, SingleMessageMetadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -221,6 +222,19 @@ def test_bytes_that_are_no_protobuf_are_an_error_and_nothing_else(parts: list[by
         walk(np.frombuffer(b"".join(parts), np.uint8), edges[:-1], edges[1:], {1, 2})
     except ProtocolError:
         return
+
+
+@pytest.mark.parametrize("bad", ['{"id": "seven"}', '{"id": 9999999999999999999999}', '{"id": {"is": 7}}'])
+def test_a_field_that_is_not_of_its_type_is_told_with_its_name_and_the_value(bad: str) -> None:
+    definition = b'{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+    orders = values.of_schema(TopicSchema(Schema.Json, definition, b"", {}))
+    many = [{"value": one.encode(), "key": None, "event": 0} for one in ('{"id": 6}', "null", bad)]
+    data, starts = frames([stored(many, batch=True, kind=0)])
+    run, _ = deliveries.decode(data, np.array(starts), len(data))
+    builder = rows.RowBuilder(rows.schema_of(orders, ["id"]), orders, TOPIC, lambda _: None)
+    (found,) = messages.decode(run, TOPIC, Chunks(no_pieces))
+    with pytest.raises(UnreadableValue, match=r"t-partition-2.*id: .*begins b'\{\"id\".*valueFormat=binary"):
+        list(builder.batches(found))
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:

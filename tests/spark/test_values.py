@@ -147,7 +147,18 @@ def test_a_record_that_contains_itself_is_refused_with_a_way_round() -> None:
         values.of_schema(schema(Schema.Avro, tree))
 
 
-@pytest.mark.parametrize(("kind", "written"), [(Schema.Json, b"{"), (Schema.Avro, b""), (Schema.Int32, b"\0")])
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        (Schema.Json, b"{"),
+        (Schema.Json, b"[1, 2]"),
+        (Schema.Json, b'{"total": "much"}'),
+        (Schema.Json, b'{"lines": 3}'),
+        (Schema.Avro, b""),
+        (Schema.Int32, b"\0"),
+        (Schema.Timestamp, b"\x7f" * 8),
+    ],
+)
 def test_a_value_that_does_not_read_is_told_with_its_topic(kind: int, written: bytes) -> None:
     with pytest.raises(UnreadableValue, match=r"orders.*valueFormat=binary"):
         values.of_schema(schema(kind, RECORD)).decoder("orders", no_other)(written, b"")

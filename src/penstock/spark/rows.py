@@ -12,7 +12,7 @@ Where: tasks feed what the reader brings through one `RowBuilder`.
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -149,10 +149,23 @@ class RowBuilder:
         if pa.types.is_string(wanted[0].type) and self._values == values.of_strings():
             return [_as_text(held)]
         versions = _bytes_of(found.data, found.schema_starts, found.schema_stops)
-        rows = values.decoded(self._decode, held.to_pylist(), versions)
+        raw = held.to_pylist()
+        rows = values.decoded(self._decode, raw, versions)
         if not self._values.is_record:
-            return [pa.array(rows, wanted[0].type)]
-        return [pa.array([None if row is None else row.get(one.name) for row in rows], one.type) for one in wanted]
+            return [self._typed(rows, wanted[0], raw)]
+        return [self._typed([None if row is None else row.get(one.name) for row in rows], one, raw) for one in wanted]
+
+    def _typed(self, cells: list[Any], field: pa.Field, raw: list[bytes | None]) -> pa.Array:
+        """A column of what was decoded. Raises UnreadableValue for the first that is not of the field's type."""
+        try:
+            return pa.array(cells, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for cell, value in zip(cells, raw, strict=True):
+                try:
+                    pa.array([cell], field.type)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    raise self._values.unreadable(self._topic, value or b"", f"{field.name}: {error}") from error
+            raise
 
     def _keys(self, found: Messages, kind: pa.DataType) -> pa.Array:
         keys = texts(found.data, found.key_starts, found.key_stops, pa.binary())

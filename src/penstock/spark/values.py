@@ -120,11 +120,18 @@ class Values:
 
         def checked(value: bytes, version: bytes) -> object:
             try:
-                return decode(value, version)
-            except (ValueError, KeyError, TypeError, IndexError, EOFError, struct.error) as error:
-                raise UnreadableValue(topic, Schema.Type.Name(kind), value, str(error)) from error
+                found = decode(value, version)
+            except (ValueError, LookupError, TypeError, EOFError, ArithmeticError, struct.error) as error:
+                raise self.unreadable(topic, value, str(error)) from error
+            if self.is_record and not isinstance(found, dict | None):
+                raise self.unreadable(topic, value, f"a record is wanted, not {found!r}")
+            return found
 
         return checked
+
+    def unreadable(self, topic: str, value: bytes, why: str) -> UnreadableValue:
+        """The error for a value that is not what the schema says."""
+        return UnreadableValue(topic, Schema.Type.Name(self.kind or 0), value, why)
 
 
 def of_schema(schema: TopicSchema | None) -> Values:
