@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -161,9 +162,9 @@ def _without_module(home: Path, cache: Path) -> Path:
 def _cache() -> Path:
     """The user's directory for caches; one of the system's for temporary files if that cannot be written."""
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock")
-    try:
+    with suppress(OSError):
         kept.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        # A fresh one, since a name that others can guess is a name that others can take.
-        return Path(tempfile.mkdtemp(prefix="penstock-"))
-    return kept
+    if os.access(kept, os.W_OK):
+        return kept
+    # A fresh one, since a name that others can guess is a name that others can take.
+    return Path(tempfile.mkdtemp(prefix="penstock-"))
