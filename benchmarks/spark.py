@@ -265,7 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except PeerError as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1
-        spark = local_session("bench", settings={"spark.local.dir": str(scratch)})
+        places = {"spark.local.dir": str(scratch), "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}"}
+        spark = local_session("bench", settings=places)
         stack.callback(spark.stop)
         spark.dataSource.register(Free)
         bench = Bench(spark, address.port, address.admin_port, options.rows, scratch)

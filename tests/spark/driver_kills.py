@@ -101,9 +101,12 @@ def _drive(url: str, directory: str, per_batch: int) -> None:
     """Read what there is, into files, and end."""
     from penstock.spark.session import local_session
 
+    scratch = Path(directory, "spark")
+    scratch.mkdir(exist_ok=True)
     # A driver that is killed while it writes its first offsets leaves a temporary file, at which Spark 4.3 would stop.
     settings = {
-        "spark.local.dir": f"{directory}/spark",
+        "spark.local.dir": str(scratch),
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Djava.io.tmpdir={scratch}",
         "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     }
     spark = local_session("driver-kills", settings=settings)

@@ -47,7 +47,12 @@ class Option(NamedTuple):
 CONNECTION_OPTIONS: Final = (
     Option("service.url", "", "where the brokers are: `pulsar://host:6650`, `pulsar+ssl://a:6651,b:6651`; required"),
     Option("admin.url", "", "accepted, because other connectors need it, and not used: there is no need"),
-    Option("token", "", "a token as such, or where a file holds it: `file:///path`; files are read at each connection"),
+    Option(
+        "token",
+        "",
+        "a token as such, or where a file holds it: `file:///path`, which is read at each connection and whenever the "
+        "broker asks again because a token has expired; put a new one there by renaming",
+    ),
     Option("userName", "", "for basic authentication, together with `password`"),
     Option("password", "", "of that user"),
     Option("tlsTrustCertsFilePath", "", "PEM file of the certificates that sign brokers' ones; else the system's"),
@@ -160,6 +165,9 @@ def parse_endpoint(given: Mapping[str, str]) -> Endpoint:
     if (tls.certificate is None) != (tls.key is None):
         raise ValueError("options tlsCertificateFilePath and tlsKeyFilePath belong together: give both")
     shown, tls = _credentials(values, tls)
+    for name, path in (("token", shown.secret_file), ("authParams", tls.certificate), ("authParams", tls.key)):
+        if path:
+            _existing(name, Path(path))
     try:
         addresses = parse_service_url(values["service.url"])
     except ValueError as error:
@@ -265,10 +273,13 @@ class _Values:
     def file(self, name: str) -> Path | None:
         if not self[name]:
             return None
-        path = Path(self[name].removeprefix("file://"))
-        if not path.is_file():
-            raise ValueError(f"option {name}: there is no file {path}; it must be there on the driver and executors")
-        return path
+        return _existing(name, Path(self[name].removeprefix("file://")))
+
+
+def _existing(name: str, path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"option {name}: there is no file {path}; it must be there on the driver and executors")
+    return path
 
 
 def _credentials(values: _Values, tls: TlsOptions) -> tuple[Credentials, TlsOptions]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -19,7 +20,7 @@ from penstock.core.units import NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client.connection import Connection
 from penstock.spark.client.endpoint import Address, parse_service_url
-from penstock.spark.client.errors import BadAnswer, ClientError, Refused
+from penstock.spark.client.errors import BadAnswer, ClientError, RedirectedInCircles, Refused
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# Redirects followed before a lookup is given up: brokers that point at each other.
+# Redirects followed before a lookup is given up, however many brokers there are; as Java's client does.
 _REDIRECTS_MAX: Final = 20
 # Pauses between attempts double from the first to the last, each shortened by up to a half.
 _PAUSE_FIRST_S: Final = 0.1
@@ -56,6 +57,7 @@ class Cluster:
         self._clock = clock or SystemClock()
         self._chance = chance or random.Random()
         self._connection: Connection | None = None
+        self._addresses = deque(endpoint.addresses)  # the one to ask first
 
     # -- topics ------------------------------------------------------------------------------------------------------
 
@@ -118,8 +120,9 @@ class Cluster:
             try:
                 return attempt()
             except ClientError as error:
-                if not isinstance(error, Refused):
+                if not isinstance(error, Refused) or error.code is WireCode.SERVICE_NOT_READY:
                     self.close()
+                    self._addresses.rotate(-1)
                 wait_s = pause_s * (0.5 + self._chance.random() / 2)
                 if not error.may_pass or self._clock.monotonic_ns() + round(wait_s * NS_PER_S) > deadline_ns:
                     raise
@@ -145,8 +148,11 @@ class Cluster:
         name = str(TopicName.parse(topic))
         asked, authoritative = self._any(), False
         redirected: list[Connection] = []
+        # A broker may send us back to one that was asked before, with the word that it decides; but only once.
+        hops: dict[tuple[Address, bool], None] = {}
         try:
-            for _ in range(_REDIRECTS_MAX):
+            while (hop := (asked.address, authoritative)) not in hops and len(hops) <= _REDIRECTS_MAX:
+                hops[hop] = None
                 body = codec.CommandLookupTopic(topic=name, request_id=0, authoritative=authoritative)
                 if self.endpoint.listener:
                     body.advertised_listener_name = self.endpoint.listener
@@ -160,7 +166,7 @@ class Cluster:
         finally:
             for connection in redirected:
                 connection.close()
-        raise BadAnswer(str(asked.address), f"the lookup of {name} was redirected {_REDIRECTS_MAX} times")
+        raise RedirectedInCircles(name, [str(address) for address, _ in (*hops, hop)])
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -168,7 +174,7 @@ class Cluster:
         return self.insist(lambda: question(self._any()))
 
     def _any(self) -> Connection:
-        """The connection for questions, alive as far as can be told; to the first address that answers."""
+        """The connection for questions, alive as far as can be told; to the next address that answers."""
         if self._connection is not None and not self._connection.is_alive():
             self.close()
         if self._connection is None:
@@ -176,11 +182,11 @@ class Cluster:
         return self._connection
 
     def _connect_any(self) -> Connection:
-        *others, last = self.endpoint.addresses
-        for address in others:
+        for _ in range(len(self._addresses) - 1):
             with suppress(ClientError):
-                return Connection(self.endpoint, address, clock=self._clock)
-        return Connection(self.endpoint, last, clock=self._clock)
+                return Connection(self.endpoint, self._addresses[0], clock=self._clock)
+            self._addresses.rotate(-1)
+        return Connection(self.endpoint, self._addresses[0], clock=self._clock)
 
 
 def _owner_in(answer: codec.CommandLookupTopicResponse, asked: Address) -> Address:
@@ -188,5 +194,8 @@ def _owner_in(answer: codec.CommandLookupTopicResponse, asked: Address) -> Addre
     try:
         return parse_service_url(url)[0]
     except ValueError as error:
-        kind = "TLS address" if asked.tls else "address"
-        raise BadAnswer(str(asked), f"a lookup's answer without a {kind} of the broker ({error})") from None
+        kind, port = ("TLS", "brokerServicePortTls") if asked.tls else ("plain", "brokerServicePort")
+        advice = f"look at {port} and advertisedAddress of the broker that serves the topic"
+        raise BadAnswer(
+            str(asked), f"a lookup's answer without the broker's {kind} address ({error})", advice
+        ) from None

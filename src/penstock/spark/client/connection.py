@@ -16,6 +16,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from penstock import __version__
@@ -36,6 +37,7 @@ from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from penstock.core.checksum import Buffer
@@ -55,6 +57,12 @@ Body: TypeAlias = Any
 
 _KINDS: Final = {field.message_type.name: field.number for field in BaseCommand.DESCRIPTOR.fields if field.message_type}
 _BODY_NAMES: Final = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields}
+
+# OpenSSL's numbers for a certificate that is made out to another name, or another address.
+_OTHER_HOST: Final = (62, 64)
+# What a broker says when it wants a certificate, and another one than ours; as parts of OpenSSL's words. The third is
+# about one whose issuer has the name, and not the key, of somebody it trusts.
+_ABOUT_CERTIFICATES: Final = ("CERTIFICATE", "UNKNOWN_CA", "DECRYPT_ERROR", "HANDSHAKE_FAILURE")
 
 
 class Frame(NamedTuple):
@@ -88,6 +96,7 @@ class Connection:
 
         Raises:
             BrokerUnreachable, TlsFailed: no connection, or no answer.
+            UnusableFile: a certificate or token that the options name cannot be read.
             Refused: the broker does not let us in, and why (AUTHENTICATION_ERROR …).
             BadAnswer: what answers is no Pulsar broker.
         """
@@ -159,7 +168,7 @@ class Connection:
         """The next frame that nobody asked for; None when none comes in time. 0 only takes what has come already.
 
         Raises:
-            ConnectionLost, BadAnswer, ValueError: the connection ended; it speaks something else; no credentials.
+            ConnectionLost, BadAnswer, UnusableFile: the connection ended; it speaks something else; no credentials.
         """
         if self._inbox:
             return self._inbox.popleft()
@@ -184,13 +193,28 @@ class Connection:
         return True
 
     def take_other(self) -> Frame | None:
-        """The one frame that stands before the messages in `inbound`, if it is whole and meant for the owner.
+        """The one frame that stands before the messages in `inbound`, if it is whole.
+
+        Also one that was the connection's own business and is dealt with: then there may be messages behind it.
 
         Raises:
-            ConnectionLost, BadAnswer, ValueError: as `next_frame`.
+            ConnectionLost, BadAnswer, UnusableFile: as `next_frame`.
         """
         came = self._take()
-        return None if came is None or self._answered(came) else came
+        if came is not None:
+            self._answered(came)
+        return came
+
+    def remains(self) -> Iterator[Frame]:
+        """What had come unasked by the time the connection ended or is given up; nothing is answered any more."""
+        yield from self._inbox
+        self._inbox.clear()
+        with suppress(ClientError):
+            while True:
+                while (came := self._take()) is not None:
+                    yield came
+                if not self.receive(0):
+                    return
 
     def is_alive(self) -> bool:
         """Whether it can still be used, as far as can be told without asking; what has come by now is read."""
@@ -259,11 +283,15 @@ class Connection:
         hello.feature_flags.supports_broker_entry_metadata = True
         if proxied:
             hello.proxy_to_broker_url = f"{self.address.host}:{self.address.port}"
-        self.write(frame(hello))
         timeout_s = self._endpoint.operation_timeout_s
         try:
+            with suppress(ConnectionLost):  # Whoever closed has perhaps said why.
+                self.write(frame(hello))
             came = self._next(self._deadline(timeout_s))
         except ConnectionLost as error:
+            # In TLS 1.3 the broker looks at our certificate only when our side of the handshake is over.
+            if (failed := _tls_failed(self.address, error.__cause__)) is not None:
+                raise failed from error
             raise BrokerUnreachable(
                 str(self.address), f"it ended the connection during the handshake ({error})"
             ) from None
@@ -284,7 +312,8 @@ def frame(body: Body) -> bytes:
 
 
 def _dial(endpoint: Endpoint, address: Address) -> socket.socket:
-    """A connected socket, TLS included. Raises BrokerUnreachable, TlsFailed."""
+    """A connected socket, TLS included. Raises BrokerUnreachable, TlsFailed, UnusableFile."""
+    context = endpoint.tls.context() if address.tls else None
     try:
         # The receive buffer is left to the kernel: it grows further than most machines let us ask for.
         plain = socket.create_connection((address.host, address.port), endpoint.connect_timeout_s)
@@ -292,12 +321,38 @@ def _dial(endpoint: Endpoint, address: Address) -> socket.socket:
         raise BrokerUnreachable(str(address), _reason(error)) from error
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return endpoint.tls.context().wrap_socket(plain, server_hostname=address.host) if address.tls else plain
+        return plain if context is None else context.wrap_socket(plain, server_hostname=address.host)
     except BaseException as error:
         plain.close()
-        if isinstance(error, OSError):
-            raise TlsFailed(str(address), _reason(error)) from error
-        raise
+        if not isinstance(error, OSError):
+            raise
+        if (failed := _tls_failed(address, error)) is not None:
+            raise failed from error
+        # A broker that is just starting or stopping, or a port that takes our greeting for nonsense.
+        why = f"it ended the connection during the TLS handshake ({_reason(error)}); does this port speak TLS?"
+        raise BrokerUnreachable(str(address), why) from error
+
+
+def _tls_failed(address: Address, error: BaseException | None) -> TlsFailed | None:
+    """What the two sides disagree about, and what to do; None when the connection has only ended."""
+    if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return None
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _OTHER_HOST:
+        advice = (
+            "the certificate must be made out to the host in this address, which service.url or the broker's "
+            "advertisedAddress gives: use the name it has, or set tlsHostnameVerificationEnable=false"
+        )
+    elif isinstance(error, ssl.SSLCertVerificationError):
+        advice = "let tlsTrustCertsFilePath name the certificate that signed the broker's"
+    elif "ALERT" in reason and any(part in reason for part in _ABOUT_CERTIFICATES):
+        advice = (
+            "the broker wants to see a certificate that its own tlsTrustCertsFilePath vouches for: give it in "
+            "tlsCertificateFilePath and tlsKeyFilePath"
+        )
+    else:
+        advice = "check that service.url has the right scheme (pulsar or pulsar+ssl) and port"
+    return TlsFailed(str(address), _reason(error), advice)
 
 
 def _reason(error: OSError) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from penstock.spark.client.errors import UnusableFile
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -23,14 +25,17 @@ class Credentials:
         """What to show now.
 
         Raises:
-            ValueError: the token's file cannot be read.
+            UnusableFile: the token's file cannot be read, or is empty, which passes where it is being written anew.
         """
         if not self.secret_file:
             return self.secret.encode()
         try:
-            return Path(self.secret_file).read_text(encoding="utf-8").strip().encode()
+            held = Path(self.secret_file).read_bytes().strip()
         except OSError as error:
-            raise ValueError(f"the token file {self.secret_file} cannot be read: {error.strerror}") from error
+            raise UnusableFile("token", self.secret_file, error.strerror or str(error), may_pass=True) from error
+        if not held:
+            raise UnusableFile("token", self.secret_file, "it is empty", may_pass=True)
+        return held
 
 
 NO_CREDENTIALS: Final = Credentials()

@@ -8,12 +8,15 @@ Where: made from the source's options, used by `Connection` and `Cluster`.
 from __future__ import annotations
 
 import ssl
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.spark.client.credentials import NO_CREDENTIALS, Credentials
+from penstock.spark.client.errors import UnusableFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _SCHEMES: Final = {"pulsar": False, "pulsar+ssl": True}
@@ -69,14 +72,33 @@ class TlsOptions:
     allow_insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Made anew for each connection: contexts cannot be pickled. Raises OSError for files that do not read."""
-        context = ssl.create_default_context(cafile=self.trusted)
+        """Made anew for each connection: contexts cannot be pickled, and files may be renewed. Raises UnusableFile."""
+        with _read("want certificates in PEM", tlsTrustCertsFilePath=self.trusted):
+            context = ssl.create_default_context(cafile=self.trusted)
         context.check_hostname = self.check_host and not self.allow_insecure
         if self.allow_insecure:
             context.verify_mode = ssl.CERT_NONE
         if self.certificate is not None:
-            context.load_cert_chain(self.certificate, self.key)
+            wanted = "want PEM, a key that belongs to the certificate, and no password on it"
+            with _read(wanted, tlsCertificateFilePath=self.certificate, tlsKeyFilePath=self.key):
+                # Without an empty password, OpenSSL would ask for one on the terminal, and wait.
+                context.load_cert_chain(self.certificate, self.key, password="")
         return context
+
+
+@contextmanager
+def _read(wanted: str, **files: Path | None) -> Iterator[None]:
+    """Name the file that cannot be read, or what is wanted of all of them. Raises UnusableFile."""
+    try:
+        yield
+    except OSError as error:
+        named = {option: path for option, path in files.items() if path is not None}
+        for option, path in named.items():
+            try:
+                path.open("rb").close()
+            except OSError as unreadable:
+                raise UnusableFile(option, str(path), unreadable.strerror or str(unreadable)) from error
+        raise UnusableFile(" and ".join(named), " and ".join(map(str, named.values())), wanted) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

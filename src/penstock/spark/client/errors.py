@@ -30,8 +30,9 @@ _ADVICE: Final = {
     WireCode.UNKNOWN_ERROR: "look into the broker's log",
     WireCode.METADATA_ERROR: "look into the broker's log: it could not read or write its metadata",
     WireCode.PERSISTENCE_ERROR: "look at the broker's disk and its log",
-    WireCode.AUTHENTICATION_ERROR: "give the credentials that the broker expects: option token, or userName and "
-    "password, or tlsCertificateFilePath and tlsKeyFilePath",
+    WireCode.AUTHENTICATION_ERROR: "give the credentials that the broker expects, and that have not expired: option "
+    "token (as file:///path it may be renewed while a query runs), or userName and password, or "
+    "tlsCertificateFilePath and tlsKeyFilePath",
     WireCode.AUTHORIZATION_ERROR: "let an administrator grant these credentials the permission on the namespace",
     WireCode.CONSUMER_BUSY: "stop the other consumer of this subscription, or name another subscription",
     WireCode.SERVICE_NOT_READY: "try again once the broker has started or the topic has moved",
@@ -70,12 +71,18 @@ class BrokerUnreachable(ClientError):
 class TlsFailed(ClientError):
     """The two sides do not agree on TLS: a certificate that is not trusted, or a side that speaks no TLS."""
 
-    def __init__(self, address: str, why: str) -> None:
+    def __init__(self, address: str, why: str, advice: str) -> None:
         self.address = address
-        super().__init__(
-            f"no TLS with {address}: {why}; check that service.url has the right scheme (pulsar or pulsar+ssl) and "
-            "port, and that tlsTrustCertsFilePath names the certificate that signed the broker's"
-        )
+        super().__init__(f"no TLS with {address}: {why}; {advice}")
+
+
+class UnusableFile(ClientError):
+    """A file that an option names is not there, or not what it should be. A token's may be written just now."""
+
+    def __init__(self, option: str, path: str, why: str, *, may_pass: bool = False) -> None:
+        self.path = path
+        self.may_pass = may_pass
+        super().__init__(f"option {option}: {path} cannot be used: {why}")
 
 
 class ConnectionLost(ClientError):
@@ -122,11 +129,22 @@ class BadAnswer(ClientError):
 
     may_pass = True
 
-    def __init__(self, address: str, why: str) -> None:
+    def __init__(self, address: str, why: str, advice: str = "") -> None:
         self.address = address
+        usual = "check the port in service.url (a broker's binary port, 6650 by default, not its admin port)"
+        super().__init__(f"{address} does not speak the Pulsar protocol as expected: {why}; {advice or usual}")
+
+
+class RedirectedInCircles(ClientError):
+    """Brokers sent a lookup on and on. `may_pass`: they do so while they settle who serves a topic."""
+
+    may_pass = True
+
+    def __init__(self, topic: str, addresses: list[str]) -> None:
+        self.addresses = addresses
         super().__init__(
-            f"{address} does not speak the Pulsar protocol as expected: {why}; check the port in service.url "
-            "(a broker's binary port, 6650 by default, not its admin port)"
+            f"the lookup of {topic} was sent from broker to broker and never answered: {' → '.join(addresses)}; look "
+            "at these brokers' logs: they do not agree on who serves the topic"
         )
 
 

@@ -17,13 +17,14 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from crc32c import crc32c
 
 from penstock.core.checksum import SEAL_MAGIC
-from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client.errors import ClientError, ConnectionLost, Refused
 from penstock.wire import codec, compression
@@ -45,6 +46,10 @@ NOTHING_STORED: Final = -1
 _HEADER_BYTES: Final = 1 * KIB
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
+# Before sending, when we have not for so long, we look for receipts and answer what the broker asks. An entry whose
+# receipt lies unread when the connection ends is sent again; and receipts that are on their way when we write to a
+# connection that the broker has closed never come. A look costs a system call.
+_LOOK_NS: Final = 10 * NS_PER_MS
 
 _pack_sizes: Final = struct.Struct(">II").pack
 _pack_u32: Final = struct.Struct(">I").pack
@@ -124,6 +129,7 @@ class Producer:
         self._epoch = 0
         self._pending: deque[_Pending] = deque()
         self._pending_bytes = 0
+        self._looked_ns = self._clock.monotonic_ns()
         self._trouble_since_ns: int | None = None
         self._pause_s = _PAUSE_FIRST_S
         self._connection: Connection | None = None
@@ -269,6 +275,7 @@ class Producer:
         self, metadata: MessageMetadata, payload: Buffer, rows: int, highest: int, *, is_chunk: bool = False
     ) -> None:
         """Queue an entry and send it."""
+        self._look()
         send = BaseCommand(type=BaseCommand.SEND)
         send.send.producer_id, send.send.sequence_id = PRODUCER_ID, metadata.sequence_id
         if rows > 1:
@@ -284,6 +291,18 @@ class Producer:
             self._recover(error)
 
     # -- receipts ----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Take what has come by now, unless we just did."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._looked_ns < _LOOK_NS:
+            return
+        self._looked_ns = now_ns
+        try:
+            while (came := self._connected.next_frame(0)) is not None:
+                self._take(came)
+        except ClientError as error:
+            self._recover(error)
 
     def _relieve(self) -> None:
         """Once too much is not answered yet, wait until half of it is."""
@@ -314,6 +333,8 @@ class Producer:
             raise ConnectionLost(str(self._connected.address), f"the broker gave {self.topic} away")
 
     def _answered(self, sequence_id: int) -> None:
+        if not self._pending:
+            return  # Of one that was sent again, and answered before.
         oldest = self._pending[0]
         if sequence_id > oldest.sequence_id:
             raise ConnectionLost(
@@ -367,6 +388,7 @@ class Producer:
         """After an error that may pass: open again and send again what was not answered. Raises it otherwise."""
         if not error.may_pass:
             raise error
+        self._take_what_came()
         now_ns = self._clock.monotonic_ns()
         if self._trouble_since_ns is None:
             self._trouble_since_ns = now_ns
@@ -376,6 +398,14 @@ class Producer:
             threading.Event().wait(self._pause_s)
             self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
         self._cluster.insist(self._reopen, timeout_s=self._options.send_timeout_s)
+
+    def _take_what_came(self) -> None:
+        """Receipts that lie unread on a connection that has ended: what they answer is stored, and not sent again."""
+        if self._connection is not None:
+            with suppress(ClientError):
+                for came in self._connection.remains():
+                    if came.kind == BaseCommand.SEND_RECEIPT:
+                        self._answered(came.body.sequence_id)
 
     def _reopen(self) -> None:
         self._open()

@@ -4,6 +4,9 @@
 Why a connection each: what it brings is read in bulk, in place, and must belong to one topic only; and whatever happens
 to the process, the broker ends the subscription with the connection.
 Where: `EntryReader` reads with one, planning asks where topics begin and end, `commit` moves a durable cursor.
+
+What is asked of a consumer is asked again, of a new one, when the connection ends or the topic moves in between. What
+is read is not read again: only the reader knows where it was.
 """
 
 from __future__ import annotations
@@ -11,20 +14,23 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, Self
 
+from penstock.spark.client.errors import ClientError, ConnectionLost, Refused, RequestTimedOut
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.wire import codec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+    from typing import TypeVar
 
     from penstock.spark.client.cluster import Cluster
     from penstock.spark.client.connection import Connection
 
+    T = TypeVar("T")
+
 _CONSUMER_ID: Final = 1
 _EXCLUSIVE: Final = 0
 _CUMULATIVE: Final = 1
-# So long the first message of a topic is waited for before there is none.
-FIRST_TIMEOUT_S: Final = 2.0
 
 
 class Subscription:
@@ -33,8 +39,11 @@ class Subscription:
     def __init__(self, cluster: Cluster, body: codec.CommandSubscribe, what: str) -> None:
         """Made by `reading` and `durable`."""
         self.topic = body.topic
-        self.connection = _subscribed(cluster, body, what)
+        self._cluster = cluster
         self._body = body
+        self._what = what
+        self._is_over = False
+        self.connection = cluster.insist(self._open)
         self.permits = 0  # that the broker still has
 
     @classmethod
@@ -84,31 +93,51 @@ class Subscription:
 
     def last_id(self) -> MessageId | None:
         """Of the last message that there is; None when there is none. Its index is that in its batch."""
+        return self._asked(lambda: self._last_id()[0])
+
+    def _last_id(self) -> tuple[MessageId | None, MessageId]:
+        """The same, and the position before the message that this consumer gets next."""
         body = codec.CommandGetLastMessageId(consumer_id=_CONSUMER_ID, request_id=0)
         answer = self.connection.request(body, what=f"asking for the last message of {self.topic}")
-        said = answer.last_message_id
-        if said.ledgerId >= 2**63 or said.entryId >= 2**63:  # -1, in fields without a sign
-            return None
-        return MessageId(said.ledgerId, said.entryId, max(0, said.batch_index))
+        last, before = (
+            MessageId(_signed(said.ledgerId), _signed(said.entryId), max(0, said.batch_index))
+            for said in (answer.last_message_id, answer.consumer_mark_delete_position)
+        )
+        return (None if last.ledger_id < 0 or last.entry_id < 0 else last), before
 
     def id_at(self, publish_ms: int) -> MessageId:
         """Of the first message published at this time or later, or behind the last one; moves there itself."""
+        return self._asked(lambda: self._id_at(publish_ms))
+
+    def _id_at(self, publish_ms: int) -> MessageId:
         what = f"looking for messages of {self.topic} by their time"
         seek = codec.CommandSeek(consumer_id=_CONSUMER_ID, request_id=0, message_publish_time=publish_ms)
         self.connection.request(seek, what=what)
         self.connection.request(self._body, what=what)  # A seek ends the consumer; the subscription stays.
-        body = codec.CommandGetLastMessageId(consumer_id=_CONSUMER_ID, request_id=0)
-        before = self.connection.request(body, what=what).consumer_mark_delete_position
-        entry_id = before.entryId if before.entryId < 2**63 else -1
-        return MessageId(before.ledgerId, entry_id + 1)
+        _, before = self._last_id()
+        return MessageId(before.ledger_id, before.entry_id + 1)
 
-    def first_id(self, timeout_s: float = FIRST_TIMEOUT_S) -> MessageId | None:
-        """Of the next entry, which is waited for; None when none comes."""
+    def first_id(self) -> MessageId | None:
+        """Of the next entry, which is waited for; None when there is none.
+
+        Raises:
+            RequestTimedOut: there is one, and it does not come.
+        """
+        return self._asked(self._first_id)
+
+    def _first_id(self) -> MessageId | None:
+        # A broker that is slow must not be taken for one that has nothing: that would read as loss of data.
+        last, before = self._last_id()
+        if last is None or last[:2] <= before[:2]:
+            return None
+        timeout_s = self._cluster.endpoint.operation_timeout_s
         self.grant(1)
         while (came := self.connection.next_frame(timeout_s)) is not None:
             if came.kind == codec.BaseCommand.MESSAGE:
                 return MessageId(came.body.message_id.ledgerId, came.body.message_id.entryId)
-        return None
+            if came.kind == codec.BaseCommand.CLOSE_CONSUMER:
+                raise self._moved()
+        raise RequestTimedOut(str(self.connection.address), f"our wish to read {self.topic}", timeout_s)
 
     def acknowledge_before(self, position: MessageId) -> None:
         """Acknowledge, durably, every entry before this one; an entry that is read in part waits for the rest."""
@@ -117,7 +146,8 @@ class Subscription:
         body = codec.CommandAck(consumer_id=_CONSUMER_ID, ack_type=_CUMULATIVE, request_id=0)  # type: ignore[arg-type]
         place = body.message_id.add()
         place.ledgerId, place.entryId = position.ledger_id, position.entry_id - 1
-        self.connection.request(body, what=f"moving the subscription of {self.topic} to {position}")
+        what = f"moving the subscription of {self.topic} to {position}"
+        self._asked(lambda: self.connection.request(body, what=what))
 
     def close(self) -> None:
         """End it."""
@@ -131,21 +161,51 @@ class Subscription:
     ) -> None:
         self.close()
 
+    # -- topics that move --------------------------------------------------------------------------------------------
 
-def earliest_id(cluster: Cluster, topic: str) -> MessageId | None:
-    """Of the first entry that the topic still has; None when it has none."""
-    with Subscription.reading(cluster, topic, EARLIEST) as subscription:
-        return subscription.first_id()
-
-
-def _subscribed(cluster: Cluster, body: codec.CommandSubscribe, what: str) -> Connection:
-    def attempt() -> Connection:
-        connection = cluster.open_once(body.topic)
+    def _open(self) -> Connection:
+        """Look the topic's broker up, connect and subscribe; one attempt."""
+        connection = self._cluster.open_once(self.topic)
         try:
-            connection.request(body, what=what)
+            connection.request(self._body, what=self._what)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    return cluster.insist(attempt)
+    def _asked(self, question: Callable[[], T]) -> T:
+        """Ask, and again of a new consumer when this one ends before the answer."""
+
+        def attempt() -> T:
+            if self._is_over:
+                self.connection, self.permits, self._is_over = self._open(), 0, False
+            try:
+                return question()
+            except ClientError as error:
+                # What is asked of a consumer that was just closed is refused, with one code or another.
+                moved = isinstance(error, Refused) and self._was_closed()
+                self._is_over = True
+                self.connection.close()
+                if moved:
+                    raise self._moved() from error
+                raise
+
+        return self._cluster.insist(attempt)
+
+    def _was_closed(self) -> bool:
+        """Whether the broker has said that the consumer is over."""
+        return any(came.kind == codec.BaseCommand.CLOSE_CONSUMER for came in self.connection.remains())
+
+    def _moved(self) -> ConnectionLost:
+        return ConnectionLost(str(self.connection.address), "the broker closed the consumer: the topic moves")
+
+
+def _signed(number: int) -> int:
+    """A number from a field without a sign that holds one with a sign."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def earliest_id(cluster: Cluster, topic: str) -> MessageId | None:
+    """Of the first entry that the topic still has; None when it has none."""
+    with Subscription.reading(cluster, topic, EARLIEST) as subscription:
+        return subscription.first_id()
