@@ -67,6 +67,11 @@ def read_to_the_end(reader: pulsar.Reader) -> list[pulsar.Message]:
     return messages
 
 
+def keep(client: pulsar.Client, topic: str) -> None:
+    """Have a subscription hold what is published from now on: without one, a broker that restarts may drop it."""
+    client.subscribe(topic, unique("keeps")).close()
+
+
 def drain(consumers: Sequence[pulsar.Consumer], count: int) -> list[list[pulsar.Message]]:
     """Receive so many messages in all, whoever gets them, and acknowledge each; by consumer."""
     received: list[list[pulsar.Message]] = [[] for _ in consumers]

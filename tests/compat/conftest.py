@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
     import pulsar
 
+    from tests.compat.pulsar_process import PulsarProcess
+
 HERE = Path(__file__).parent
 PEER = os.environ.get("PEER", "penstock")
+# It takes 7 s to start on an idle machine, half a minute on a busy one, and some cases start it three times.
+OWN_PULSAR_TIMEOUT_S = 240
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     else:
         with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
             yield Subject(PEER, process.url, process.admin_url)
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess | PulsarProcess]:
+    """A broker for one test, which may stop, kill and restart it."""
+    if PEER == "pulsar":
+        from tests.compat.pulsar_process import PulsarProcess
+
+        with PulsarProcess(tmp_path / "data") as other:
+            yield other
+    else:
+        with BrokerProcess(tmp_path / "data") as process:
+            yield process
 
 
 @pytest.fixture
@@ -80,9 +97,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         features = {mark.args[0] for mark in item.iter_markers("feature")}
         assert features, f"{item.nodeid} has no mark that says which feature it is about"
         assert features <= FEATURES.keys(), f"{item.nodeid}: {features - FEATURES.keys()} not in compat/features.py"
-        needs_penstock = item.get_closest_marker("penstock_only") or "own_broker" in getattr(item, "fixturenames", ())
-        if PEER != "penstock" and needs_penstock:
-            item.add_marker(pytest.mark.skip(reason="looks at what only penstock has"))
+        only = item.get_closest_marker("penstock_only")
+        assert only is None or only.args, f"{item.nodeid}: penstock_only has no reason"
+        if PEER == "penstock":
+            continue
+        if only is not None:
+            item.add_marker(pytest.mark.skip(reason=f"only penstock: {only.args[0]}"))
+        if "own_broker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(OWN_PULSAR_TIMEOUT_S))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -17,6 +17,7 @@ from tests.compat.clients import (
     TIMEOUT_MS,
     Admin,
     connect,
+    keep,
     numbered,
     path_of,
     publish,
@@ -191,6 +192,7 @@ def test_a_client_that_sends_on_through_a_kill_loses_nothing_and_repeats_nothing
         admin.post("namespaces/public/default/deduplication", True)
     port, admin_port = own_broker.port, own_broker.admin_port
     client = connect(own_broker.url)
+    keep(client, topic)
     producer = client.create_producer(
         topic,
         producer_name="p",

@@ -84,7 +84,7 @@ def test_where_delays_are_switched_off_messages_come_at_once(client: pulsar.Clie
     assert consumer.receive(TIMEOUT_MS).data() == b"at once"
 
 
-@pytest.mark.penstock_only
+@pytest.mark.penstock_only("Pulsar 4.2 has no way to take a delayed message back")
 def test_a_cancelled_message_never_comes(client: pulsar.Client, admin: Admin, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=Shared)
     producer = client.create_producer(topic, batching_enabled=False)

@@ -20,6 +20,7 @@ from tests.compat.clients import (
     Admin,
     connect,
     has_nothing,
+    keep,
     numbered,
     path_of,
     publish,
@@ -416,6 +417,7 @@ def test_deduplication_remembers_through_a_kill(own_broker: BrokerProcess, topic
     with Admin(own_broker.admin_url) as admin:
         admin.post("namespaces/public/default/deduplication", True)
     client = connect(own_broker.url)
+    keep(client, topic)
     producer = client.create_producer(topic, producer_name="p")
     for _ in range(5):
         producer.send(b"x")

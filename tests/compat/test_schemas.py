@@ -26,7 +26,7 @@ from pulsar.schema import (
     StringSchema,
 )
 
-from tests.compat.clients import EARLIEST, TIMEOUT_MS, Admin, connect, path_of
+from tests.compat.clients import EARLIEST, TIMEOUT_MS, Admin, connect, keep, path_of
 
 if TYPE_CHECKING:
     from penstock.testing.process import BrokerProcess
@@ -234,6 +234,7 @@ def test_clients_without_a_schema_may_join_those_with_one(client: pulsar.Client,
 @pytest.mark.feature("schema-avro")
 def test_schemas_are_there_after_the_broker_was_killed(own_broker: BrokerProcess, topic: str) -> None:
     client = connect(own_broker.url)
+    keep(client, topic)
     client.create_producer(topic, schema=AvroSchema(Small)).send(Small(a=1))
     client.create_producer(topic, schema=AvroSchema(Larger)).send(Larger(a=2, b="two"))
     with Admin(own_broker.admin_url) as admin:

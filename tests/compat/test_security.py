@@ -366,7 +366,7 @@ def test_a_client_refreshes_its_token_and_never_notices(guarded: Guarded, topic:
         assert not any(shown in guarded.log for shown in asked)
 
 
-@pytest.mark.penstock_only
+@pytest.mark.penstock_only("what the broker refuses is read from its log")
 @pytest.mark.feature("auth-token")
 def test_a_client_whose_new_token_is_another_role_is_closed(guarded: Guarded, topic: str) -> None:
     roles = iter(["token-principal", "token-principal"])
@@ -408,7 +408,7 @@ def test_the_admin_port_answers_over_tls_to_certificates(guarded: Guarded, tmp_p
 # -- new files
 
 
-@pytest.mark.penstock_only
+@pytest.mark.penstock_only("Pulsar does not read its files again at a SIGHUP")
 @pytest.mark.feature("auth-token")
 def test_new_certificates_keys_and_users_count_after_a_hangup(tmp_path: Path) -> None:
     certificate = Certificate.make(tmp_path)
@@ -453,7 +453,7 @@ def hang_up(broker: Guarded, *lines: str) -> None:
         broker.wait_for_log(line, mark)
 
 
-@pytest.mark.penstock_only
+@pytest.mark.penstock_only("what is in the log is looked at")
 @pytest.mark.feature("authorization")
 def test_no_secret_is_in_the_log(guarded: Guarded) -> None:
     """After everything the tests above have done."""
@@ -462,7 +462,7 @@ def test_no_secret_is_in_the_log(guarded: Guarded) -> None:
         assert secret not in log
 
 
-@pytest.mark.penstock_only
+@pytest.mark.penstock_only("how the log says it is looked at")
 @pytest.mark.feature("tls")
 def test_tls_and_plain_on_each_others_ports_are_said_plainly(guarded: Guarded) -> None:
     context = ssl.create_default_context()
