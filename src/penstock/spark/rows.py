@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.core.names import TopicName
 from penstock.spark import values
 from penstock.spark.client.fields import spans_of, walk, windows
+from penstock.wire.varints import encode_varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -252,34 +253,36 @@ def _properties(found: Messages, kind: pa.MapType) -> pa.Array:
 
 def _message_ids(found: Messages, partition: int) -> pa.Array:
     """MessageIdData of every message: ledger, entry, partition and place in the batch, where there are such."""
+    count = len(found)
     in_batch = found.batch_indexes >= 0
-    everywhere = np.ones(len(found), np.bool_)
-    parts = [(b"\x08", found.ledger_ids, everywhere), (b"\x10", found.entry_ids, everywhere)]
+    parts = [_id_field(b"\x08", found.ledger_ids), _id_field(b"\x10", found.entry_ids)]
     if partition >= 0:
-        parts.append((b"\x18", np.full(len(found), partition, np.int64), everywhere))
+        parts.append(_id_field(b"\x18", np.full(count, partition, np.int64)))
     if in_batch.any():
-        parts += [(b"\x20", found.batch_indexes, in_batch), (b"\x30", found.batch_sizes, in_batch)]
-    pieces, used = [], []
-    for tag, numbers, there in parts:
-        digits, lengths = _varints(numbers)
-        pieces += [np.full((len(found), 1), tag[0], np.uint8), digits]
-        used += [there[:, None], (np.arange(digits.shape[1]) < lengths[:, None]) & there[:, None]]
-    body, kept = np.concatenate(pieces, axis=1), np.concatenate(used, axis=1)
-    edges = _edges(kept.sum(axis=1))
-    bytes_ = body.reshape(-1) if kept.all() else body[kept]
-    return pa.Array.from_buffers(pa.binary(), len(found), [None, pa.py_buffer(edges), pa.py_buffer(bytes_)])
+        for tag, numbers in ((b"\x20", found.batch_indexes), (b"\x30", found.batch_sizes)):
+            digits, used = _id_field(tag, numbers)
+            parts.append((digits, used & in_batch[:, None]))
+    body = np.concatenate([digits for digits, _ in parts], axis=1)
+    used = np.concatenate([np.broadcast_to(used, digits.shape) for digits, used in parts], axis=1)
+    edges = _edges(used.sum(axis=1))
+    bytes_ = body.reshape(-1) if edges[-1] == body.size else body[used]
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(bytes_)])
 
 
-def _varints(numbers: Ints) -> tuple[Bytes, Ints]:
-    """Each number's varint in a row of its own, and how many bytes of the row it takes."""
-    width = max(1, -(-int(numbers.max()).bit_length() // 7)) if len(numbers) else 1
-    digits = np.empty((len(numbers), width), np.uint8)
-    lengths = np.ones(len(numbers), np.int64)
+def _id_field(tag: bytes, numbers: Ints) -> tuple[Bytes, NDArray[np.bool_]]:
+    """A tag and a varint in each row, and which of the row's bytes they take; the latter may be one row for all."""
+    least, most = int(numbers.min()), int(numbers.max())
+    if least == most:
+        same = np.frombuffer(tag + encode_varint(max(0, most)), np.uint8)
+        return np.broadcast_to(same, (len(numbers), len(same))), np.ones((1, len(same)), np.bool_)
+    width = max(1, -(-most.bit_length() // 7))
+    digits = np.empty((len(numbers), 1 + width), np.uint8)
+    digits[:, 0] = tag[0]
+    lengths = np.ones((len(numbers), 1), np.int64)
     for place in range(width):
-        rest = numbers >> (7 * place)
-        digits[:, place] = rest & 127
+        digits[:, 1 + place] = numbers >> 7 * place & 127
         if place:
-            lengths += rest > 0
-    columns = np.arange(width)
-    digits[columns < lengths[:, None] - 1] |= 128
-    return digits, lengths
+            lengths[:, 0] += numbers >> 7 * place > 0
+    places = np.arange(-1, width)
+    digits[(places >= 0) & (places < lengths - 1)] |= 128
+    return digits, places < lengths

@@ -27,8 +27,8 @@ BUFFER_BYTES: Final = 4 * MIB
 _FIRST_BYTES: Final = 32 * KIB
 # Less room than this at the end, and what is unfinished is moved.
 _ROOM_BYTES_MIN: Final = 256 * KIB
-# What is moved before it must be, since more comes behind it.
-_LITTLE_BYTES: Final = 16 * KIB
+# What is moved before it must be, when there will be more of it: a frame that has begun, mostly.
+_LITTLE_BYTES: Final = 256 * KIB
 # Brokers may be set to larger messages than the usual 5 MiB; whoever announces more than this is no broker.
 FRAME_BYTES_MAX: Final = 256 * MIB
 
@@ -157,5 +157,6 @@ class Inbound:
         into = self.data
         if held + wanted > len(into):
             into = bytearray(max(BUFFER_BYTES, held + missing + _ROOM_BYTES_MIN))
-        into[:held] = self.data[self._begin : self._end]
+        with memoryview(into) as to, memoryview(self.data) as data:
+            to[:held] = data[self._begin : self._end]
         self.data, self._begin, self._end = into, 0, held

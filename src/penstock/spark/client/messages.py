@@ -28,7 +28,7 @@ from penstock.wire.errors import ProtocolError
 from penstock.wire.varints import read_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -59,7 +59,7 @@ _S_PAYLOAD_SIZE_TAG: Final = 0x18
 _S_TEXT_TAGS: Final = frozenset((0x0A, 0x12))  # properties and key, which every known client writes before the size
 
 _SIZE_BYTES: Final = 4
-# Smaller batches are not worth looking whether their messages are of one size, nor is much that stands before a value.
+# Fewer messages are not worth looking whether they are of one size, nor is much that stands before a value.
 _ALIKE_MESSAGES_MIN: Final = 16
 _ALIKE_HEAD_BYTES_MAX: Final = 256
 
@@ -314,52 +314,57 @@ def _of_members(data: Bytes, heads: Ints, stops: Ints) -> _Members:
 
 def _members(entries: Deliveries, in_batch: NDArray[np.bool_], sizes: Ints, topic: str) -> tuple[Ints, Ints, Ints]:
     """Of each message: where its own metadata begins, where its value begins (and the metadata ends) and stops."""
+    if in_batch.all() and (alike := _members_alike(entries, sizes)) is not None:
+        return alike
     data = memoryview(entries.data)  # type: ignore[arg-type]  # arrays are buffers
-    starts: list[Ints | list[int]] = []
-    stops: list[Ints | list[int]] = []
+    heads: list[int] = []
+    starts: list[int] = []
+    stops: list[int] = []
     columns = zip(
         in_batch.tolist(), sizes.tolist(), entries.payload_starts.tolist(), entries.payload_stops.tolist(), strict=True
     )
     for row, (batch, size, at, stop) in enumerate(columns):
         if not batch:
-            starts.append([at])
-            stops.append([stop])
+            heads.append(at)
+            starts.append(at)
+            stops.append(stop)
             continue
         try:
-            found = _split_alike(entries.data, data, at, size, stop) or _split(data, at, size)
+            ended = _split(data, at, size, (heads.append, starts.append, stops.append))
         except (IndexError, struct.error, OverflowError, DecodeError) as error:
             raise UnreadableEntry(topic, str(_id_of(entries, row)), f"a batch of {size} that breaks off") from error
-        starts.append(found[0])
-        stops.append(found[1])
-        if size and found[1][-1] > stop:
+        if ended > stop:
             raise UnreadableEntry(topic, str(_id_of(entries, row)), f"a batch of {size} longer than its entry")
-    value_starts, value_stops = _flat(starts), _flat(stops)
-    # A message begins where the one before it ends; the first of an entry where its payload does.
-    heads = np.empty_like(value_starts)
-    heads[1:] = value_stops[:-1]
-    firsts = (np.cumsum(sizes) - sizes)[sizes > 0]
-    heads[firsts] = entries.payload_starts[sizes > 0]
-    return heads + np.where(np.repeat(in_batch, sizes), _SIZE_BYTES, 0), value_starts, value_stops
+    return np.array(heads, np.int64), np.array(starts, np.int64), np.array(stops, np.int64)
 
 
-def _flat(parts: list[Ints | list[int]]) -> Ints:
-    return np.concatenate([np.asarray(part, np.int64) for part in parts])
-
-
-def _split_alike(data: Bytes, view: memoryview, at: int, size: int, stop: int) -> tuple[Ints, Ints] | None:
-    """As `_split`, of a batch whose messages are as long as the first, each part of them; None when they are not."""
-    if size < _ALIKE_MESSAGES_MIN:
+def _members_alike(entries: Deliveries, sizes: Ints) -> tuple[Ints, Ints, Ints] | None:
+    """As `_members`, of batches whose messages are all as long as the first, each part of them; None otherwise."""
+    data, view = entries.data, memoryview(entries.data)  # type: ignore[arg-type]
+    count, at = int(sizes.sum()), int(entries.payload_starts[0])
+    if count < _ALIKE_MESSAGES_MIN or not sizes[0]:
         return None
-    (start,), (end,) = _split(view, at, 1)
-    head, step = start - at, end - at
-    if head > _ALIKE_HEAD_BYTES_MAX or at + size * step > stop:
+    start: list[int] = []
+    stop: list[int] = []
+    try:
+        _split(view, at, 1, (_ignore, start.append, stop.append))
+        fixed = _sizes_in(view, at, start[0])
+    except (IndexError, struct.error, OverflowError, DecodeError):
+        return None  # It is told by whoever goes through them one by one.
+    head, step = start[0] - at, stop[0] - at
+    if head > _ALIKE_HEAD_BYTES_MAX or (entries.payload_starts + sizes * step > entries.payload_stops).any():
         return None
-    fixed = _sizes_in(view, at, start)
-    said = windows(data, head)[at + step * np.arange(size)][:, fixed]
+    firsts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    begins = np.repeat(entries.payload_starts, sizes) + step * (np.arange(count) - firsts)
+    said = windows(data, head)[begins][:, fixed]
     if (said != said[0]).any():
         return None
-    starts = np.arange(size) * step + start
-    return starts, starts + (step - head)
+    starts = begins + head
+    return begins + _SIZE_BYTES, starts, starts + (step - head)
+
+
+def _ignore(_: int) -> None:
+    pass
 
 
 def _sizes_in(data: memoryview, at: int, start: int) -> list[int]:
@@ -376,15 +381,13 @@ def _sizes_in(data: memoryview, at: int, start: int) -> list[int]:
     return [*places, *range(place - at, end - at)]
 
 
-def _split(data: memoryview, at: int, size: int) -> tuple[list[int], list[int]]:
-    """Find the messages of one batch: where each one's value begins and where it ends."""
-    starts: list[int] = []
-    stops: list[int] = []
-    add_start, add_stop = starts.append, stops.append
+def _split(data: memoryview, at: int, size: int, append: tuple[Callable[[int], None], ...]) -> int:
+    """Find the messages of one batch; returns where the last one ends."""
+    add_head, add_start, add_stop = append
     for _ in range(size):
         # Budget: 1 µs per message on one core. The size comes after texts at most, and takes one or two bytes.
-        place = at + _SIZE_BYTES
-        start = place + _read_u32(data, at)[0]
+        head = place = at + _SIZE_BYTES
+        start = head + _read_u32(data, at)[0]
         while data[place] in _S_TEXT_TAGS and place < start:
             length, place = read_varint(data, place + 1)  # type: ignore[arg-type]  # a view reads as bytes do
             place += length
@@ -393,11 +396,12 @@ def _split(data: memoryview, at: int, size: int) -> tuple[list[int], list[int]]:
             if value_bytes > 127:
                 value_bytes, _ = read_varint(data, place + 1)  # type: ignore[arg-type]
         else:
-            value_bytes = SingleMessageMetadata.FromString(bytes(data[at + _SIZE_BYTES : start])).payload_size
+            value_bytes = SingleMessageMetadata.FromString(bytes(data[head:start])).payload_size
         at = start + value_bytes
+        add_head(head)
         add_start(start)
         add_stop(at)
-    return starts, stops
+    return at
 
 
 def _merged(outer: Field, inner: Field, in_batch: NDArray[np.bool_], firsts_of: Ints) -> Field:
