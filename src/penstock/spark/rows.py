@@ -263,10 +263,12 @@ def _message_ids(found: Messages, partition: int) -> pa.Array:
             digits, used = _id_field(tag, numbers)
             parts.append((digits, used & in_batch[:, None]))
     body = np.concatenate([digits for digits, _ in parts], axis=1)
-    used = np.concatenate([np.broadcast_to(used, digits.shape) for digits, used in parts], axis=1)
-    edges = _edges(used.sum(axis=1))
-    bytes_ = body.reshape(-1) if edges[-1] == body.size else body[used]
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(bytes_)])
+    if all(used.all() for _, used in parts):
+        lengths, bytes_ = np.full(count, body.shape[1]), body.reshape(-1)
+    else:
+        used = np.concatenate([np.broadcast_to(used, digits.shape) for digits, used in parts], axis=1)
+        lengths, bytes_ = used.sum(axis=1), body[used]
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(_edges(lengths)), pa.py_buffer(bytes_)])
 
 
 def _id_field(tag: bytes, numbers: Ints) -> tuple[Bytes, NDArray[np.bool_]]:
@@ -278,11 +280,12 @@ def _id_field(tag: bytes, numbers: Ints) -> tuple[Bytes, NDArray[np.bool_]]:
     width = max(1, -(-most.bit_length() // 7))
     digits = np.empty((len(numbers), 1 + width), np.uint8)
     digits[:, 0] = tag[0]
-    lengths = np.ones((len(numbers), 1), np.int64)
+    used = np.ones((len(numbers), 1 + width), np.bool_)
     for place in range(width):
-        digits[:, 1 + place] = numbers >> 7 * place & 127
+        rest = numbers >> 7 * place
+        digits[:, 1 + place] = rest & 127
         if place:
-            lengths[:, 0] += numbers >> 7 * place > 0
-    places = np.arange(-1, width)
-    digits[(places >= 0) & (places < lengths - 1)] |= 128
-    return digits, places < lengths
+            used[:, 1 + place] = rest > 0
+    # Every byte but the last says that another one follows.
+    digits[:, 1:-1] |= used[:, 2:].view(np.uint8) << 7
+    return digits, used
