@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from penstock.broker.broker import Broker
 from penstock.core.units import MIB
 from tests.broker.consuming import (
     EXCLUSIVE,
@@ -21,8 +22,11 @@ from tests.broker.consuming import (
 from tests.net.harness import Harness, running, until
 
 if TYPE_CHECKING:
+    from asyncio import Future
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from penstock.storage.results import ReadResult
 
 ALL_BUT_FIRST_3_OF_10 = [0b11_1111_1000]
 
@@ -157,3 +161,31 @@ async def test_switched_off_a_cumulative_acknowledgement_ends_before_the_batch(t
         again = await peer.message()
         assert (again.payload, list(again.message.ack_set)) == (b"ten", [])
         await nothing_more(harness, peer)
+
+
+async def test_no_more_is_read_than_permits_are_there_for_once_it_is_seen_how_large_batches_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    read_log = Broker.read_log
+
+    def noted(self: Broker, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> Future[ReadResult]:
+        asked.append(entries_max)
+        return read_log(self, ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
+
+    async with running(tmp_path) as harness:
+        harness.broker.tail_cache.budget_bytes = 0
+        peer = await Peer.connected(harness)
+        await peer.produce()
+        payloads = [b"%d" % number for number in range(12)]
+        await peer.publish(*payloads, messages=100)
+        await peer.publish(*payloads)
+        monkeypatch.setattr(Broker, "read_log", noted)
+        await peer.subscribe(permits=100)
+        for number in range(12):
+            assert (await peer.message()).payload == b"%d" % number
+            peer.flow(100)
+        assert asked == [100, *[1] * 11]
+        # What comes alone is read by as many as there are permits for again.
+        assert await peer.payloads(12) == payloads
+        assert asked[-1] > 1

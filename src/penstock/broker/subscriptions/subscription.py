@@ -74,6 +74,7 @@ class Subscription:
     """A named reading position on a topic, and its consumers. Times are 0 for never."""
 
     __slots__ = (
+        "_entry_messages",
         "_generation",
         "_reading",
         "_scheduled",
@@ -129,6 +130,7 @@ class Subscription:
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.last_expired_ms = 0
+        self._entry_messages = 1  # in an entry that was delivered last, about
         self._generation = 0
         self._reading = False
         self._scheduled = False
@@ -378,6 +380,7 @@ class Subscription:
         )
         consumer.session.connection.deliver(out, nbytes)
         now_ms = topic.broker.clock.wall_ms()
+        self._entry_messages = messages // len(ids) or 1
         consumer.permits -= messages
         consumer.messages_out += messages
         consumer.entries_out += len(ids)
@@ -394,7 +397,8 @@ class Subscription:
 
     def _start_read(self, entry_id: int, ready: Sequence[Consumer]) -> None:
         self._reading = True
-        wanted = sum(consumer.permits for consumer in ready)
+        # Permits count messages. What does not fit them would be read for nothing, and again with the next.
+        wanted = -(-sum(consumer.permits for consumer in ready) // self._entry_messages)
         if self.gate is not None:
             wanted = self.gate.entries_at_most(wanted)
         room_bytes = sum(consumer.session.connection.room_bytes for consumer in ready)
