@@ -191,7 +191,8 @@ def resolve() -> str:
 
 def spawn(java: str, class_path: str, home: Path, said: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Write the settings and start the virtual machine; everything it writes stays under `home`."""
-    settings, logging = home / "standalone.conf", home / "log4j2.xml"
+    settings, logging, scratch = home / "standalone.conf", home / "log4j2.xml", home / "tmp"
+    scratch.mkdir(exist_ok=True)
     settings.write_text("".join(f"{key}={value}\n" for key, value in said.items()))
     logging.write_text(LOGGING)
     options = [
@@ -201,6 +202,9 @@ def spawn(java: str, class_path: str, home: Path, said: Mapping[str, str]) -> su
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Djute.maxbuffer=10485760",
         "-Dzookeeper.snapshot.trust.empty=true",
+        # Libraries are unpacked there, and stay when the process is killed.
+        f"-Djava.io.tmpdir={scratch}",
+        "-XX:-UsePerfData",
         f"-Dpulsar.log.dir={home}",
         f"-Dpulsar.config.file={settings}",
         f"-Dlog4j.configurationFile={logging}",
