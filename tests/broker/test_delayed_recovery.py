@@ -56,6 +56,11 @@ def pass_time(harness: Harness, ms: int) -> None:
     index.look_for_due()
 
 
+def timers_of_indexes() -> int:
+    waiting = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined] # noqa: SLF001
+    return sum("DelayedIndex" in repr(timer) for timer in waiting if not timer.cancelled())
+
+
 def snapshot_files(path: Path) -> list[Path]:
     return sorted((path / "data" / "broker-0" / "delayed").glob("*.snapshot"))
 
@@ -76,6 +81,20 @@ async def test_after_a_clean_stop_all_of_it_is_held_before_anything_is_read(tmp_
         pass_time(harness, HOUR_MS + 2 * TICK_MS)
         assert sorted(map(int, await peer.payloads(40))) == delayed_of(60)
         await nothing_more(harness, peer)
+
+
+async def test_an_index_has_one_timer_while_it_holds_anything_and_none_after_the_stop(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await start_up(harness)
+        await publish_mixed(peer, harness, 6)
+        pass_time(harness, TICK_MS)
+        pass_time(harness, TICK_MS)
+        assert timers_of_indexes() == 1
+    async with running(tmp_path) as harness:
+        await harness.broker.topics.load(NAME)
+        await start_up(harness)
+        await until(lambda: timers_of_indexes() == 1)
+    assert timers_of_indexes() == 0
 
 
 async def test_what_came_after_the_snapshot_is_read_from_the_log(tmp_path: Path) -> None:

@@ -494,7 +494,7 @@ class Broker:
         # A failure was logged, and acknowledgements that were not stored are only delivered again.
         with contextlib.suppress(MetadataFailed):
             await self._save_cursors()
-        await self.delays.save_all()
+        await self.delays.stop()
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
         self.access.close()

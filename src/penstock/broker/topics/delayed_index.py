@@ -133,16 +133,17 @@ class DelayedIndex:
         return self.topic.broker.clock.wall_ms() + self._options.tick_ms
 
     def _arm(self, at_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self.close()
         broker = self.topic.broker
+        if broker.stopping:
+            return
         wait_s = (at_ms - broker.clock.wall_ms()) / 1000
         self._check_at_ms = at_ms
         self._timer = broker.loop.call_later(min(max(wait_s, CHECK_S_MIN), CHECK_S_MAX), self.look_for_due)
 
     def look_for_due(self) -> None:
         """Wake those who have something due; look again when the next is."""
-        self._timer = None
+        self.close()
         now_ms, later_ms = self.now_ms(), TIME_MAX_MS
         for subscription in self.topic.subscriptions.values():
             view = subscription.view
@@ -176,12 +177,10 @@ class DelayedIndex:
         if options != self._options:
             self._options = options
             self.manager.on_options_updated(options)
-        if self._timer is not None:
-            self._timer.cancel()
         self.look_for_due()
 
     def close(self) -> None:
-        """The topic is not this broker's any more, or needs no index."""
+        """Do not look by itself any more: the topic is not this broker's, or needs no index, or the broker stops."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

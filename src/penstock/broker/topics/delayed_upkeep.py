@@ -253,10 +253,13 @@ class Delays:
         if topic.delayed in self._changed:
             await self.save(topic.delayed)
 
-    async def save_all(self) -> None:
-        """At a clean stop: what has changed since the last snapshots."""
+    async def stop(self) -> None:
+        """Store what has changed since the last snapshots; nobody looks for due messages any more."""
         for index in list(self._changed):
             await self.save(index)
+        for topic in self._broker.topics.loaded():
+            if topic.delayed is not None:
+                topic.delayed.close()
 
     # -- reading again ------------------------------------------------------------------------------------------------
 
