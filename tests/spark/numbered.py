@@ -2,7 +2,7 @@
 """Topics of numbered messages, written and read with the client that Spark's tasks use, and with nothing else.
 
 Why numbers: that nothing is missing, twice or in another order is then one comparison with a `range`.
-Where: tests of what the client does about security and about brokers that move topics.
+Where: tests of the client, above all of what it does about security and about brokers that move topics.
 """
 
 from __future__ import annotations

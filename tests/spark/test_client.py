@@ -31,6 +31,7 @@ from penstock.testing.broker import serving
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame, send
 from penstock.wire.codec import MessageMetadata
+from tests.spark.numbered import end_of
 from tests.spark.topics import ask, path_of
 
 if TYPE_CHECKING:
@@ -55,12 +56,6 @@ def endpoint_of(url: str, **changes: Any) -> Endpoint:  # noqa: ANN401
 def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
     with Cluster(endpoint_of(broker.url)) as cluster:
         yield cluster
-
-
-def end_of(cluster: Cluster, topic: str) -> MessageId:
-    with Subscription.reading(cluster, topic, EARLIEST) as subscription:
-        last = subscription.last_id()
-    return EARLIEST if last is None else MessageId(last.ledger_id, last.entry_id + 1)
 
 
 def values_of(found: Messages) -> list[bytes | None]:

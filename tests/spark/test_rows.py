@@ -215,6 +215,23 @@ def test_a_batch_that_breaks_off_is_an_error_that_names_its_place() -> None:
         table([seal(whole[6:-8])])
 
 
+@settings(max_examples=300, deadline=None)
+@given(MESSAGE, st.integers(0, 1), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), min_size=1, max_size=3))
+def test_a_batch_whose_bytes_are_not_what_its_producer_sent_is_an_error_that_names_its_place_or_reads_otherwise(
+    model: dict[str, Any], spoiled: int, changes: list[tuple[int, int]]
+) -> None:
+    entries = [stored([model] * 20, batch=True, kind=0)] * 2
+    whole = bytearray(entries[spoiled][6:])
+    payload = 4 + int.from_bytes(whole[:4], "big")
+    for at, byte in changes:
+        whole[payload + at % (len(whole) - payload)] = byte
+    entries[spoiled] = seal(bytes(whole))
+    try:
+        assert table(entries).num_rows <= 40
+    except UnreadableEntry as error:
+        assert "300:" in str(error)  # noqa: PT017 -- it need not be raised
+
+
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5))
 def test_bytes_that_are_no_protobuf_are_an_error_and_nothing_else(parts: list[bytes]) -> None:
     edges = np.cumsum([0, *map(len, parts)])

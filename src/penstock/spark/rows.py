@@ -21,7 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.core.names import TopicName
 from penstock.spark import values
+from penstock.spark.client.errors import UnreadableEntry
 from penstock.spark.client.fields import spans_of, walk, windows
+from penstock.spark.client.message_id import MessageId
+from penstock.wire.errors import ProtocolError
 from penstock.wire.varints import encode_varint
 
 if TYPE_CHECKING:
@@ -129,14 +132,19 @@ class RowBuilder:
 
         Raises:
             UnreadableValue: a value that is not what the topic's schema says.
+            UnreadableEntry: properties that do not read as such.
         """
         fields = {one.name for one in self._values.fields}
         wanted = [one for one in self._schema if one.name in fields and one.name not in self._columns]
         of_value = dict(zip((one.name for one in wanted), self._value_columns(found, wanted), strict=True))
-        arrays = [
-            of_value[one.name] if one.name in of_value else self._columns[one.name](found, one.type)
-            for one in self._schema
-        ]
+        try:
+            arrays = [
+                of_value[one.name] if one.name in of_value else self._columns[one.name](found, one.type)
+                for one in self._schema
+            ]
+        except ProtocolError as error:
+            first, last = (MessageId(int(found.ledger_ids[row]), int(found.entry_ids[row])) for row in (0, -1))
+            raise UnreadableEntry(self._topic, f"{first} to {last}", str(error)) from error
         whole = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         for start in range(0, len(found), ROWS_MAX):
             yield whole.slice(start, ROWS_MAX)
@@ -172,8 +180,16 @@ class RowBuilder:
         keys = texts(found.data, found.key_starts, found.key_stops, pa.binary())
         if found.key_is_base64.any():
             coded = zip(keys.to_pylist(), found.key_is_base64.tolist(), strict=True)
-            keys = pa.array([b64decode(key) if key and mark else key for key, mark in coded], pa.binary())
+            keys = pa.array([_plain_key(key) if key and mark else key for key, mark in coded], pa.binary())
         return keys if pa.types.is_binary(kind) else _as_text(keys).cast(kind)
+
+
+def _plain_key(key: bytes) -> bytes:
+    """A key that its producer marked as Base64; as it is, when it is none."""
+    try:
+        return b64decode(key)
+    except ValueError:
+        return key
 
 
 def texts(data: Bytes, starts: Ints, stops: Ints, kind: pa.DataType) -> pa.Array:
@@ -245,7 +261,8 @@ def _properties(found: Messages, kind: pa.MapType) -> pa.Array:
     keys, items = (
         texts(found.data, *spans_of(pairs.get(number), count), pa.string()) for number in (_KEY_FIELD, _VALUE_FIELD)
     )
-    return pa.MapArray.from_arrays(pa.array(edges, pa.int32()), keys, items).cast(kind)
+    # A map cannot have null for a key, and a producer can have left one out.
+    return pa.MapArray.from_arrays(pa.array(edges, pa.int32()), keys.fill_null(""), items).cast(kind)
 
 
 # -- message ids -----------------------------------------------------------------------------------------------------

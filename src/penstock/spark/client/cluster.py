@@ -14,6 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from penstock.core.backoff import Backoff
 from penstock.core.errors import WireCode
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import NS_PER_S
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 # Redirects followed before a lookup is given up, however many brokers there are; as Java's client does.
 _REDIRECTS_MAX: Final = 20
-# Pauses between attempts double from the first to the last, each shortened by up to a half.
+# Pauses between attempts double from the first to the last.
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 
@@ -115,7 +116,7 @@ class Cluster:
         """
         timeout_s = self.endpoint.operation_timeout_s if timeout_s is None else timeout_s
         deadline_ns = self._clock.monotonic_ns() + round(timeout_s * NS_PER_S)
-        pause_s = _PAUSE_FIRST_S
+        backoff = self.backoff()
         while True:
             try:
                 return attempt()
@@ -123,11 +124,14 @@ class Cluster:
                 if not isinstance(error, Refused) or error.code is WireCode.SERVICE_NOT_READY:
                     self.close()
                     self._addresses.rotate(-1)
-                wait_s = pause_s * (0.5 + self._chance.random() / 2)
+                wait_s = backoff.next_s()
                 if not error.may_pass or self._clock.monotonic_ns() + round(wait_s * NS_PER_S) > deadline_ns:
                     raise
             threading.Event().wait(wait_s)
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def backoff(self) -> Backoff:
+        """The pauses of whoever tries something again."""
+        return Backoff(self._chance, first_s=_PAUSE_FIRST_S, last_s=_PAUSE_MAX_S)
 
     def close(self) -> None:
         """Close the connection, if there is one."""

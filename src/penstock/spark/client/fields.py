@@ -5,7 +5,7 @@ Why: reading a message's metadata with the generated classes costs microseconds,
 messages are walked together. Mostly they are laid out alike, field for field and byte for byte: then the first one
 shows where everything is, and one comparison that it is so in the others. Else each step reads one tag of every message
 that has any left: a few dozen calls of NumPy for a whole run, whatever the messages look like.
-Where: `entries` and `messages` say which fields they want; nothing else is kept.
+Where: `deliveries` and `messages` say which fields they want; nothing else is kept.
 """
 
 from __future__ import annotations

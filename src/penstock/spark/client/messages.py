@@ -344,15 +344,17 @@ def _members_alike(entries: Deliveries, sizes: Ints) -> tuple[Ints, Ints, Ints] 
     count, at = int(sizes.sum()), int(entries.payload_starts[0])
     if count < _ALIKE_MESSAGES_MIN or not sizes[0]:
         return None
-    start: list[int] = []
-    stop: list[int] = []
+    first: list[int] = []
     try:
-        _split(view, at, 1, (_ignore, start.append, stop.append))
-        fixed = _sizes_in(view, at, start[0])
+        _split(view, at, 1, (first.append, first.append, first.append))
+        _, start, stop = first
+        fixed = _sizes_in(view, at, start)
     except (IndexError, struct.error, OverflowError, DecodeError):
         return None  # It is told by whoever goes through them one by one.
-    head, step = start[0] - at, stop[0] - at
-    if head > _ALIKE_HEAD_BYTES_MAX or (entries.payload_starts + sizes * step > entries.payload_stops).any():
+    head, step = start - at, stop - at
+    if not max(fixed) < head <= _ALIKE_HEAD_BYTES_MAX:
+        return None
+    if (entries.payload_starts + sizes * step > entries.payload_stops).any():
         return None
     firsts = np.repeat(np.cumsum(sizes) - sizes, sizes)
     begins = np.repeat(entries.payload_starts, sizes) + step * (np.arange(count) - firsts)
@@ -361,10 +363,6 @@ def _members_alike(entries: Deliveries, sizes: Ints) -> tuple[Ints, Ints, Ints] 
         return None
     starts = begins + head
     return begins + _SIZE_BYTES, starts, starts + (step - head)
-
-
-def _ignore(_: int) -> None:
-    pass
 
 
 def _sizes_in(data: memoryview, at: int, start: int) -> list[int]:

@@ -44,8 +44,6 @@ PRODUCER_ID: Final = 0
 NOTHING_STORED: Final = -1
 # What a frame holds beside the metadata and the payload that the broker's limit is about; generous.
 _HEADER_BYTES: Final = 1 * KIB
-_PAUSE_FIRST_S: Final = 0.1
-_PAUSE_MAX_S: Final = 2.0
 # Before sending, when we have not for so long, we look for receipts and answer what the broker asks. An entry whose
 # receipt lies unread when the connection ends is sent again; and receipts that are on their way when we write to a
 # connection that the broker has closed never come. A look costs a system call.
@@ -131,7 +129,7 @@ class Producer:
         self._pending_bytes = 0
         self._looked_ns = self._clock.monotonic_ns()
         self._trouble_since_ns: int | None = None
-        self._pause_s = _PAUSE_FIRST_S
+        self._backoff = cluster.backoff()
         self._connection: Connection | None = None
         cluster.insist(self._open)
 
@@ -343,7 +341,8 @@ class Producer:
             )
         if sequence_id == oldest.sequence_id:
             self._forget_oldest()
-            self._trouble_since_ns, self._pause_s = None, _PAUSE_FIRST_S
+            self._trouble_since_ns = None
+            self._backoff.reset()
 
     def _forget_oldest(self) -> None:
         self._pending_bytes -= len(self._pending.popleft().payload)
@@ -395,8 +394,7 @@ class Producer:
         elif now_ns - self._trouble_since_ns > self._options.send_timeout_s * NS_PER_S:
             raise NoReceipt(self.topic, self._options.send_timeout_s, str(error)) from error
         else:
-            threading.Event().wait(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+            threading.Event().wait(self._backoff.next_s())
         self._cluster.insist(self._reopen, timeout_s=self._options.send_timeout_s)
 
     def _take_what_came(self) -> None:

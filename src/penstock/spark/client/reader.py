@@ -58,9 +58,6 @@ _RUN_BYTES: Final = 2 * MIB
 _PATIENCE_S: Final = 0.004
 # After so long without a message we ask whether there is any.
 _DOUBT_S: Final = 2.0
-# Between attempts that bring nothing, doubling from the first to the last.
-_PAUSE_FIRST_S: Final = 0.1
-_PAUSE_MAX_S: Final = 2.0
 # Pieces of a message are looked for so many entries back at first, then further.
 _LOOK_BACK_ENTRIES: Final = 64
 
@@ -129,7 +126,7 @@ class EntryReader:
     def _next_run(self) -> tuple[Deliveries, MessageId] | None:
         """The next entries, and the position behind them; None when the rest of the range is given up."""
         failing_since_ns: int | None = None
-        pause_s = _PAUSE_FIRST_S
+        backoff = self._cluster.backoff()
         while True:
             try:
                 subscription = self._subscribed()
@@ -150,8 +147,7 @@ class EntryReader:
                 if failing_since_ns is None:
                     failing_since_ns = now_ns  # A connection may end: the next one is tried at once.
                 else:
-                    threading.Event().wait(pause_s)
-                    pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                    threading.Event().wait(backoff.next_s())
 
     def _is_gone(self, error: ClientError) -> bool:
         """Whether the whole topic is, and that is no error."""
