@@ -5,8 +5,9 @@ Why beside them: what Spark itself takes to carry a row between its virtual mach
 ratio to a source or sink that does nothing else says what is ours to make faster; the ratio to a loop around the
 official client's reader says whether Spark is worth its while.
 Where: part of `make bench`; by hand `python -m benchmarks.spark --rows 1000000 --rounds 3`. A round takes each measure
-in turn; medians are compared. Payloads of 1 KiB, four partitions, two tasks at a time. A query begins with half a
-second in which nothing is read, a stream with more than one: of few rows these are most of the time.
+in turn; medians are compared. Payloads of 1 KiB, or records of eight fields; four partitions, two tasks at a time. A
+query begins with half a second in which nothing is read, a stream with more than one: of few rows these are most of the
+time.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ FREE_ROWS = 2_000
 FREE_SOURCE, FREE_SINK = "free source", "free sink"
 # How messages lie in the topic that is read: as Java's client sends them unless told otherwise, and as Python's does.
 BATCHED, ALONE = "batches", "one by one"
+# Values that the topic's schema makes columns of, by how they are written; in batches.
+RECORDS = {"records in JSON": "json", "records in Avro": "avro"}
 
 
 class Measure(NamedTuple):
@@ -65,6 +68,7 @@ class Measure(NamedTuple):
     run: Callable[[], object]
     ceiling: str | None = None
     plain: str | None = None
+    row_bytes: float = PAYLOAD_BYTES
 
 
 # -- what costs nothing ----------------------------------------------------------------------------------------------
@@ -147,6 +151,9 @@ class Bench:
         self.topics = {BATCHED: self.new_topic(), ALONE: self.new_topic()}
         self.write(self.topics[BATCHED], {"pulsar.producer.batchingMaxBytes": "128K"})
         self.publish(self.topics[ALONE])
+        for lying, value_format in RECORDS.items():
+            self.topics[lying] = self.new_topic()
+            self.write(self.topics[lying], {"valueFormat": value_format}, self.flights())
         self.schema = self.read(BATCHED).schema
 
     def new_topic(self) -> str:
@@ -163,6 +170,19 @@ class Bench:
     def payloads(self) -> DataFrame:
         """Rows to write: made by the free source, so that making them costs next to nothing."""
         return self.free("value binary")
+
+    def flights(self) -> DataFrame:
+        """Records to write: eight fields, of which two may be missing."""
+        return self.spark.range(0, self.rows, 1, PARTITIONS).selectExpr(
+            "cast(id % 9973 AS int) AS flight",
+            "'UA' AS carrier",
+            "'EWR' AS origin",
+            "'IAH' AS destination",
+            "if(id % 50 = 0, NULL, cast(id % 180 AS double)) AS departure_delay",
+            "if(id % 50 = 0, NULL, (id % 997) / 7) AS arrival_delay",
+            "id AS number",
+            "timestamp_millis(1700000000000 + id) AS at",
+        )
 
     def read(self, lying: str, **options: str) -> DataFrame:
         """A topic as a DataFrame."""
@@ -185,9 +205,11 @@ class Bench:
         """The official client, which logs nothing."""
         return pulsar.Client(self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, os.devnull))
 
-    def write(self, topic: str, options: dict[str, str] | None = None) -> None:
+    def write(self, topic: str, options: dict[str, str] | None = None, rows: DataFrame | None = None) -> None:
         """Write all rows once."""
-        writer = self.payloads().write.format("pulsar").mode("append").options(**self.options, **(options or {}))
+        writer = (
+            (rows or self.payloads()).write.format("pulsar").mode("append").options(**self.options, **(options or {}))
+        )
         writer.option("topic", topic).save()
 
     def stream(self, lying: str) -> None:
@@ -225,6 +247,10 @@ class Bench:
                 Measure(f"streaming read, all columns, {lying}", stream, ceiling, plain),
                 Measure(f"batch read, value, {lying}", value, ceiling_value, plain),
             ]
+        for lying in RECORDS:
+            (row_bytes,) = self.read(lying, valueFormat="binary").selectExpr("avg(length(value))").first() or (0.0,)
+            batch = functools.partial(self.consume_all, lying)
+            measures.append(Measure(f"batch read, {lying}", batch, row_bytes=row_bytes))
         lz4 = {"pulsar.producer.compressionType": "LZ4"}
         return [
             *measures,
@@ -303,7 +329,7 @@ def markdown(measures: Sequence[Measure], taken: dict[str, list[float]], rows: i
         plain = f"{seconds[one.plain] / seconds[one.name]:.2f}" if one.plain in seconds else ""
         ceiling = f"{seconds[one.ceiling] / seconds[one.name]:.2f}" if one.ceiling in seconds else ""
         spread = f"{rate:,.0f} ({rates[0]:,.0f}–{rates[-1]:,.0f})"
-        lines.append(f"| {one.name} | {spread} | {rate * PAYLOAD_BYTES / MB:,.0f} | {plain} | {ceiling} |")
+        lines.append(f"| {one.name} | {spread} | {rate * one.row_bytes / MB:,.0f} | {plain} | {ceiling} |")
     return "\n".join(lines) + "\n"
 
 

@@ -100,6 +100,21 @@ class Person(pulsar.schema.Record):  # type: ignore[misc]
     address = Address()
 
 
+class Seen(pulsar.schema.Record):  # type: ignore[misc]
+    """As it was at first."""
+
+    place = pulsar.schema.String()
+    count = pulsar.schema.Long()
+
+
+class SeenSince(pulsar.schema.Record):  # type: ignore[misc]
+    """As it is now."""
+
+    place = pulsar.schema.String()
+    count = pulsar.schema.Long()
+    hour = pulsar.schema.Integer(required_default=True)
+
+
 ADA: dict[str, Any] = {"name": "Ada", "age": 36, "scores": [1.5, 2.0], "address": {"street": "Main"}}
 
 
@@ -113,6 +128,31 @@ def test_typed_messages_of_the_official_client_become_columns(
     first, second = read(spark, broker, topic).select("name", "age", "scores", "address").collect()
     assert first.asDict(recursive=True) == ADA
     assert second.asDict() == {"name": "Bo", "age": None, "scores": None, "address": (None,)}
+
+
+@pytest.mark.parametrize("make", [pulsar.schema.JsonSchema, pulsar.schema.AvroSchema])
+def test_many_typed_messages_are_columns_each_by_the_schema_that_it_was_written_with(
+    spark: SparkSession, broker: BrokerProcess, official: Official, topic: str, make: type[pulsar.schema.Schema]
+) -> None:
+    client = official(broker.url)
+    before = client.create_producer(topic, schema=make(Seen), batching_enabled=True)
+    for number in range(300):
+        before.send_async(Seen(place=f"place {number}", count=-number), None)
+    before.flush()
+    since = client.create_producer(topic, schema=make(SeenSince), batching_enabled=True)
+    for number in range(300, 600):
+        since.send_async(SeenSince(place=f"place {number}", count=-number, hour=number % 24), None)
+        before.send_async(Seen(place="before", count=number), None)
+    since.flush()
+    before.flush()
+    rows = read(spark, broker, topic).select("place", "count", "hour").collect()
+    assert [row.asDict() for row in rows if row.place != "before"] == [
+        {"place": f"place {number}", "count": -number, "hour": None if number < 300 else number % 24}
+        for number in range(600)
+    ]
+    assert [tuple(row) for row in rows if row.place == "before"] == [
+        ("before", number, None) for number in range(300, 600)
+    ]
 
 
 @pytest.mark.parametrize("make", [pulsar.schema.JsonSchema, pulsar.schema.AvroSchema])

@@ -7,6 +7,7 @@ import datetime as dt
 import io
 import json
 import struct
+import uuid
 from decimal import Decimal
 from typing import Any
 
@@ -101,6 +102,30 @@ def test_an_avro_value_is_read_with_the_schema_that_it_was_written_with() -> Non
     assert asked == [b"v0"], "a version is asked for once"
 
 
+def test_a_record_may_have_changed_its_name_and_what_else_differs_too_much_is_told() -> None:
+    now = {"type": "record", "name": "new.Name", "fields": [{"name": "a", "type": "int"}]}
+    before = {**now, "name": "Name", "namespace": "old"}
+    other = {**now, "name": "Other"}
+    texts = {**now, "fields": [{"name": "a", "type": "string"}]}
+    written = {b"b": before, b"o": other, b"t": texts}
+    decode = values.of_schema(schema(Schema.Avro, now)).decoder("orders", lambda one: schema(Schema.Avro, written[one]))
+    assert [decode(b"\x06", version) for version in (b"b", b"o")] == [{"a": 3}] * 2
+    with pytest.raises(UnreadableValue, match=r"orders.*another schema"):
+        decode(b"\x02a", b"t")
+
+
+def test_uuids_are_text_and_times_of_day_are_numbers_as_they_were_written() -> None:
+    kinds = [("uuid", "string"), ("time-millis", "int"), ("time-micros", "long")]
+    fields = [{"name": name, "type": ["null", {"type": kind, "logicalType": name}]} for name, kind in kinds]
+    said = {"uuid": uuid.UUID(int=5), "time-millis": dt.time(0, 0, 2), "time-micros": dt.time(0, 0, 3)}
+    into = io.BytesIO()
+    record = {"type": "record", "name": "R", "fields": fields}
+    fastavro.schemaless_writer(into, fastavro.parse_schema(record), said)
+    decode = values.of_schema(schema(Schema.Avro, record)).decoder("t", no_other)
+    expected = {"uuid": str(said["uuid"]), "time-millis": 2_000, "time-micros": 3_000_000}
+    assert decode(into.getvalue(), b"") == expected
+
+
 def test_json_values_get_the_types_that_json_does_not_have() -> None:
     said = {
         "id": 7,
@@ -154,6 +179,7 @@ def test_a_record_that_contains_itself_is_refused_with_a_way_round() -> None:
         (Schema.Json, b"[1, 2]"),
         (Schema.Json, b'{"total": "much"}'),
         (Schema.Json, b'{"lines": 3}'),
+        (Schema.Json, b"[" * 100_000),
         (Schema.Avro, b""),
         (Schema.Int32, b"\0"),
         (Schema.Timestamp, b"\x7f" * 8),

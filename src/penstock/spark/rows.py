@@ -20,10 +20,11 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.core.names import TopicName
-from penstock.spark import values
+from penstock.spark import avro_records, json_records, values
 from penstock.spark.client.errors import UnreadableEntry
-from penstock.spark.client.fields import spans_of, walk, windows
+from penstock.spark.client.fields import spans_of, walk
 from penstock.spark.client.message_id import MessageId
+from penstock.spark.texts import as_text, bytes_of, edges_of, texts
 from penstock.wire.errors import ProtocolError
 from penstock.wire.varints import encode_varint
 
@@ -65,8 +66,6 @@ DEFAULT_COLUMNS: Final = 6
 ROWS_MAX: Final = 4_096
 # KeyValue
 _KEY_FIELD, _VALUE_FIELD = 1, 2
-# So many rows of one length, and NumPy copies them in one go, five times as fast as one by one.
-_ALIKE_ROWS_MIN: Final = 16
 
 
 def schema_of(found: Values, columns: Iterable[str]) -> spark.StructType:
@@ -114,7 +113,12 @@ class RowBuilder:
         self._values = found
         self._topic = topic
         self._partition = TopicName.parse(topic).partition
-        self._decode = None if found.kind is None else found.decoder(topic, schema_by_version)
+        self._decode = None if found.kind is None else found.decoder(topic, schema_by_version, set(schema.names))
+        ours = {name for name, *_ in COLUMNS}
+        self._wanted = [one for one in self._schema if one.name not in ours]
+        self._records = json_records.records(found, self._wanted) or avro_records.records(
+            found, self._wanted, schema_by_version
+        )
         self._columns: dict[str, Callable[[Messages, pa.DataType], pa.Array]] = {
             KEY: self._keys,
             TOPIC: lambda found, kind: pa.repeat(pa.scalar(self._topic, kind), len(found)),
@@ -134,9 +138,7 @@ class RowBuilder:
             UnreadableValue: a value that is not what the topic's schema says.
             UnreadableEntry: properties that do not read as such.
         """
-        fields = {one.name for one in self._values.fields}
-        wanted = [one for one in self._schema if one.name in fields and one.name not in self._columns]
-        of_value = dict(zip((one.name for one in wanted), self._value_columns(found, wanted), strict=True))
+        of_value = dict(zip((one.name for one in self._wanted), self._value_columns(found), strict=True))
         try:
             arrays = [
                 of_value[one.name] if one.name in of_value else self._columns[one.name](found, one.type)
@@ -149,15 +151,20 @@ class RowBuilder:
         for start in range(0, len(found), ROWS_MAX):
             yield whole.slice(start, ROWS_MAX)
 
-    def _value_columns(self, found: Messages, wanted: list[pa.Field]) -> list[pa.Array]:
+    def _value_columns(self, found: Messages) -> list[pa.Array]:
+        wanted = self._wanted
         if not wanted:
             return []
         if self._decode is None:
             return [texts(found.data, found.value_starts, found.value_stops, wanted[0].type)]
         held = texts(found.data, found.value_starts, found.value_stops, pa.binary())
         if pa.types.is_string(wanted[0].type) and self._values == values.of_strings():
-            return [_as_text(held)]
-        versions = _bytes_of(found.data, found.schema_starts, found.schema_stops)
+            return [as_text(held)]
+        if self._records is not None and self._records.reads(found):
+            at_once = self._records.decode(held)
+            if at_once is not None:
+                return at_once
+        versions = bytes_of(found.data, found.schema_starts, found.schema_stops)
         raw = held.to_pylist()
         rows = values.decoded(self._decode, raw, versions)
         if not self._values.is_record:
@@ -181,7 +188,7 @@ class RowBuilder:
         if found.key_is_base64.any():
             coded = zip(keys.to_pylist(), found.key_is_base64.tolist(), strict=True)
             keys = pa.array([_plain_key(key) if key and mark else key for key, mark in coded], pa.binary())
-        return keys if pa.types.is_binary(kind) else _as_text(keys).cast(kind)
+        return keys if pa.types.is_binary(kind) else as_text(keys).cast(kind)
 
 
 def _plain_key(key: bytes) -> bytes:
@@ -190,55 +197,6 @@ def _plain_key(key: bytes) -> bytes:
         return b64decode(key)
     except ValueError:
         return key
-
-
-def texts(data: Bytes, starts: Ints, stops: Ints, kind: pa.DataType) -> pa.Array:
-    """A column of bytes or text, out of places in a buffer; null where a place is -1."""
-    count = len(starts)
-    present = starts >= 0
-    lengths = stops - starts
-    validity = None
-    if not present.all():
-        if not present.any():
-            return pa.nulls(count, kind)
-        lengths = np.where(present, lengths, 0)
-        validity = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
-    body = pa.py_buffer(_joined(data, starts, lengths))
-    column = pa.Array.from_buffers(pa.binary(), count, [validity, pa.py_buffer(_edges(lengths)), body])
-    return column if pa.types.is_binary(kind) else _as_text(column).cast(kind)
-
-
-def _edges(lengths: Ints) -> NDArray[np.int32]:
-    """Where each row begins, and the last one ends, when rows of these lengths stand behind one another."""
-    edges = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=edges[1:])
-    return edges
-
-
-def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | Bytes:
-    """The bytes of all rows behind one another."""
-    if len(starts) >= _ALIKE_ROWS_MIN and lengths[0] > 0 and (lengths == lengths[0]).all():
-        return windows(data, int(lengths[0]))[starts].reshape(-1)
-    view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
-    return b"".join(map(view.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist())))
-
-
-def _as_text(column: pa.BinaryArray) -> pa.StringArray:
-    """Bytes as text; what is no UTF-8 shows the replacement sign, because Spark's strings must be."""
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array(
-            [None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()], pa.string()
-        )
-
-
-def _bytes_of(data: Bytes, starts: Ints, stops: Ints) -> list[bytes]:
-    view = memoryview(data)  # type: ignore[arg-type]
-    return [
-        bytes(view[start:stop]) if start >= 0 else b""
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
-    ]
 
 
 def _times(milliseconds: Ints, kind: pa.DataType) -> pa.Array:
@@ -285,7 +243,7 @@ def _message_ids(found: Messages, partition: int) -> pa.Array:
     else:
         used = np.concatenate([np.broadcast_to(used, digits.shape) for digits, used in parts], axis=1)
         lengths, bytes_ = used.sum(axis=1), body[used]
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(_edges(lengths)), pa.py_buffer(bytes_)])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(edges_of(lengths)), pa.py_buffer(bytes_)])
 
 
 def _id_field(tag: bytes, numbers: Ints) -> tuple[Bytes, NDArray[np.bool_]]:

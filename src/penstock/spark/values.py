@@ -6,7 +6,7 @@
     JSON, AVRO (a record)           a column for each field
 
 Where: `source` asks on the driver which columns a topic has; tasks decode with the same object. JSON and Avro are
-decoded value by value, in Python or by fastavro: the topic's own schema is worth that; bytes are not touched.
+decoded value by value, in Python or by fastavro, unless `json_records` can do all at once; bytes are not touched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.spark.client.errors import UnreadableValue
 from penstock.wire.codec import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from penstock.spark.client.cluster import TopicSchema
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     SchemaOf = Callable[[bytes], TopicSchema | None]
 
 VALUE: Final = "value"
+
+# What decoders raise. RecursionError: JSON within JSON within JSON.
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, EOFError, ArithmeticError, RecursionError, struct.error)
 
 # An Avro schema as `json` reads it; and one decoded value.
 Avro: TypeAlias = Any
@@ -99,17 +102,18 @@ class Values:
     definition: bytes = b""
     is_record: bool = field(default=False)
 
-    def decoder(self, topic: str, schema_of: SchemaOf) -> Decode:
+    def decoder(self, topic: str, schema_of: SchemaOf, wanted: Container[str] | None = None) -> Decode:
         """What turns a value into a dictionary of the fields, or into the one value.
 
         Args:
             topic: for the text of errors.
             schema_of: gives the schema that a value was written with, by its version.
+            wanted: the fields that somebody looks at, all if None; what is in others need not be right.
         """
         kind = self.kind
         assert kind is not None, "bytes are not decoded"
         if kind == Schema.Json:
-            decode = _json_decoder(json.loads(self.definition))
+            decode = _json_decoder(json.loads(self.definition), wanted)
         elif kind == Schema.Avro:
             decode = _avro_decoder(json.loads(self.definition), schema_of)
         else:
@@ -121,7 +125,15 @@ class Values:
         def checked(value: bytes, version: bytes) -> object:
             try:
                 found = decode(value, version)
-            except (ValueError, LookupError, TypeError, EOFError, ArithmeticError, struct.error) as error:
+            except (
+                ValueError,
+                LookupError,
+                TypeError,
+                EOFError,
+                ArithmeticError,
+                RecursionError,
+                struct.error,
+            ) as error:
                 raise self.unreadable(topic, value, str(error)) from error
             if self.is_record and not isinstance(found, dict | None):
                 raise self.unreadable(topic, value, f"a record is wanted, not {found!r}")
@@ -226,11 +238,21 @@ def _union_type(branches: list[Avro], named: dict[str, Avro], inside: tuple[str,
     return spark.StringType()
 
 
+def microseconds_in(avro: Avro) -> int:
+    """What one more is in a column's unit: times may be written in milliseconds, and are microseconds in Spark."""
+    branches = avro if isinstance(avro, list) else [avro]
+    logical = {str(one.get("logicalType")) for one in branches if isinstance(one, dict)}
+    return 1000 if logical & {"timestamp-millis", "local-timestamp-millis"} else 1
+
+
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-def _json_decoder(avro: Avro) -> Decode:
-    convert = _json_converter(spark_type(avro), avro, {})
+def _json_decoder(avro: Avro, wanted: Container[str] | None) -> Decode:
+    kind = spark_type(avro)
+    convert = (
+        _json_struct(kind, avro, {}, wanted) if isinstance(kind, spark.StructType) else _json_converter(kind, avro, {})
+    )
 
     def decode(value: bytes, version: bytes) -> object:  # noqa: ARG001 -- JSON names its fields
         found = json.loads(value)
@@ -260,19 +282,24 @@ def _json_converter(kind: spark.DataType, avro: Avro, named: dict[str, Avro]) ->
     if isinstance(kind, spark.DecimalType):
         return _maybe(lambda found: Decimal(str(found)))
     if isinstance(kind, spark.TimestampType | spark.TimestampNTZType):
-        micros = 1000 if str(details.get("logicalType")).endswith("-millis") else 1
+        micros = microseconds_in(details)
         return _maybe(lambda found: int(found) * micros)
+    if isinstance(kind, spark.DoubleType | spark.FloatType):
+        return _maybe(lambda found: float(found) if type(found) is int else found)  # Arrow wants it to be exact.
     if isinstance(kind, spark.StringType):
         return _maybe(lambda found: found if isinstance(found, str) else json.dumps(found))
     return None
 
 
-def _json_struct(kind: spark.StructType, avro: dict[str, Avro], named: dict[str, Avro]) -> Convert | None:
+def _json_struct(
+    kind: spark.StructType, avro: dict[str, Avro], named: dict[str, Avro], wanted: Container[str] | None = None
+) -> Convert | None:
     types = {one["name"]: one["type"] for one in avro.get("fields", ())}
     converters = {
         one.name: convert
         for one in kind.fields
         if (convert := _json_converter(one.dataType, types.get(one.name), named)) is not None
+        and (wanted is None or one.name in wanted)
     }
 
     def convert_struct(found: dict[str, Any]) -> dict[str, Any]:
@@ -298,8 +325,9 @@ def _maybe(convert: Convert) -> Convert:
 
 def _avro_decoder(wanted: Avro, schema_of: SchemaOf) -> Decode:
     import fastavro  # noqa: PLC0415 -- only for topics with an Avro schema
+    from fastavro.read import SchemaResolutionError  # noqa: PLC0415 -- likewise
 
-    reading = fastavro.parse_schema(wanted)
+    reading = fastavro.parse_schema(_as_written(wanted))
     convert = _avro_converter(spark_type(wanted))
     writing: dict[bytes, Avro] = {}
 
@@ -307,15 +335,44 @@ def _avro_decoder(wanted: Avro, schema_of: SchemaOf) -> Decode:
         written = writing.get(version)
         if written is None:
             said = schema_of(version) if version else None
-            written = writing[version] = reading if said is None else fastavro.parse_schema(json.loads(said.definition))
-        found = fastavro.schemaless_reader(io.BytesIO(value), written, reading)
+            theirs = wanted if said is None else _named_as(json.loads(said.definition), wanted)
+            written = writing[version] = fastavro.parse_schema(_as_written(theirs))
+        try:
+            found = fastavro.schemaless_reader(io.BytesIO(value), written, reading)
+        except SchemaResolutionError as error:
+            raise ValueError(f"written with another schema: {error}") from error
         return found if convert is None else convert(found)
 
     return decode
 
 
+def _named_as(written: Avro, wanted: Avro) -> Avro:
+    """A schema whose record is called as the one that is wanted: brokers and other clients let it change its name."""
+    if not (isinstance(written, dict) and isinstance(wanted, dict)) or "name" not in written or "name" not in wanted:
+        return written
+    space, dot, _ = written["name"].rpartition(".")
+    return {**written, "name": space + dot + wanted["name"].rpartition(".")[2]}
+
+
+# Read as they are written, for want of a type in Spark: numbers and text.
+WITHOUT_TYPE: Final = {("int", "time-millis"), ("long", "time-micros"), ("string", "uuid")}
+
+
+def _as_written(avro: Avro) -> Avro:
+    """A schema without the logical types that Spark has no type for."""
+    if isinstance(avro, list):
+        return [_as_written(one) for one in avro]
+    if not isinstance(avro, dict):
+        return avro
+    # What is a default is data, and no type.
+    said = {key: found if key == "default" else _as_written(found) for key, found in avro.items()}
+    if (str(said.get("type")), said.get("logicalType")) in WITHOUT_TYPE:
+        del said["logicalType"]
+    return said
+
+
 def _avro_converter(kind: spark.DataType) -> Convert | None:
-    """What is text in Spark and something else in Avro: UUIDs, and unions of different things."""
+    """What is text in Spark and something else in Avro: unions of different things."""
     if isinstance(kind, spark.StructType):
         converters = {one.name: convert for one in kind.fields if (convert := _avro_converter(one.dataType))}
 
