@@ -148,6 +148,7 @@ class Bench:
         self.spark, self.rows, self.scratch = spark, rows, scratch
         self.options = {"service.url": f"pulsar://127.0.0.1:{port}"}
         self.url, self.admin = self.options["service.url"], f"http://127.0.0.1:{admin_port}/admin/v2"
+        self.ask("POST", "namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
         self.topics = {BATCHED: self.new_topic(), ALONE: self.new_topic()}
         self.write(self.topics[BATCHED], {"pulsar.producer.batchingMaxBytes": "128K"})
         self.publish(self.topics[ALONE])
@@ -159,13 +160,23 @@ class Bench:
     def new_topic(self) -> str:
         """A partitioned topic that nothing has."""
         name = f"bench-{time.monotonic_ns()}"
-        body = json.dumps(PARTITIONS).encode()
+        self.ask("PUT", f"persistent/public/default/{name}/partitions", PARTITIONS)
+        return f"persistent://public/default/{name}"
+
+    def ask(self, method: str, path: str, body: object) -> None:
+        """Have the broker's administrator do something."""
         request = urllib.request.Request(
-            f"{self.admin}/persistent/public/default/{name}/partitions", body, {"Content-Type": "application/json"}
+            f"{self.admin}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method
         )
-        request.method = "PUT"
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10):
-            return f"persistent://public/default/{name}"
+            pass
+
+    def check(self) -> None:
+        """Raise RuntimeError when a topic does not hold all rows, and what was measured was something else."""
+        for lying, topic in self.topics.items():
+            rows = self.read(lying, columns="__partition").count()
+            if rows != self.rows:
+                raise RuntimeError(f"{topic} ({lying}) has {rows} rows of {self.rows}")
 
     def payloads(self) -> DataFrame:
         """Rows to write: made by the free source, so that making them costs next to nothing."""
@@ -298,6 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bench = Bench(spark, address.port, address.admin_port, options.rows, scratch)
         measures = [one for one in bench.measures() if options.only in one.name]
         taken = rounds(measures, options.rounds)
+        bench.check()
     table = markdown(measures, taken, options.rows)
     print(f"\n{table}")
     RESULTS.mkdir(exist_ok=True)
