@@ -62,6 +62,22 @@ def test_a_topic_is_told_with_all_its_clients(broker: BrokerProcess, rest: httpx
     assert stats["ownerBroker"] == f"127.0.0.1:{broker.admin_port}"
 
 
+def test_what_was_delivered_still_counts_when_the_subscription_is_gone(
+    broker: BrokerProcess, rest: httpx.Client, path: str, topic: str
+) -> None:
+    with RawClient(broker.port) as client:
+        client.subscribe(f"persistent://{topic}", "s", subType=SHARED, permits=3)
+        client.produce(f"persistent://{topic}")
+        client.publish([b"x" * 100] * 3)
+        [client.message() for _ in range(3)]
+        before = rest.get(f"{path}/stats").json()
+    assert rest.delete(f"{path}/subscription/s?force=true").status_code == 204
+    after = rest.get(f"{path}/stats").json()
+    assert after["subscriptions"] == {}
+    for counter in ("msgOutCounter", "bytesOutCounter"):
+        assert after[counter] == before[counter] > 0
+
+
 def test_rates_are_seen_at_once(broker: BrokerProcess, rest: httpx.Client, path: str, topic: str) -> None:
     with RawClient(broker.port) as client:
         client.subscribe(f"persistent://{topic}", "s")

@@ -12,6 +12,7 @@ from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.reader import read
 from penstock.spark.options import parse_read_options
 from penstock.spark.planner import Planner
+from tests.spark.topics import ask, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +47,10 @@ def messages_between(planning: Planner, start: dict[str, MessageId], end: dict[s
     }
 
 
+def delivered(broker: BrokerProcess, topics: list[str]) -> int:
+    return sum(ask(broker.admin_url, "GET", f"{path_of(topic)}/stats")["msgOutCounter"] for topic in topics)
+
+
 @pytest.mark.parametrize("batched", [True, False])
 def test_a_limit_in_messages_is_met_exactly_and_shared_by_what_waits(
     planning: Planner, broker: BrokerProcess, official: Official, *, batched: bool
@@ -65,6 +70,23 @@ def test_a_limit_in_messages_is_met_exactly_and_shared_by_what_waits(
     assert sum(found[small] for found in counts) == 100
     if not batched:
         assert abs(counts[0][small] - 30) <= 1
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_broker_is_not_asked_for_much_more_than_a_batch_and_its_planning_take(
+    planning: Planner, broker: BrokerProcess, official: Official, *, batched: bool
+) -> None:
+    topics = planning.partitions()
+    for topic in topics:
+        publish(official(broker.url), topic, 12_000, batching_enabled=batched)
+    start, end = dict.fromkeys(topics, EARLIEST), planning.ends(topics)
+    for _ in range(2):
+        before = delivered(broker, topics)
+        reached = planning.limited(start, end, 3_000, None)
+        assert delivered(broker, topics) - before < 10_000
+        assert sum(messages_between(planning, start, reached).values()) == 3_000
+        assert delivered(broker, topics) - before < 20_000
+        start = reached
 
 
 def test_a_limit_in_bytes_counts_what_is_stored(planning: Planner, broker: BrokerProcess, official: Official) -> None:

@@ -38,13 +38,12 @@ class Totals(NamedTuple):
     @classmethod
     def of(cls, snapshot: BrokerSnapshot) -> Totals:
         """Sum a snapshot up."""
-        subscriptions = [each for topic in snapshot.topics for each in topic.subscriptions]
         return cls(
             snapshot.taken_at_ms,
             sum(topic.messages_in for topic in snapshot.topics),
             sum(topic.bytes_in for topic in snapshot.topics),
-            sum(each.messages_out for each in subscriptions),
-            sum(each.bytes_out for each in subscriptions),
+            sum(topic.messages_out for topic in snapshot.topics),
+            sum(topic.bytes_out for topic in snapshot.topics),
             snapshot.process.cpu_ns,
         )
 
@@ -133,8 +132,8 @@ def _totals(topics: Sequence[TopicSnapshot], dimensions: Json) -> Json:
             "brk_msg_backlog": sum(each.backlog for each in subscriptions),
             "brk_in_messages_total": sum(topic.messages_in for topic in topics),
             "brk_in_bytes_total": sum(topic.bytes_in for topic in topics),
-            "brk_out_messages_total": sum(each.messages_out for each in subscriptions),
-            "brk_out_bytes_total": sum(each.bytes_out for each in subscriptions),
+            "brk_out_messages_total": sum(topic.messages_out for topic in topics),
+            "brk_out_bytes_total": sum(topic.bytes_out for topic in topics),
         },
     }
 

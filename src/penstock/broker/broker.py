@@ -248,9 +248,7 @@ class Broker:
             subscription.fenced = False
             subscription.wake()
             raise
-        if topic.subscriptions.get(subscription.name) is subscription:
-            del topic.subscriptions[subscription.name]
-        subscription.delay_nothing()
+        topic.end_subscription(subscription)
         self.rates.forget_subscription(subscription)
 
     async def _forget_subscription(self, topic: Topic, name: str) -> None:
@@ -347,11 +345,8 @@ class Broker:
 
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: a subscription that is not durable ends with it."""
-        topic = subscription.topic
-        ended = not (subscription.durable or subscription.fenced or subscription.consumers)
-        if ended and topic.subscriptions.get(subscription.name) is subscription:
-            del topic.subscriptions[subscription.name]
-            subscription.delay_nothing()
+        if not (subscription.durable or subscription.fenced or subscription.consumers):
+            subscription.topic.end_subscription(subscription)
 
     def expect_reconnect(self, subscription: Subscription) -> None:
         """After a seek the client comes back to the same subscription; give it time to."""

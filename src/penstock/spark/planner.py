@@ -23,7 +23,7 @@ from penstock.spark.client.errors import Refused
 from penstock.spark.client.fields import last_of, walk
 from penstock.spark.client.message_id import EARLIEST as BEGINNING
 from penstock.spark.client.message_id import MessageId
-from penstock.spark.client.reader import PERMITS, EntryReader
+from penstock.spark.client.reader import EntryReader
 from penstock.spark.client.subscription import Subscription, earliest_id
 from penstock.spark.offsets import Offsets, entries_between, shares
 from penstock.spark.options import EARLIEST, LATEST
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 # Of one partition, for one batch; what lies behind is taken to be like what was seen.
 MEASURED_BYTES_MAX: Final = 64 * MIB
+
+# Messages that a broker may send ahead, however small a partition's share.
+_AHEAD_MIN: Final = 256
 
 _BATCH_MESSAGES: Final = 11
 _UNLIMITED: Final = 2**62
@@ -122,10 +125,12 @@ class Planner:
 
     def limited(self, start: Offsets, end: Offsets, messages_max: int | None, bytes_max: int | None) -> Offsets:
         """How far a batch goes from `start` towards `end` within its budgets, shared by what waits in partitions."""
+        waiting = {topic: entries_between(start[topic], stop) for topic, stop in end.items() if start[topic] < stop}
+        # Each is sent about what it will be asked for: the rest would be read by the broker, and by nobody else.
+        total = sum(waiting.values())
+        ahead = {topic: (messages_max or _UNLIMITED) * entries // total for topic, entries in waiting.items()}
         measures = {
-            topic: _Measure(self, topic, start[topic], stop, messages_max or PERMITS)
-            for topic, stop in end.items()
-            if start[topic] < stop
+            topic: _Measure(self, topic, start[topic], end[topic], max(_AHEAD_MIN, ahead[topic])) for topic in waiting
         }
         try:
             _spend(list(measures.values()), messages_max, bytes_max)

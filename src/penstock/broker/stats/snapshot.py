@@ -94,6 +94,8 @@ class TopicSnapshot:
     messages_in: int
     bytes_in: int
     entries_in: int
+    messages_out: int  # to all subscriptions that there have been
+    bytes_out: int
     # A second, over the last 30 to 60 seconds.
     message_rate_in: float
     byte_rate_in: float
@@ -213,6 +215,8 @@ def _topic(topic: Topic) -> TopicSnapshot:
         namespace=f"{topic.name.tenant}/{topic.name.namespace}",
         producers=len(topic.producers),
         messages_in=topic.messages_in,
+        messages_out=topic.messages_out,
+        bytes_out=topic.bytes_out,
         bytes_in=topic.bytes_in,
         entries_in=topic.entries_in,
         message_rate_in=rate.messages,

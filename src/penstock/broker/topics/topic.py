@@ -47,6 +47,7 @@ class Topic:
         "again",
         "broker",
         "bytes_in",
+        "bytes_out_before",
         "closed",
         "compacted",
         "created_ms",
@@ -60,6 +61,7 @@ class Topic:
         "last_entry_id",
         "ledger_id",
         "messages_in",
+        "messages_out_before",
         "name",
         "next_entry_id",
         "partition",
@@ -106,6 +108,9 @@ class Topic:
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
+        # What subscriptions were given that are not there any more; counters that everybody may see must not go back.
+        self.messages_out_before = 0
+        self.bytes_out_before = 0
         self.publish_limited_times = 0  # how often a rate stopped one of its producers
         self.publish_limiters: tuple[PublishLimiter, ...] = ()
         self.dispatch_limiter: DispatchLimiter | None = None
@@ -144,6 +149,24 @@ class Topic:
         self.subscriptions[name] = subscription
         self.broker.rates.subscription_changed(subscription)
         return subscription
+
+    def end_subscription(self, subscription: Subscription) -> None:
+        """A subscription is no more; one that was made anew under its name stays."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            self.messages_out_before += subscription.messages_out
+            self.bytes_out_before += subscription.bytes_out
+        subscription.delay_nothing()
+
+    @property
+    def messages_out(self) -> int:
+        """Messages delivered to all subscriptions that there have been since it was loaded."""
+        return self.messages_out_before + sum(one.messages_out for one in self.subscriptions.values())
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes of these."""
+        return self.bytes_out_before + sum(one.bytes_out for one in self.subscriptions.values())
 
     def pass_cancelled(self, cursor: Cursor) -> None:
         """A new cursor, and one that was moved back, has no use for messages that were cancelled."""

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 # Messages that the broker may send ahead; what they weigh is bounded by the sockets' buffers.
 PERMITS: Final = 20_000
+# As many at first, when nothing is known yet of how many messages there are in an entry, or of how many entries.
+_PERMITS_FIRST: Final = 1_000
 # Entries taken at a time, and the bytes waited for before that: one run's columns should be long, and fit the caches.
 _RUN_ENTRIES_MAX: Final = 8_192
 _RUN_BYTES: Final = 2 * MIB
@@ -99,7 +101,7 @@ class EntryReader:
         self._clock = clock or SystemClock()
         self._subscription: Subscription | None = None
         self._heard_ns = 0  # when something last came
-        self._taken_entries = self._taken_messages = 1
+        self._taken_entries = self._taken_messages = 0
 
     def runs(self) -> Generator[Deliveries]:
         """The entries, in order; what a run points to is lent until the next one is asked for.
@@ -167,6 +169,8 @@ class EntryReader:
 
     def _window(self) -> int:
         """How many messages may be on their way: fewer near the end, so that little is sent which nobody reads."""
+        if not self._taken_entries:
+            return min(self._ahead, _PERMITS_FIRST)
         if self.position.ledger_id != self._end.ledger_id:
             return self._ahead
         entries_left = self._end.entry_id - self.position.entry_id + 1
