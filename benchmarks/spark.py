@@ -218,9 +218,8 @@ class Bench:
 
     def write(self, topic: str, options: dict[str, str] | None = None, rows: DataFrame | None = None) -> None:
         """Write all rows once."""
-        writer = (
-            (rows or self.payloads()).write.format("pulsar").mode("append").options(**self.options, **(options or {}))
-        )
+        written = self.payloads() if rows is None else rows
+        writer = written.write.format("pulsar").mode("append").options(**self.options, **(options or {}))
         writer.option("topic", topic).save()
 
     def stream(self, lying: str) -> None:
@@ -259,9 +258,10 @@ class Bench:
                 Measure(f"batch read, value, {lying}", value, ceiling_value, plain),
             ]
         for lying in RECORDS:
-            (row_bytes,) = self.read(lying, valueFormat="binary").selectExpr("avg(length(value))").first() or (0.0,)
+            mean = self.read(lying, valueFormat="binary").selectExpr("avg(length(value))").first()
+            assert mean is not None
             batch = functools.partial(self.consume_all, lying)
-            measures.append(Measure(f"batch read, {lying}", batch, row_bytes=row_bytes))
+            measures.append(Measure(f"batch read, {lying}", batch, row_bytes=mean[0]))
         lz4 = {"pulsar.producer.compressionType": "LZ4"}
         return [
             *measures,

@@ -21,7 +21,7 @@ from penstock.spark.avro_records import records
 from penstock.spark.client.cluster import TopicSchema
 from penstock.wire.codec import Schema
 
-COUNT = 16  # fewer are decoded one by one anyway
+COUNT = 16  # from so many on, rows are decoded at once
 # A type, and what can be written as it.
 Type: TypeAlias = tuple[Any, st.SearchStrategy[Any]]
 MILLIS = st.integers(-62_135_596_800_000, 253_402_300_799_999)

@@ -19,7 +19,7 @@ from penstock.spark.client.errors import UnreadableValue
 from penstock.spark.json_records import records
 from penstock.wire.codec import Schema
 
-COUNT = 16  # fewer are decoded one by one anyway
+COUNT = 16  # from so many on, rows are decoded at once
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 DOUBLE = st.floats(allow_nan=False)

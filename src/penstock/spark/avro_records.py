@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.spark.client.fields import varints, windows
-from penstock.spark.texts import texts
+from penstock.spark.texts import edges_in, texts
 from penstock.spark.values import WITHOUT_TYPE
 from penstock.wire.codec import Schema
 from penstock.wire.errors import ProtocolError
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 Make: TypeAlias = "Callable[[], pa.Array]"
 # Goes over a field of all values.
 Read: TypeAlias = "Callable[[Run], Make]"
-
-# Below so many records the calls cost more than they save.
-_RECORDS_MIN: Final = 16
 
 # Python's times, and so those of the library, are of the years 1 to 9999.
 _FIRST_S: Final = -62_135_596_800
@@ -130,8 +127,8 @@ class Records:
 
     def decode(self, held: pa.BinaryArray) -> list[pa.Array] | None:
         """A column of each field, null where the value or the field is; None: they must be decoded one by one."""
-        edges = np.frombuffer(held.buffers()[1], np.int32)[held.offset : held.offset + len(held) + 1].astype(np.int64)
-        if len(held) - held.null_count < _RECORDS_MIN or edges[0] == edges[-1]:
+        edges = edges_in(held).astype(np.int64)
+        if edges[0] == edges[-1]:
             return None
         rows = np.flatnonzero(held.is_valid().to_numpy(zero_copy_only=False))
         run = Run(np.frombuffer(held.buffers()[2], np.uint8), edges[rows], edges[rows + 1])

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 from pyspark.sql import types as spark
 
+from penstock.spark.texts import edges_in
 from penstock.spark.values import microseconds_in
 from penstock.wire.codec import Schema
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from penstock.spark.client.messages import Messages
     from penstock.spark.values import Values
 
-# Below so many records the calls cost more than they save.
-_RECORDS_MIN: Final = 16
 _SHORTEST: Final = b"{}"
 
 # What Arrow reads as we do, in a field or inside of one.
@@ -79,8 +78,6 @@ class Records:
 
     def decode(self, held: pa.BinaryArray) -> list[pa.Array] | None:
         """A column of each field, null where the value or the field is; None: they must be decoded one by one."""
-        if len(held) < _RECORDS_MIN:
-            return None
         if held.null_count:
             held = pc.fill_null(held, _SHORTEST)
         if not _in_braces(held):
@@ -131,7 +128,7 @@ def _in_braces(held: pa.BinaryArray) -> bool:
     Then there are as many records as values only if each value is one: a value that stops within a record would have
     the next one begin where none may, and one that stops within a string would break its line.
     """
-    edges = np.frombuffer(held.buffers()[1], np.int32)[held.offset : held.offset + len(held) + 1]
+    edges = edges_in(held)
     starts, stops = edges[:-1], edges[1:]
     if (stops - starts < len(_SHORTEST)).any():
         return False

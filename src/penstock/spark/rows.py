@@ -5,7 +5,7 @@
     __messageProperties, and when asked for: __partition, __sequenceId, __producerName
 
 Why by columns: each column is one buffer and its offsets, cut out of the run's bytes in one go; no row is ever a Python
-object, unless its value has to be parsed.
+object, unless its value has to be parsed by itself.
 Where: tasks feed what the reader brings through one `RowBuilder`.
 """
 
@@ -64,6 +64,8 @@ DEFAULT_COLUMNS: Final = 6
 
 # Rows in one batch: fewer cost more calls in Spark, more do not fit its caches.
 ROWS_MAX: Final = 4_096
+# Below so many records the calls that decode them at once cost more than they save.
+_AT_ONCE_MIN: Final = 16
 # KeyValue
 _KEY_FIELD, _VALUE_FIELD = 1, 2
 
@@ -114,11 +116,6 @@ class RowBuilder:
         self._topic = topic
         self._partition = TopicName.parse(topic).partition
         self._decode = None if found.kind is None else found.decoder(topic, schema_by_version, set(schema.names))
-        ours = {name for name, *_ in COLUMNS}
-        self._wanted = [one for one in self._schema if one.name not in ours]
-        self._records = json_records.records(found, self._wanted) or avro_records.records(
-            found, self._wanted, schema_by_version
-        )
         self._columns: dict[str, Callable[[Messages, pa.DataType], pa.Array]] = {
             KEY: self._keys,
             TOPIC: lambda found, kind: pa.repeat(pa.scalar(self._topic, kind), len(found)),
@@ -130,6 +127,10 @@ class RowBuilder:
             SEQUENCE_ID: lambda found, kind: pa.array(found.sequence_ids, kind),
             PRODUCER: lambda found, kind: texts(found.data, found.producer_starts, found.producer_stops, kind),
         }
+        self._wanted = [one for one in self._schema if one.name not in self._columns]  # of the value
+        self._records = json_records.records(found, self._wanted) or avro_records.records(
+            found, self._wanted, schema_by_version
+        )
 
     def batches(self, found: Messages) -> Iterator[pa.RecordBatch]:
         """The messages as batches of some thousand rows; nothing in them points to what was lent.
@@ -160,7 +161,7 @@ class RowBuilder:
         held = texts(found.data, found.value_starts, found.value_stops, pa.binary())
         if pa.types.is_string(wanted[0].type) and self._values == values.of_strings():
             return [as_text(held)]
-        if self._records is not None and self._records.reads(found):
+        if self._records is not None and len(found) >= _AT_ONCE_MIN and self._records.reads(found):
             at_once = self._records.decode(held)
             if at_once is not None:
                 return at_once

@@ -45,6 +45,11 @@ def edges_of(lengths: Ints) -> NDArray[np.int32]:
     return edges
 
 
+def edges_in(column: pa.BinaryArray) -> NDArray[np.int32]:
+    """The same of a column that there is, counted from where its buffer of bytes begins."""
+    return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+
+
 def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | Bytes:
     """The bytes of all rows behind one another."""
     if len(starts) >= _ALIKE_ROWS_MIN and lengths[0] > 0 and (lengths == lengths[0]).all():

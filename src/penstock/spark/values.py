@@ -6,7 +6,8 @@
     JSON, AVRO (a record)           a column for each field
 
 Where: `source` asks on the driver which columns a topic has; tasks decode with the same object. JSON and Avro are
-decoded value by value, in Python or by fastavro, unless `json_records` can do all at once; bytes are not touched.
+decoded value by value, in Python or by fastavro, where `json_records` and `avro_records` cannot do all at once; bytes
+are not touched.
 """
 
 from __future__ import annotations
@@ -125,15 +126,7 @@ class Values:
         def checked(value: bytes, version: bytes) -> object:
             try:
                 found = decode(value, version)
-            except (
-                ValueError,
-                LookupError,
-                TypeError,
-                EOFError,
-                ArithmeticError,
-                RecursionError,
-                struct.error,
-            ) as error:
+            except _UNREADABLE as error:
                 raise self.unreadable(topic, value, str(error)) from error
             if self.is_record and not isinstance(found, dict | None):
                 raise self.unreadable(topic, value, f"a record is wanted, not {found!r}")
@@ -335,8 +328,11 @@ def _avro_decoder(wanted: Avro, schema_of: SchemaOf) -> Decode:
         written = writing.get(version)
         if written is None:
             said = schema_of(version) if version else None
-            theirs = wanted if said is None else _named_as(json.loads(said.definition), wanted)
-            written = writing[version] = fastavro.parse_schema(_as_written(theirs))
+            written = writing[version] = (
+                reading
+                if said is None
+                else fastavro.parse_schema(_as_written(_named_as(json.loads(said.definition), wanted)))
+            )
         try:
             found = fastavro.schemaless_reader(io.BytesIO(value), written, reading)
         except SchemaResolutionError as error:

@@ -133,7 +133,7 @@ class DelayedIndex:
         return self.topic.broker.clock.wall_ms() + self._options.tick_ms
 
     def _arm(self, at_ms: int) -> None:
-        self.close()
+        self.disarm()
         broker = self.topic.broker
         if broker.stopping:
             return
@@ -143,7 +143,7 @@ class DelayedIndex:
 
     def look_for_due(self) -> None:
         """Wake those who have something due; look again when the next is."""
-        self.close()
+        self.disarm()
         now_ms, later_ms = self.now_ms(), TIME_MAX_MS
         for subscription in self.topic.subscriptions.values():
             view = subscription.view
@@ -179,7 +179,7 @@ class DelayedIndex:
             self.manager.on_options_updated(options)
         self.look_for_due()
 
-    def close(self) -> None:
+    def disarm(self) -> None:
         """Do not look by itself any more: the topic is not this broker's, or needs no index, or the broker stops."""
         if self._timer is not None:
             self._timer.cancel()

@@ -177,7 +177,7 @@ class Delays:
         index, topic.delayed = topic.delayed, None
         if index is None:
             return
-        index.close()
+        index.disarm()
         self._changed.pop(index, None)
         self.factory.remove(topic.text)
         for subscription in topic.subscriptions.values():
@@ -259,7 +259,7 @@ class Delays:
             await self.save(index)
         for topic in self._broker.topics.loaded():
             if topic.delayed is not None:
-                topic.delayed.close()
+                topic.delayed.disarm()
 
     # -- reading again ------------------------------------------------------------------------------------------------
 
