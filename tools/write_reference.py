@@ -19,16 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 from penstock.admin.api import build
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
-from penstock.settings.memory import (
-    DELAYED,
-    LISTINGS_DIRECT,
-    LISTINGS_HEAP,
-    OUTBOUND,
-    PROCESS_BYTES,
-    REQUESTS,
-    TAIL_CACHE,
-    BudgetRow,
-)
+from penstock.settings.memory import PROCESS_BYTES, ROWS
 from penstock.settings.model import GROUPS, KEYS, keys_of
 
 if TYPE_CHECKING:
@@ -84,12 +75,11 @@ def commands_table() -> str:
 
 def budget_table() -> str:
     """How the memory limit is divided."""
-    rows: tuple[BudgetRow, ...] = (REQUESTS, OUTBOUND, TAIL_CACHE, LISTINGS_HEAP, LISTINGS_DIRECT, DELAYED)
     return _table(
         ("owner", "share of the rest", "key"),
         (
             ("penstock itself", f"{PROCESS_BYTES // 2**20} MiB, taken off first", ""),
-            *((row.name, f"{row.percent} %", f"`{row.key}`" if row.key else "") for row in rows),
+            *((row.name, f"{row.percent} %", f"`{row.key}`" if row.key else "") for row in ROWS),
         ),
     )
 

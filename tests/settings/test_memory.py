@@ -74,8 +74,8 @@ def test_the_real_machine_can_be_read() -> None:
     assert MachineFacts.read().limit_bytes > 0
 
 
-@given(st.integers(98, 1 << 20))
-def test_from_98_mib_on_the_rows_fit_whatever_the_limit(limit_mb: int) -> None:
+@given(st.integers(105, 1 << 20))
+def test_from_105_mib_on_the_rows_fit_whatever_the_limit(limit_mb: int) -> None:
     budget = MemoryBudget.split(limit_mb * MIB, frame_bytes_max=FRAME)
     assert sum(size for _, size in budget.rows()) <= limit_mb * MIB
     assert budget.requests_bytes >= 2 * FRAME

@@ -279,7 +279,7 @@ def test_listings_set_by_hand_keep_their_value_and_must_fit() -> None:
 
 
 def test_the_listings_of_pulsars_own_file_count_where_they_fit_and_stop_no_small_machine(tmp_path: Path) -> None:
-    fits = from_file(tmp_path, f"memoryLimitMB=512\n{LISTINGS}")
+    fits = from_file(tmp_path, f"memoryLimitMB=640\n{LISTINGS}")
     assert (fits.listings_heap_mb, fits.listings_direct_mb) == (100, 100)
     small = from_file(tmp_path, f"memoryLimitMB=164\n{LISTINGS}")
     assert (small.listings_heap_mb, small.listings_direct_mb) == (5, 5)

@@ -32,6 +32,11 @@ class BrokerLimits:
     tail_cache_bytes: int
     cluster_name: str
 
+    # Rows of the memory budget, each with one owner.
+    commands_bytes: int = 64 * MIB  # commands being carried out
+    sessions_bytes: int = 64 * MIB  # what clients call their producers, consumers and watchers, and say of them
+    dispatch_bytes: int = 64 * MIB  # what consumers owe, and what cursors have above their mark-delete position
+
     # What namespaces and topics can overrule, how often it is looked after, and rates of the whole broker.
     policies: PolicyDefaults = field(default_factory=PolicyDefaults)
 

@@ -97,9 +97,9 @@ class BudgetRow:
     bytes_max: int = _ROW_BYTES_MAX
 
 
-REQUESTS: Final = BudgetRow("requests being read or answered", 30, "queued.max.request.bytes")
-OUTBOUND: Final = BudgetRow("bytes on their way to clients", 30, "outboundMB")
-TAIL_CACHE: Final = BudgetRow("newest entries, for consumers that keep up", 20, "tailCacheMB")
+REQUESTS: Final = BudgetRow("requests being read or answered", 25, "queued.max.request.bytes")
+OUTBOUND: Final = BudgetRow("bytes on their way to clients", 25, "outboundMB")
+TAIL_CACHE: Final = BudgetRow("newest entries, for consumers that keep up", 15, "tailCacheMB")
 # PIP-442 says 100 MB for each, which a limit of 2,064 MiB and more gives them.
 LISTINGS_HEAP: Final = BudgetRow(
     "topic listings being made, and what watchers know", 5, "maxTopicListInFlightHeapMemSizeMB", 100 * MIB
@@ -108,6 +108,17 @@ LISTINGS_DIRECT: Final = BudgetRow(
     "topic listings on their way to clients", 5, "maxTopicListInFlightDirectMemSizeMB", 100 * MIB
 )
 DELAYED: Final = BudgetRow("index of delayed messages", 10)
+# Every other command than a publish: decoded, waiting for a disk or a turn, its answer being made.
+COMMANDS: Final = BudgetRow("commands being carried out", 4)
+# Names, properties and metadata that clients give to what lasts as long as their connection.
+SESSIONS: Final = BudgetRow("producers, consumers and watchers", 3)
+# Unacknowledged ids, acknowledged ranges and ack sets of cursors, keys of Key_Shared subscriptions.
+DISPATCH: Final = BudgetRow("what consumers owe and have acknowledged", 6)
+HTTP: Final = BudgetRow("requests at the admin port", 2)
+
+ROWS: Final = (
+    REQUESTS, OUTBOUND, TAIL_CACHE, LISTINGS_HEAP, LISTINGS_DIRECT, DELAYED, COMMANDS, SESSIONS, DISPATCH, HTTP,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +135,10 @@ class MemoryBudget:
     listings_heap_bytes: int
     listings_direct_bytes: int
     delayed_bytes: int
+    commands_bytes: int
+    sessions_bytes: int
+    dispatch_bytes: int
+    http_bytes: int
 
     def __post_init__(self) -> None:
         total = sum(size for _, size in self.rows())
@@ -170,6 +185,10 @@ class MemoryBudget:
             listings_heap_bytes=listings_heap_bytes,
             listings_direct_bytes=listings_direct_bytes,
             delayed_bytes=share(DELAYED),
+            commands_bytes=share(COMMANDS),
+            sessions_bytes=share(SESSIONS),
+            dispatch_bytes=share(DISPATCH),
+            http_bytes=share(HTTP),
         )
 
     def rows(self) -> list[tuple[str, int]]:
@@ -182,6 +201,10 @@ class MemoryBudget:
             (LISTINGS_HEAP, max(0, self.listings_heap_bytes)),
             (LISTINGS_DIRECT, max(0, self.listings_direct_bytes)),
             (DELAYED, self.delayed_bytes),
+            (COMMANDS, self.commands_bytes),
+            (SESSIONS, self.sessions_bytes),
+            (DISPATCH, self.dispatch_bytes),
+            (HTTP, self.http_bytes),
         ):
             rows.append((row.name if row.key is None else f"{row.name} ({row.key})", size))
         return rows
