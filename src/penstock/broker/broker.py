@@ -42,6 +42,7 @@ from penstock.broker.topics.inactive import InactiveTopics
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly
+from penstock.governance.memory_row import MemoryRow
 from penstock.governance.muting import MuteReason
 from penstock.net.topic_list_limiter import TopicListMemoryLimiter
 from penstock.storage.catalog import CursorSave, StoredCursor, SubscriptionRecord
@@ -144,6 +145,8 @@ class Broker:
         self.deduplication = Deduplication(self)
         self.compaction = Compactor(self)
         self.tail_cache = TailCache(limits.tail_cache_bytes)
+        self.sessions_memory = MemoryRow("sessions", limits.sessions_bytes)
+        self.dispatch_memory = MemoryRow("dispatch", limits.dispatch_bytes)
         self.sessions: set[Session] = set()
         self.stopping = False
         self.started_at_ms = clock.wall_ms()

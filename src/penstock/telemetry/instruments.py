@@ -88,6 +88,7 @@ def _memory_by_owner(snapshot: BrokerSnapshot) -> Iterable[tuple[tuple[str, ...]
         (("listings-heap",), _listings_use(snapshot.listings.heap)),
         (("listings-direct",), _listings_use(snapshot.listings.direct)),
         (("delayed-index",), snapshot.delayed_index),
+        *(((name,), use) for name, use in snapshot.rows.items()),
     ]
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,8 @@ from penstock.broker.stats.stats import in_replay
 from penstock.broker.subscriptions.subscription import TYPE_NAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.broker.broker import Broker, Health
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.delayed_index import DelayedIndex
@@ -154,6 +156,7 @@ class BrokerSnapshot:
     outbound: MemoryUse
     tail_cache: MemoryUse
     delayed_index: MemoryUse = MemoryUse(used_bytes=0, budget_bytes=0)
+    rows: Mapping[str, MemoryUse] = field(default_factory=dict)  # the other rows of the memory budget, by name
     process: ProcessUse
 
 
@@ -190,6 +193,10 @@ async def take_snapshot(broker: Broker) -> BrokerSnapshot:
         delayed_index=MemoryUse(
             used_bytes=broker.delays.memory.used_bytes, budget_bytes=broker.delays.memory.size_bytes
         ),
+        rows={
+            row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes)
+            for row in (broker.sessions_memory, broker.dispatch_memory)
+        },
         process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),
     )
 
