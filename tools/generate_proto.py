@@ -18,6 +18,7 @@ from typing import Final
 SOURCE_ROOT: Final = Path(__file__).resolve().parent.parent / "src"
 WIRE: Final = SOURCE_ROOT / "penstock" / "wire"
 PROTO: Final = WIRE / "pulsar.proto"
+BOUNDS: Final = WIRE / "bounds_table.py"
 
 INDENT: Final = "  "
 HEADER: Final = """\
@@ -32,6 +33,22 @@ package penstock.wire;
 
 # In Python an enum's values are attributes of the message around it: one is a keyword there, one hides a message.
 VALUE_NAMES: Final = {"None": "NoSchema", "KeyValue": "KeyValueSchema"}
+
+BOUNDS_HEADER: Final = '''\
+# SPDX-License-Identifier: Apache-2.0
+"""Which class of bound each field of the protocol has.
+
+Why generated: `wire` reads no files. Where: written by tools/generate_proto.py from tables/bounds.tsv: change that and
+run it again. `penstock.wire.bounds` says what the classes are.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# fmt: off
+CLASS_OF: Final[dict[str, dict[str, str]]] = {
+'''
 
 # protoc's stubs are not strict enough for mypy, but right.
 CLASSES_HEADER: Final = "# SPDX-License-Identifier: Apache-2.0\n# mypy: ignore-errors\n"
@@ -87,6 +104,19 @@ def render(messages: dict[str, list[Field]], enums: dict[str, list[tuple[str, in
     return "\n".join([HEADER, *blocks])
 
 
+def render_bounds(table: Path) -> str:
+    """The module that holds the classes of bounds, by message and field."""
+    messages: dict[str, dict[str, str]] = {}
+    for row in _rows(table):
+        messages.setdefault(row["message"], {})[row["name"]] = row["class"]
+    lines = []
+    for message, classes in messages.items():
+        lines += [f'    "{message}": {{\n']
+        lines += [f'        "{name}": "{bound}",\n' for name, bound in classes.items()]
+        lines += ["    },\n"]
+    return BOUNDS_HEADER + "".join(lines) + "}\n"
+
+
 def _rows(table: Path) -> list[dict[str, str]]:
     with table.open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines, delimiter="\t"))
@@ -120,6 +150,7 @@ def main() -> None:
     """Regenerate everything."""
     tables = WIRE / "tables"
     PROTO.write_text(render(read_fields(tables / "fields.tsv"), read_enums(tables / "enums.tsv")), encoding="utf-8")
+    BOUNDS.write_text(render_bounds(tables / "bounds.tsv"), encoding="utf-8")
     compile_classes()
 
 

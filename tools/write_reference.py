@@ -21,6 +21,8 @@ from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
 from penstock.settings.memory import PROCESS_BYTES, ROWS
 from penstock.settings.model import GROUPS, KEYS, keys_of
+from penstock.wire.bounds import CLASSES
+from penstock.wire.bounds_table import CLASS_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -101,6 +103,47 @@ def policies_table() -> str:
     )
 
 
+def bound_classes_table() -> str:
+    """Every class of bound."""
+    return _table(
+        ("class", "bytes", "elements", "what it is for"),
+        (
+            (
+                name,
+                _bound(bound.bytes_max),
+                _bound(bound.count_max),
+                bound.what + (f"; `{bound.setting}`" if bound.setting else ""),
+            )
+            for name, bound in CLASSES.items()
+        ),
+    )
+
+
+def _bound(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def bounds_tables() -> str:
+    """Every field of what a client may send, with its class."""
+    named = (
+        (message, fields) for message, fields in CLASS_OF.items() if not set(fields.values()) & {"answer", "entry"}
+    )
+    return _table(
+        ("message", "fields"),
+        (
+            (
+                f"`{message}`",
+                "; ".join(f"{bound}: {_listed(fields, bound)}" for bound in CLASSES if bound in fields.values()),
+            )
+            for message, fields in named
+        ),
+    )
+
+
+def _listed(fields: Mapping[str, str], bound: str) -> str:
+    return ", ".join(f"`{name}`" for name, found in fields.items() if found == bound)
+
+
 def routes_tables() -> str:
     """Every route of the admin port, by group."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
@@ -158,6 +201,8 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "budget": budget_table,
     "routes": routes_tables,
     "policies": policies_table,
+    "boundclasses": bound_classes_table,
+    "bounds": bounds_tables,
     "sparkconnection": partial(spark_options_table, "options", "CONNECTION_OPTIONS"),
     "sparkread": partial(spark_options_table, "options", "READ_OPTIONS"),
     "sparkwrite": partial(spark_options_table, "write_options", "WRITE_OPTIONS"),

@@ -61,7 +61,11 @@ def send(producer_id: int, sequence_id: int, *, entry: bytes | None = None, **fi
     """A SEND as the generated classes write it."""
     body = codec.CommandSend(producer_id=producer_id, sequence_id=sequence_id, **fields)
     command = codec.BaseCommand(type=codec.BaseCommand.SEND, send=body).SerializeToString()
-    return frame(command, seal(entry_body(sequence_id=sequence_id)) if entry is None else entry)
+    messages = fields.get("num_messages", 1)
+    if entry is None:
+        batch = {"num_messages_in_batch": messages} if messages > 1 else {}
+        entry = seal(entry_body(b"message" * max(messages, 1), sequence_id=sequence_id, **batch))
+    return frame(command, entry)
 
 
 @dataclass
@@ -111,8 +115,12 @@ def rows_of(run: PublishRun) -> list[tuple[Any, ...]]:
 class Feeder:
     """A reader and its arena, which forgets its contents after every read, as one shared with others does."""
 
-    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, connected: bool = True) -> None:
+    def __init__(
+        self, *, frame_bytes_max: int = FRAME_BYTES_MAX, connected: bool = True, commands_max: int | None = None
+    ) -> None:
         self.reader = FrameReader(frame_bytes_max=frame_bytes_max)
+        self.commands_max = commands_max  # how many commands it asks for at a time; None for all
+        self.reader.admitted = True
         self.arena = memoryview(bytearray(ARENA_BYTES))
         self.heard = Heard()
         if connected:
@@ -131,10 +139,18 @@ class Feeder:
             part = data[taken : taken + len(buffer)]
             buffer[: len(part)] = part
             taken += len(part)
-        for event in self.reader.received(self.arena, taken):
-            self.heard.add(event)
+        wanted = {} if self.commands_max is None else {"commands_max": self.commands_max}
+        self._hear(self.reader.received(self.arena, taken, **wanted))
+        while self.reader.whole:
+            self.reader.keep()
+            self.arena[:] = b"\xaa" * len(self.arena)
+            self._hear(self.reader.more(**wanted))
         self.arena[:] = b"\xaa" * len(self.arena)
         return taken
+
+    def _hear(self, events: list[Event]) -> None:
+        for event in events:
+            self.heard.add(event)
 
 
 def hear(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:

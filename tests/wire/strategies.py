@@ -62,7 +62,7 @@ def sent(command: bytes, payload: bytes) -> Sent:
         body.producer_id,
         body.sequence_id,
         payload,
-        max(1, body.num_messages),
+        1,  # Their metadata says nothing of a batch; see test_batch_counts.
         body.highest_sequence_id,
         unsealed,
         not sound,

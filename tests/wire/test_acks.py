@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire import codec
-from penstock.wire.acks import decode_ack, decode_flow
+from penstock.wire.acks import IDS_MAX, STRETCHES_MAX, decode_ack, decode_flow
 from penstock.wire.events import AckRun, Flow
 from tests.wire.frames import Feeder, command_frame, hear
 from tests.wire.strategies import uint64s
@@ -123,3 +123,31 @@ def test_what_the_hand_accepts_protobuf_accepts_and_means(start: bytes, rest: by
         command = start + body
         by_hand = decode_ack(command) if start[1] == 0x0A else decode_flow(command)
         assert by_hand is None or by_hand == _by_protobuf(command)
+
+
+def test_ids_that_are_not_alike_are_left_to_protobuf_where_they_are_many() -> None:
+    few, many = (
+        codec.CommandAck(
+            consumer_id=1,
+            ack_type=codec.CommandAck.Individual,
+            message_id=[codec.MessageIdData(ledgerId=7, entryId=i % 2 << 40) for i in range(n)],
+        )
+        for n in (STRETCHES_MAX, STRETCHES_MAX + 1)
+    )
+    by_hand = decode_ack(command_frame(codec.BaseCommand.ACK, few)[8:])
+    assert by_hand is not None
+    assert len(by_hand.entry_ids) == STRETCHES_MAX
+    assert decode_ack(command_frame(codec.BaseCommand.ACK, many)[8:]) is None
+
+
+def test_more_ids_than_one_turn_has_time_for_are_left_to_the_bounds() -> None:
+    few, many = (
+        codec.CommandAck(
+            consumer_id=1,
+            ack_type=codec.CommandAck.Individual,
+            message_id=[codec.MessageIdData(ledgerId=7, entryId=5) for _ in range(n)],
+        )
+        for n in (IDS_MAX, IDS_MAX + 1)
+    )
+    assert decode_ack(command_frame(codec.BaseCommand.ACK, few)[8:]) is not None
+    assert decode_ack(command_frame(codec.BaseCommand.ACK, many)[8:]) is None

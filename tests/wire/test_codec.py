@@ -103,3 +103,16 @@ def test_small_answers_name_what_they_answer() -> None:
     assert _read(codec.success(5)).success.request_id == 5
     assert _read(codec.reached_end_of_topic(5)).reachedEndOfTopic.consumer_id == 5
     assert _read(codec.get_schema_failed(5, WireCode.TOPIC_NOT_FOUND, "no")).getSchemaResponse.request_id == 5
+
+
+def test_a_schema_is_sent_from_where_it_lies_and_reads_as_protobuf_writes_it() -> None:
+    for data in (b"", b"x" * 100, bytes(1 << 20)):
+        head, sent = codec.get_schema_response(
+            7, name="s", kind=codec.Schema.Json, data=data, properties={"a": "b"}, version=b"12345678"
+        )
+        assert sent is data
+        answer = _read(head + sent).getSchemaResponse
+        assert (answer.request_id, answer.schema_version) == (7, b"12345678")
+        assert (answer.schema.name, answer.schema.type) == ("s", codec.Schema.Json)
+        assert answer.schema.schema_data == data
+        assert [(each.key, each.value) for each in answer.schema.properties] == [("a", "b")]

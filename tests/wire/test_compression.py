@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tracemalloc
 import zlib
 from importlib.util import find_spec
 
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import UnsupportedVersion
+from penstock.core.units import MIB
 from penstock.wire import compression
 from penstock.wire.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD, decompress
 from penstock.wire.errors import ProtocolError
@@ -113,3 +115,27 @@ def test_zstd_is_read_where_it_is_installed_and_else_named() -> None:
     elif sys.version_info < (3, 14) and find_spec("zstandard") is None:
         with pytest.raises(UnsupportedVersion, match="zstandard"):
             decompress(ZSTD, b"any", 100)
+
+
+def bomb(kind: int, size: int) -> bytes:
+    """So many zeros, compressed."""
+    if kind == ZLIB:
+        return zlib.compress(bytes(size))
+    cramjam = pytest.importorskip("cramjam", reason="needs the package cramjam")
+    if kind == LZ4:
+        return bytes(cramjam.lz4.compress_block(bytes(size), store_size=False))
+    return bytes((cramjam.zstd.compress if kind == ZSTD else cramjam.snappy.compress_raw)(bytes(size)))
+
+
+@pytest.mark.parametrize("kind", [LZ4, ZLIB, ZSTD, SNAPPY])
+def test_no_more_is_decompressed_than_the_bound_whatever_the_message_says(kind: int) -> None:
+    data = bomb(kind, 4 * MIB)
+    with pytest.raises(ProtocolError, match="is 4194304 bytes decompressed, as it says; 1048576 are read here"):
+        decompress(kind, data, 4 * MIB, bytes_max=MIB)
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(UnsupportedVersion), pytest.raises(ProtocolError):
+            decompress(kind, data, 1_000, bytes_max=MIB)  # It says that it is small.
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()

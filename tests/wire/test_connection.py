@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
 from penstock.wire import codec
-from penstock.wire.connection import LARGE_FRAME_BYTES, ProtocolError
+from penstock.wire.connection import LARGE_FRAME_BYTES, FrameReader, ProtocolError
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
 from tests.wire.frames import Feeder, command_frame, connect, entry_body, frame, hear, inside, send, varint
 from tests.wire.strategies import Sent, large_sends, other_frames, sends, steady_sends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from penstock.wire.events import Event
 
 # A LOOKUP whose topic and request id are right, and whose first property has the key ff.
 PROPERTY_WITHOUT_TEXT = inside(1, b"t") + b"\x10\x01" + inside(8, inside(1, b"\xff") + inside(2, b""))
@@ -40,6 +42,91 @@ def _cut(data: bytes, cuts: Sequence[int]) -> list[bytes]:
 def test_events_do_not_depend_on_how_the_bytes_were_cut(parts: list[Sent | bytes], cuts: list[int]) -> None:
     frames = [_frame_of(part) for part in parts]
     assert hear(_cut(b"".join(frames), cuts)) == hear(frames)
+
+
+@given(parts=streams, cuts=st.lists(st.integers(0, 1 << 20), max_size=8), commands_max=st.integers(1, 3))
+def test_events_do_not_depend_on_how_many_are_asked_for_at_a_time(
+    parts: list[Sent | bytes], cuts: list[int], commands_max: int
+) -> None:
+    frames = [_frame_of(part) for part in parts]
+    feeder = Feeder(commands_max=commands_max)
+    for chunk in _cut(b"".join(frames), cuts):
+        feeder.feed(chunk)
+    assert feeder.heard.rows == hear(frames)
+    assert feeder.reader.held_bytes == feeder.reader.missing_bytes == 0
+
+
+def _read(reader: FrameReader, arena: memoryview, data: bytes, **wanted: int) -> list[Event]:
+    (buffer,) = reader.buffers(arena)
+    buffer[: len(data)] = data
+    return reader.received(arena, len(data), **wanted)
+
+
+def test_commands_that_nobody_asked_for_stay_bytes_and_are_counted() -> None:
+    reader, arena = Feeder().reader, memoryview(bytearray(80 * 1024))
+    lookup = command_frame(codec.BaseCommand.LOOKUP, codec.CommandLookupTopic(topic="t", request_id=1))
+    flow = command_frame(codec.BaseCommand.FLOW, codec.CommandFlow(consumer_id=1, messagePermits=2))
+
+    events = _read(reader, arena, flow + send(1, 5) + lookup * 3 + send(1, 6) + lookup[:5], commands_max=0)
+
+    assert [type(event) for event in events] == [Flow, PublishRun]
+    assert reader.whole
+    assert (reader.held_bytes, reader.missing_bytes) == (len(lookup * 3 + send(1, 6) + lookup[:5]), 0)
+    assert [type(event) for event in reader.more(commands_max=2)] == [Command, Command]
+    assert [type(event) for event in reader.more(commands_max=2)] == [Command, PublishRun]
+    assert not reader.whole
+    assert (reader.held_bytes, reader.missing_bytes) == (5, len(lookup) - 5)
+    assert reader.more() == []
+
+
+def test_a_ping_is_decoded_though_no_command_is_asked_for() -> None:
+    reader, arena = Feeder().reader, memoryview(bytearray(80 * 1024))
+    ping = command_frame(codec.BaseCommand.PING, codec.BaseCommand().ping)
+    pong = command_frame(codec.BaseCommand.PONG, codec.BaseCommand().pong)
+    assert len(_read(reader, arena, ping + pong, commands_max=0)) == 2
+    assert not reader.whole
+
+
+def _asked_of(events: list[Event]) -> list[int | None]:
+    return [event.request_id for event in events if isinstance(event, AckRun)]
+
+
+def test_acknowledgements_count_as_commands_when_they_want_an_answer() -> None:
+    reader, arena = Feeder().reader, memoryview(bytearray(80 * 1024))
+    ids = [codec.MessageIdData(ledgerId=1, entryId=2)]
+    plain = codec.CommandAck(consumer_id=1, ack_type=0, message_id=ids)  # type: ignore[arg-type]
+    asking = codec.CommandAck(consumer_id=1, ack_type=0, message_id=ids, request_id=7)  # type: ignore[arg-type]
+    kind = codec.BaseCommand.ACK
+
+    data = command_frame(kind, plain) * 2 + command_frame(kind, asking) * 2
+    assert _asked_of(_read(reader, arena, data, commands_max=1)) == [None, 7]
+    assert _asked_of(reader.more(commands_max=0)) == []
+    assert _asked_of(reader.more(commands_max=1)) == [7]
+    assert not reader.whole
+
+
+def test_what_consumers_say_all_day_is_bounded_by_the_number_of_events() -> None:
+    reader, arena = Feeder().reader, memoryview(bytearray(80 * 1024))
+    flow = command_frame(codec.BaseCommand.FLOW, codec.CommandFlow(consumer_id=1, messagePermits=2))
+    assert len(_read(reader, arena, flow * 100, events_max=30)) == 30
+    assert reader.held_bytes == 70 * len(flow)
+    assert len(reader.more(events_max=69)) == 69
+    assert len(reader.more()) == 1
+
+
+def test_bytes_that_were_only_looked_at_are_decoded_up_to_one_command_or_the_next_publish() -> None:
+    reader = Feeder().reader
+    lookup = command_frame(codec.BaseCommand.LOOKUP, codec.CommandLookupTopic(topic="t", request_id=1))
+    flow = command_frame(codec.BaseCommand.FLOW, codec.CommandFlow(consumer_id=1, messagePermits=2))
+    for data, kinds, nbytes in (
+        (flow + lookup + lookup, [Flow, Command], len(flow + lookup)),
+        (flow + send(1, 5), [Flow], len(flow)),
+        (send(1, 5) + lookup, [], 0),
+        (lookup[:-1], [], 0),
+    ):
+        events, taken = reader.peeked(memoryview(data))
+        assert ([type(event) for event in events], taken) == (kinds, nbytes)
+        assert (reader.whole, reader.held_bytes, reader.missing_bytes) == (False, 0, 0)
 
 
 def test_events_are_the_same_when_every_byte_comes_alone() -> None:

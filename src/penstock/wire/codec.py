@@ -15,6 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from penstock.core.errors import NotAllowed
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import AckRun, Command, Flow, UnknownCommand
 from penstock.wire.pulsar_pb2 import (
@@ -62,6 +63,7 @@ from penstock.wire.pulsar_pb2 import (
     CommandWatchTopicList,
     CommandWatchTopicListClose,
     FeatureFlags,
+    IntRange,
     KeySharedMode,
     KeyValue,
     MessageIdData,
@@ -70,6 +72,7 @@ from penstock.wire.pulsar_pb2 import (
     Schema,
     SingleMessageMetadata,
 )
+from penstock.wire.varints import encode_varint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,6 +151,8 @@ PROTOCOL_ACTIVE_CONSUMER_CHANGE: Final = 12
 SHARED_PRODUCER: Final = ProducerAccessMode.Shared
 
 _UINT64_MASK: Final = (1 << 64) - 1
+# 64-bit words in all ack sets of one ACK: 256 KiB, 0.3 µs each. Clients group 1,000 batches of 1,000 messages at most.
+ACK_WORDS_MAX: Final = 32_768
 
 # A command's type is also the number of the BaseCommand field that holds its body, for every type.
 _BODY_NAMES: Final[dict[int, str]] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields}
@@ -230,6 +235,10 @@ def _unknown_type(command: BaseCommand) -> int:
     raise ProtocolError("command without a type")
 
 
+# Messages that come by the thousand, and hold numbers only.
+_WITHOUT_TEXT: Final = frozenset((IntRange.DESCRIPTOR.name, MessageIdData.DESCRIPTOR.name))
+
+
 def _require_text(message: Message) -> None:
     """Refuse texts that are not UTF-8: protobuf would hand them out as `bytes` where `str` is promised."""
     for descriptor, value in message.ListFields():
@@ -237,23 +246,35 @@ def _require_text(message: Message) -> None:
         if descriptor.type == FieldDescriptor.TYPE_STRING:
             if not all(isinstance(text, str) for text in values):
                 raise ProtocolError(f"{descriptor.full_name} is not UTF-8")
-        elif descriptor.type == FieldDescriptor.TYPE_MESSAGE:
+        elif descriptor.message_type is not None and descriptor.message_type.name not in _WITHOUT_TEXT:
             for inner in values:
                 _require_text(inner)
 
 
 def _ack_run(ack: CommandAck) -> AckRun:
     ids = list(ack.message_id)
-    return AckRun(
+    run = AckRun(
         consumer_id=ack.consumer_id,
         cumulative=ack.ack_type == CommandAck.Cumulative,
         ledger_ids=[message_id.ledgerId for message_id in ids],
         entry_ids=[message_id.entryId for message_id in ids],
-        ack_sets={row: list(message_id.ack_set) for row, message_id in enumerate(ids) if message_id.ack_set},
         request_id=ack.request_id if ack.HasField("request_id") else None,
         validation_error=ack.validation_error if ack.HasField("validation_error") else None,
         txn=_txn_of(ack),
     )
+    words = 0
+    for row, message_id in enumerate(ids):
+        if message_id.ack_set:
+            words += len(message_id.ack_set)
+            if words > ACK_WORDS_MAX:
+                return _refused(run, f"ack sets of more than {ACK_WORDS_MAX:,} 64-bit words together")
+            run.ack_sets[row] = list(message_id.ack_set)
+    return run
+
+
+def _refused(run: AckRun, has: str) -> AckRun:
+    text = f"an ACK with {has} is refused, and nothing of it is acknowledged; acknowledge less in one command"
+    return AckRun(run.consumer_id, run.cumulative, [], [], request_id=run.request_id, refused=NotAllowed(text))
 
 
 def _txn_of(ack: CommandAck) -> tuple[int, int] | None:
@@ -478,16 +499,28 @@ def get_schema_failed(request_id: int, code: int, message: str) -> bytes:
 
 def get_schema_response(
     request_id: int, *, name: str, kind: int, data: bytes, properties: Mapping[str, str], version: bytes
-) -> bytes:
-    """A topic's schema, and which version of it this is; `kind` is the number of its type."""
+) -> tuple[bytes, bytes]:
+    """A topic's schema, and which version of it this is; `kind` is the number of its type.
+
+    The frame is two buffers, the second of which is `data` as it came: a schema of a megabyte is not copied for each of
+    its readers. So that it can stand at the end, what holds it is written by hand: lengths of three messages, each of
+    which is the last field of the one around it.
+    """
     schema = Schema(
         name=name,
-        schema_data=data,
         type=kind,  # type: ignore[arg-type]
         properties=[KeyValue(key=key, value=value) for key, value in properties.items()],
     )
-    body = CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=version)
-    return encode(BaseCommand.GET_SCHEMA_RESPONSE, body)
+    body = CommandGetSchemaResponse(request_id=request_id, schema_version=version)
+    size, head = len(data), b""
+    for around, number in (
+        (schema, Schema.SCHEMA_DATA_FIELD_NUMBER),
+        (body, CommandGetSchemaResponse.SCHEMA_FIELD_NUMBER),
+        (BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE), BaseCommand.GETSCHEMARESPONSE_FIELD_NUMBER),
+    ):
+        head = around.SerializePartialToString() + encode_varint(number << 3 | 2) + encode_varint(size) + head
+        size = len(head) + len(data)
+    return struct.pack(">II", 4 + size, size) + head, data
 
 
 def get_or_create_schema_response(request_id: int, version: bytes) -> bytes:

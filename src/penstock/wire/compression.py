@@ -28,27 +28,31 @@ ZLIB: Final = 2
 ZSTD: Final = 3
 SNAPPY: Final = 4
 
-# No client sends a payload that is larger than this decompressed; who claims so is not given the memory in advance.
-NATIVE_BYTES_MAX: Final = 64 * MIB
+# Clients send payloads of up to 5 MiB, compressed or not; what they compress is seldom four times as large before.
+DECOMPRESSED_BYTES_MAX: Final = 20 * MIB
 _LZ4_MATCH_MIN: Final = 4
 
 
-def decompress(kind: int, data: bytes, size: int) -> bytes:
+def decompress(kind: int, data: bytes, size: int, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """The payload, `size` bytes of it.
 
     Args:
         kind: `MessageMetadata.compression`.
         data: the payload as it was sent.
         size: how long it is decompressed, as the message says; never more is made.
+        bytes_max: how long it may be. Two megabytes can say that they are two gigabytes, and be right.
 
     Raises:
-        ProtocolError: it is not what it says it is.
+        ProtocolError: it is not what it says it is, or larger than `bytes_max`.
         UnsupportedVersion: nobody here can read this kind.
     """
     if kind == NONE:
         return data
-    reader = _native(kind) if size <= NATIVE_BYTES_MAX else None
-    reader = reader or _READERS.get(kind)
+    if size > bytes_max:
+        raise ProtocolError(
+            f"the payload of {len(data)} bytes is {size} bytes decompressed, as it says; {bytes_max} are read here"
+        )
+    reader = _native(kind) or _READERS.get(kind)
     if reader is None:
         raise UnsupportedVersion(f"compression type {kind} is not known")
     try:
@@ -95,7 +99,8 @@ def _native(kind: int) -> Callable[[bytes, int], bytes] | None:
             written = into(data, out) if size else 0
         except cramjam.DecompressionError as error:
             raise ValueError(str(error)) from error
-        return bytes(out[:written])
+        del out[written:]
+        return bytes(out)
 
     return read
 
@@ -199,6 +204,10 @@ def _zstandard(data: bytes, size: int) -> bytes:
             "the payload is compressed with ZSTD, which this Python cannot read: install the package zstandard"
         ) from None
     try:
+        # A frame that says its size gets that much memory, whatever the maximum.
+        said = zstandard.get_frame_parameters(data).content_size
+        if said not in {zstandard.CONTENTSIZE_UNKNOWN, size}:
+            raise ValueError(f"a frame of {said} bytes, not of {size}")
         return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=size + 1))
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error

@@ -10,30 +10,51 @@ Theory of operation
     large that this would copy it again and again gets a buffer of exactly its size, which the publish run then keeps.
     That buffer is made when the rest is about to be read, not when the size is seen: until the owner has found memory
     for the rest, only what has arrived is held.
+
+    A command takes twenty bytes on the wire, a kilobyte as an object, and more while it is carried out. So the owner
+    says how many commands it wants at a time; frames behind them stay bytes until it asks for more of them.
+    Until a client is admitted its frames must be short: whoever shows who it is needs no more. From the first frame on
+    a command is checked against its bounds (`bounds`) before it is decoded.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+import sys
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.units import KIB
 from penstock.wire import codec
-from penstock.wire.acks import ACK_START, FLOW_START, decode_ack, decode_flow, take_alike
+from penstock.wire.acks import ACK_BYTES_BY_HAND, ACK_START, FLOW_START, decode_ack, decode_flow, take_alike
+from penstock.wire.bounds import BOUNDS, Bounds, OutOfBounds
 from penstock.wire.errors import ProtocolError
+from penstock.wire.events import Command, RefusedCommand
 from penstock.wire.layouts import SEND_START
 from penstock.wire.runs import decode_send, decode_sends
 
 if TYPE_CHECKING:
     from penstock.wire.events import Event
 
-__all__ = ["LARGE_FRAME_BYTES", "FrameReader", "ProtocolError"]
+__all__ = ["GREETING_BYTES_MAX", "LARGE_FRAME_BYTES", "FrameReader", "ProtocolError"]
+
+# Frames of clients that are not admitted yet: CONNECT and AUTH_RESPONSE, whose fields may take 64 KiB of credentials,
+# and in a proxy's CONNECT those of its client besides.
+GREETING_BYTES_MAX: Final = 136 * KIB
 
 # From this size on, an unfinished frame gets its own buffer. Below, carrying its start over costs less than one more
 # allocation and a scatter read.
 LARGE_FRAME_BYTES: Final = 64 * 1024
 
+# How PING and PONG begin. Who asks whether we live does not wait behind those who want something.
+_SIGNS_OF_LIFE: Final = frozenset((b"\x08\x12", b"\x08\x13"))
+# How commands begin that do not count, or may not.
+_UNCOUNTED: Final = _SIGNS_OF_LIFE | {ACK_START, FLOW_START}
+# More events than any read brings.
+_ALL: Final = sys.maxsize
 _SIZE_BYTES: Final = 4
+SEND_TYPE_END: Final = 10
+_NOTHING: Final = memoryview(b"")
 _read_u32: Final = struct.Struct(">I").unpack_from
 
 
@@ -41,20 +62,39 @@ class FrameReader:
     """The reading half of one connection.
 
     Attributes:
-        held_bytes: bytes of an unfinished frame which this object keeps; 0 between frames.
-        missing_bytes: how many more bytes finish that frame, or tell its size; 0 between frames.
+        held_bytes: bytes kept that are no events yet: an unfinished frame, and whole frames that nobody asked for yet.
+        missing_bytes: how many more bytes finish the unfinished frame, or tell its size; 0 between frames, and while
+            there are whole ones.
+        whole: whether a whole frame is kept. Then `more` comes next, not a read.
+        admitted: whether frames behind CONNECT may be of any size; set by the owner, at once where nobody has to show
+            who it is.
     """
 
-    __slots__ = ("_carried", "_connected", "_exact", "_frame_bytes_max", "held_bytes", "missing_bytes")
+    __slots__ = (
+        "_bounds", "_carried", "_connected", "_exact", "_frame_bytes_max", "_kept", "_pos", "_view", "admitted",
+        "held_bytes", "missing_bytes", "whole",
+    )  # fmt: skip
 
-    def __init__(self, *, frame_bytes_max: int) -> None:
-        """Refuse frames that announce more than `frame_bytes_max` bytes."""
+    def __init__(self, *, frame_bytes_max: int, bounds: Bounds = BOUNDS) -> None:
+        """Refuse frames that announce more than `frame_bytes_max` bytes, and commands that are not within `bounds`."""
         self.held_bytes = 0
         self.missing_bytes = 0
+        self.whole = False
+        self.admitted = False
+        self._bounds = bounds
         self._frame_bytes_max = frame_bytes_max
         self._connected = False  # whether the first frame has come, and was CONNECT
         self._carried = b""  # the start of an unfinished frame, or
-        self._exact: memoryview | None = None  # a buffer of its size, filled up to `held_bytes`
+        self._exact: memoryview | None = None  # a buffer of its size, filled up to `held_bytes`, or
+        self._view = _NOTHING  # while `whole`: frames from `_pos` on
+        self._pos = 0
+        self._kept = False  # whether `_view` is our own and not the arena
+
+    @property
+    def holds_publish(self) -> bool:
+        """Whether the unfinished frame is known to be a SEND."""
+        start = self._carried if self._exact is None else self._exact
+        return self.held_bytes >= SEND_TYPE_END and bytes(start[8:SEND_TYPE_END]) == SEND_START
 
     def buffers(self, arena: memoryview) -> list[memoryview]:
         """Where the next read must put its bytes, in order. May be asked again when nothing was read.
@@ -77,12 +117,22 @@ class FrameReader:
         arena[: self.held_bytes] = self._carried
         return [arena[self.held_bytes :]]
 
-    def received(self, arena: memoryview, nbytes: int) -> list[Event]:
+    def received(
+        self, arena: memoryview, nbytes: int, *, commands_max: int = _ALL, events_max: int = _ALL
+    ) -> list[Event]:
         """Decode what a read of `nbytes` brought into `buffers(arena)`; the events own all they refer to.
 
+        Args:
+            arena: as it was given to `buffers`.
+            nbytes: how many bytes were read.
+            commands_max: stop behind that many commands. What consumers say all day (an acknowledgement that wants no
+                answer, a FLOW) does not count, and neither do PING, PONG and SENDs. A command in a buffer of its own is
+                decoded in any case.
+            events_max: stop behind that many events.
+
         Raises:
-            ProtocolError: the peer does not speak the protocol. The connection must be closed; what came before the
-                offending frame in the same read is dropped with it, unanswered.
+            ProtocolError: the peer does not speak the protocol. The connection must be closed; events that would have
+                been returned with the offending frame are dropped with it, unanswered.
         """
         events: list[Event] = []
         if self._exact is None:
@@ -93,11 +143,46 @@ class FrameReader:
                 self.missing_bytes -= nbytes
                 return events
             exact, self._exact = self._exact, None
-            self._cut(exact, len(exact), events, keep=exact)
+            self._cut(exact, 0, len(exact), events, keep=exact)
             end = nbytes - self.missing_bytes
-        pos = self._cut(arena, end, events)
-        self._carry(arena[pos:end])
+        self._view, self._pos, self._kept = arena[:end], 0, False
+        self._advance(events, commands_max, events_max)
         return events
+
+    def more(self, *, commands_max: int = _ALL, events_max: int = _ALL) -> list[Event]:
+        """Decode what is behind the events that were returned last; see `received`."""
+        events: list[Event] = []
+        if self.whole:
+            self._advance(events, commands_max, events_max)
+        return events
+
+    def keep(self) -> None:
+        """Take a copy of the whole frames that are left: the arena is about to be used for something else."""
+        # Once ours, they move again when half of them are gone, so that all moves together copy no byte twice.
+        if self.whole and (not self._kept or 2 * self._pos > len(self._view)):
+            self._view, self._pos, self._kept = memoryview(bytes(self._view[self._pos :])), 0, True
+
+    def peeked(self, view: memoryview, *, events_max: int = _ALL) -> tuple[list[Event], int]:
+        """Decode bytes that were looked at and not received: up to the next SEND, or one command, or enough events.
+
+        To be called between frames. Returns the events and the bytes that they were; nothing is kept.
+
+        Raises:
+            ProtocolError: as `received`.
+        """
+        events: list[Event] = []
+        nbytes = self._cut(view, 0, len(view), events, commands_max=1, events_max=events_max, sends=False)
+        self.whole = False
+        return events, nbytes
+
+    def _advance(self, events: list[Event], commands_max: int, events_max: int) -> None:
+        view, end = self._view, len(self._view)
+        pos = self._cut(view, self._pos, end, events, commands_max=commands_max, events_max=events_max)
+        if self.whole:
+            self._pos, self.held_bytes, self.missing_bytes = pos, end - pos, 0
+        else:
+            self._carry(view[pos:end])
+            self._view = _NOTHING
 
     def _carry(self, unfinished: memoryview) -> None:
         self._carried = bytes(unfinished)
@@ -109,13 +194,29 @@ class FrameReader:
         else:
             self.missing_bytes = _SIZE_BYTES + self._frame_size(unfinished, 0) - self.held_bytes
 
-    def _cut(self, view: memoryview, end: int, events: list[Event], keep: memoryview | None = None) -> int:
-        """Append the events of all whole frames in `view[:end]`; returns where the unfinished one begins."""
-        pos = 0
+    def _cut(
+        self,
+        view: memoryview,
+        pos: int,
+        end: int,
+        events: list[Event],
+        *,
+        keep: memoryview | None = None,
+        commands_max: int = _ALL,
+        events_max: int = _ALL,
+        sends: bool = True,
+    ) -> int:
+        """Append the events of whole frames in `view[pos:end]`, as many as wanted; returns where the next one begins.
+
+        Sets `whole`: whether that one is whole, too.
+        """
+        self.whole = False
         while end - pos >= _SIZE_BYTES:
             start = bytes(view[pos + 8 : pos + 10]) if self._connected else b""
-            if start == SEND_START:
-                run, nbytes = decode_sends(view[pos:end], frame_bytes_max=self._frame_bytes_max, keep=keep)
+            if start == SEND_START and len(events) < events_max and sends:
+                run, nbytes = decode_sends(
+                    view[pos:end], frame_bytes_max=self._size_max(), bounds=self._bounds, keep=keep
+                )
                 if run is not None:
                     events.append(run)
                     pos += nbytes
@@ -123,24 +224,55 @@ class FrameReader:
             stop = pos + _SIZE_BYTES + self._frame_size(view, pos)
             if stop > end:
                 break
+            if (
+                len(events) >= events_max
+                or (start == SEND_START and not sends)
+                or (commands_max == 0 and start not in _UNCOUNTED)
+            ):
+                self.whole = True
+                break
             frame = view[pos:stop]
             command = _command_of(frame)
-            pos = stop
-            if start == ACK_START and (acks := decode_ack(command)) is not None:
+            by_hand = start == ACK_START and len(command) <= ACK_BYTES_BY_HAND
+            acks = decode_ack(command) if by_hand else None
+            if acks is not None and acks.request_id is None:
                 events.append(acks)
-                pos += take_alike(acks, frame, view[stop:end])
-            elif start == FLOW_START and (flow := decode_flow(command)) is not None:
+                pos = stop + take_alike(acks, frame, view[stop:end])
+                continue
+            if start == FLOW_START and (flow := decode_flow(command)) is not None:
                 events.append(flow)
-            else:
-                events.append(self._event(frame, codec.decode_command(command), keep))
+                pos = stop
+                continue
+            if start not in _SIGNS_OF_LIFE:
+                if commands_max == 0:  # Of the uncounted it was none: an acknowledgement that wants an answer.
+                    self.whole = True
+                    break
+                commands_max -= 1
+            events.append(acks if acks is not None else self._checked_event(frame, command, keep))
+            pos = stop
         return pos
 
     def _frame_size(self, view: memoryview, pos: int) -> int:
         """What a frame announces, its own four bytes not counted."""
         size: int = _read_u32(view, pos)[0]
-        if not _SIZE_BYTES <= size <= self._frame_bytes_max:
-            raise ProtocolError(f"frame of {size} bytes: want {_SIZE_BYTES} to {self._frame_bytes_max}")
+        if not _SIZE_BYTES <= size <= self._size_max():
+            who = "" if self._connected and self.admitted else " from a client that has not shown who it is"
+            raise ProtocolError(f"frame of {size} bytes{who}: want {_SIZE_BYTES} to {self._size_max()}")
         return size
+
+    def _size_max(self) -> int:
+        if self._connected and self.admitted:
+            return self._frame_bytes_max
+        return min(self._frame_bytes_max, GREETING_BYTES_MAX)
+
+    def _checked_event(self, frame: memoryview, command: bytes, keep: memoryview | None) -> Event:
+        try:
+            self._bounds.check(command)
+        except OutOfBounds as refusal:
+            if not self._connected and refusal.kind != codec.BaseCommand.CONNECT:
+                raise ProtocolError("the first command must be CONNECT") from None
+            return RefusedCommand(refusal.kind, refusal.body, refusal.text)
+        return self._event(frame, codec.decode_command(command), keep)
 
     def _event(self, frame: memoryview, command: codec.BaseCommand, keep: memoryview | None) -> Event:
         if not self._connected:
@@ -149,7 +281,10 @@ class FrameReader:
             self._connected = True
         if command.type == codec.BaseCommand.SEND:
             return decode_send(frame, command, keep=keep)
-        return codec.event_of(command)
+        event = codec.event_of(command)
+        if isinstance(event, Command):
+            event.nbytes = len(frame)
+        return event
 
 
 def _command_of(frame: memoryview) -> bytes:

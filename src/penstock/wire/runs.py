@@ -23,6 +23,9 @@ from crc32c import crc32c
 
 from penstock.core.checksum import SEAL_BYTES, SEAL_MAGIC, Buffer
 from penstock.wire import codec
+from penstock.wire.batch_counts import METADATA_WALKED_BYTES_MAX, Implausible, check_fields, message_count
+from penstock.wire.bounds import BOUNDS, Bounds, OutOfBounds
+from penstock.wire.errors import ProtocolError
 from penstock.wire.events import PublishRun
 from penstock.wire.layouts import SEND_BYTES_MIN, SEND_HEAD_BYTES, SEND_START, Layout, layout_at, parse_ids
 from penstock.wire.varints import LOW_BITS, LOW_MASK, PADDED_LOWS, encode_varint
@@ -35,6 +38,8 @@ __all__ = ["Buffer", "decode_send", "decode_sends", "encode_messages", "encode_r
 # Entries up to this size are copied together into one buffer; larger ones are sent from where they lie. Copying a
 # kilobyte costs less than one more element of a gathered write.
 JOIN_BYTES_MAX: Final = 16 * 1024
+# Pieces are joined to buffers of about this size.
+JOINED_BYTES_MAX: Final = 64 * 1024
 
 # Templates kept, each of about a hundred bytes.
 TEMPLATES_MAX: Final = 2048
@@ -51,7 +56,7 @@ _pack_sizes: Final = struct.Struct(">II").pack
 
 
 def decode_sends(
-    view: memoryview, *, frame_bytes_max: int, keep: memoryview | None = None
+    view: memoryview, *, frame_bytes_max: int, bounds: Bounds = BOUNDS, keep: memoryview | None = None
 ) -> tuple[PublishRun | None, int]:
     """Decode the SEND frames that follow one another from the beginning of `view`.
 
@@ -60,6 +65,7 @@ def decode_sends(
     Args:
         view: what was read, from the first frame on; what is behind it may be used again when this returns.
         frame_bytes_max: a frame's announced size may not be larger.
+        bounds: of a SEND that says more than the usual.
         keep: the buffer behind `view`, when that is one whole frame and nobody else's: the run keeps it, uncopied.
 
     Returns:
@@ -91,7 +97,9 @@ def decode_sends(
                 sequence_id = lows[low] + highs[high]
                 entry = pos + entry_at
                 length = stop - entry
-                if metadata_bytes > length - 10 or checksum_of(view[entry + 6 : stop]) != checksum:
+                if metadata_bytes > length - 10 or metadata_bytes > METADATA_WALKED_BYTES_MAX:
+                    break
+                if checksum_of(view[entry + 6 : stop]) != checksum:
                     break
                 add_producer_id(producer_id)
                 add_sequence_id(sequence_id)
@@ -101,7 +109,7 @@ def decode_sends(
         except (KeyError, struct.error):
             pass  # A part not seen before, or a frame so short that the layout reads past the buffer.
         if pos == first:
-            pos = _parse_rows(rows, layout, view, pos, frame_bytes_max)
+            pos = _parse_rows(rows, layout, view, pos, frame_bytes_max, bounds)
             if pos == first:
                 break
     return rows.finish(view, pos, keep), pos
@@ -147,8 +155,6 @@ class _Rows:
         run.sequence_ids.append(sequence_id)
         run.offsets.append(entry)
         run.lengths.append(stop - entry)
-        if messages > 1:  # An entry holds at least one message, whatever its producer says.
-            self.counts[row] = messages
         if highest:
             self.highest[row] = highest
         sealed = bytes(view[entry : min(entry + 2, stop)]) == SEAL_MAGIC
@@ -158,6 +164,25 @@ class _Rows:
         sound = len(body) >= _METADATA_SIZE_BYTES and _read_u32(body)[0] <= len(body) - _METADATA_SIZE_BYTES
         if not sound or (sealed and _read_u32(view, entry + 2)[0] != crc32c(body)):
             run.corrupt.append(row)
+        else:
+            self._look_into(body, row, messages)
+
+    def _look_into(self, body: memoryview, row: int, messages: int) -> None:
+        """Count the messages of a batch, and refuse what cannot be. Entries that say they hold one are not opened."""
+        metadata_bytes = _read_u32(body)[0]
+        if messages <= 1 and metadata_bytes <= METADATA_WALKED_BYTES_MAX:
+            return
+        payload = _METADATA_SIZE_BYTES + metadata_bytes
+        metadata = bytes(body[_METADATA_SIZE_BYTES:payload])
+        try:
+            if metadata_bytes > METADATA_WALKED_BYTES_MAX:
+                check_fields(metadata)
+            count = message_count(metadata, len(body) - payload) if messages > 1 else 1
+        except Implausible as error:
+            self.run.refused[row] = str(error)
+        else:
+            if count > 1:
+                self.counts[row] = count
 
     def finish(self, view: memoryview, stop: int, keep: memoryview | None) -> PublishRun | None:
         """The run, with its own copy of the frames up to `stop`, or with `keep`; None when it has no rows."""
@@ -179,7 +204,7 @@ def _column(values: dict[int, int], length: int, default: int) -> list[int]:
     return column
 
 
-def _parse_rows(rows: _Rows, layout: Layout, view: memoryview, pos: int, frame_bytes_max: int) -> int:
+def _parse_rows(rows: _Rows, layout: Layout, view: memoryview, pos: int, frame_bytes_max: int, bounds: Bounds) -> int:
     """Decode the frame at `pos`, however it is written, and what follows as long as there is nothing to learn from it.
 
     Returns the position behind the last row, or `pos` when not even that frame is one for a run.
@@ -196,7 +221,13 @@ def _parse_rows(rows: _Rows, layout: Layout, view: memoryview, pos: int, frame_b
             break
         ids = parse_ids(head, 8 + command_bytes)
         if ids is None:
-            command = codec.decode_command(bytes(view[pos + 8 : pos + 8 + command_bytes]))
+            encoded = bytes(view[pos + 8 : pos + 8 + command_bytes])
+            try:
+                bounds.check(encoded)
+            except OutOfBounds as refusal:
+                # What its command says is not what belongs there: no client writes this.
+                raise ProtocolError(refusal.text) from None
+            command = codec.decode_command(encoded)
             if command.type != codec.BaseCommand.SEND:
                 break
             rows.add_send(view, pos, stop, codec.checked_send(command))
@@ -436,8 +467,9 @@ def _append_joined(out: list[Buffer], pieces: list[Buffer], largest: int) -> Non
                 out += (b"".join(pieces[small:index]), piece)
                 small = index + 1
         pieces = pieces[small:]
-    if pieces:
-        out.append(b"".join(pieces))
+    # In parts: of a buffer that is sent in part, all of it stays in memory.
+    step = JOINED_BYTES_MAX // (min(largest, JOIN_BYTES_MAX) + 64) * 4
+    out += [b"".join(pieces[at : at + step]) for at in range(0, len(pieces), step)]
 
 
 @lru_cache(maxsize=TEMPLATES_MAX)

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds of what a command may hold, field by field, checked on its bytes before anything is decoded.
+
+Why: a command is decoded into objects that take many times its bytes, and some of it is kept for as long as the client
+is connected, or for good. A command that no honest client would send is refused for the price of a walk over its tags,
+in words that name the field, its size and the bound.
+Where: `FrameReader` asks `Bounds.check` before it hands a command to protobuf. What ACK, FLOW and SEND hold when they
+are written the usual way (`acks`, `runs`) is numbers only, so those do not come here.
+
+Theory of operation
+    Every field of every message has a row in `tables/bounds.tsv`, which names a class; a class is a row of `CLASSES`.
+    A walk adds up the occurrences of each field and their bytes; protobuf merges the pieces of a message that is sent
+    in several, so pieces add up, too. A message so short that nothing in it can break a bound is not walked: most
+    commands cost one comparison. A walk ends after `FIELDS_MAX` fields, so its time is bounded as well. Lists that may
+    be long (message ids, hash ranges) are passed over in a loop of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from penstock.core.units import KIB, MIB
+from penstock.wire.bounds_table import CLASS_OF
+from penstock.wire.errors import ProtocolError
+from penstock.wire.pulsar_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.message import Message
+
+__all__ = [
+    "BOUNDS",
+    "CLASSES",
+    "FIELDS_MAX",
+    "IDS_MAX",
+    "SCHEMA_BYTES_MAX",
+    "BoundClass",
+    "Bounds",
+    "OutOfBounds",
+    "count_fields",
+]
+
+SCHEMA_BYTES_MAX: Final = MIB
+# Above what a consumer may owe by default (maxUnackedMessagesPerConsumer), all of which one command may ask for again.
+IDS_MAX: Final = 65_536
+# Fields of one command that are looked at one by one; 0.3 µs each. Three lists of 1,000 pairs are 3,000.
+FIELDS_MAX: Final = 10_000
+# Numbers of one list that are counted in one go; more of them than any bound allows.
+_NUMBERS_MAX: Final = 1 << 20
+# No message of the protocol holds others deeper than three levels down.
+_DEPTH_MAX: Final = 8
+_UNBOUNDED: Final = 1 << 62
+# What has a size of one byte is too short to break a bound inside: the smallest is that of a hash.
+SHORT_BYTES: Final = 127
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
+# The bytes that do not end a varint; what is left without them counts the elements of a packed list.
+_CONTINUED: Final = bytes(range(128, 256))
+
+
+class BoundClass(NamedTuple):
+    """What a field of one kind may hold, all its occurrences in one message together."""
+
+    bytes_max: int | None  # None: as much as the frame holds, or as its own fields may
+    count_max: int | None  # None: as many as the frame holds
+    what: str
+    setting: str = ""  # where the bound can be changed
+
+
+# Occurrences of a field that comes once: protobuf takes the last of several, and no known client sends two.
+_ONCE: Final = 1_000
+
+CLASSES: Final = {
+    "number": BoundClass(None, _ONCE, "numbers and flags; what a number may be is checked where it is used"),
+    "word": BoundClass(KIB, _ONCE, "versions, methods, principals, addresses"),
+    "name": BoundClass(4 * KIB, _ONCE, "names of topics, namespaces, subscriptions, producers, consumers, listeners"),
+    "names": BoundClass(64 * KIB, 1_000, "lists of names"),
+    "pattern": BoundClass(4 * KIB, _ONCE, "patterns of topic names; see subscriptionPatternMaxLength, too"),
+    "hash": BoundClass(256, _ONCE, "hashes of topic lists"),
+    "credentials": BoundClass(64 * KIB, _ONCE, "tokens, tickets, certificates"),
+    "pairs": BoundClass(64 * KIB, 1_000, "metadata and properties"),
+    "schema": BoundClass(SCHEMA_BYTES_MAX, _ONCE, "the definition of a schema", "maxSchemaSize"),
+    "ranges": BoundClass(None, 16_384, "hash ranges of a Key_Shared consumer"),
+    "ids": BoundClass(None, IDS_MAX, "message ids; clients send a thousand at a time, or what a consumer may owe"),
+    "ack-set": BoundClass(None, 16_384, "64-bit words of the set of a batch's messages"),
+    "parts": BoundClass(None, _ONCE, "messages, bounded by their own fields"),
+    "held": BoundClass(None, None, "parts of an element of a list, bounded by that list"),
+    "answer": BoundClass(KIB, _ONCE, "what only a broker says, and no client sends"),
+    "entry": BoundClass(None, None, "metadata of entries: not in a command, bounded by maxMessageSize"),
+    "unknown": BoundClass(4 * KIB, _ONCE, "fields that newer clients may send, all of a message together"),
+}
+
+
+# Messages whose fields are looked at. Not among them: what only brokers say, and elements that their list bounds.
+_LOOKED_INTO: Final = frozenset({"parts", "ids", "names"})
+_TYPE_NAMES: Final = {value.number: value.name for value in BaseCommand.Type.DESCRIPTOR.values}
+# The ids of a refused command are sought in so many of its fields. All clients write them among the first.
+_IDS_SOUGHT_MAX: Final = 2_000
+_WORD_MASK: Final = (1 << 64) - 1
+
+
+class OutOfBounds(Exception):
+    """A field of a command holds more than it may.
+
+    Attributes:
+        kind: the command's type.
+        text: the sentence for the client and the log: command, field, size, bound, setting.
+        body: the command's body with nothing in it but the ids by which its client knows it.
+    """
+
+    def __init__(self, kind: int, text: str, body: Message) -> None:
+        self.kind = kind
+        self.text = text
+        self.body = body
+        super().__init__(text)
+
+
+class _Field:
+    """One field of one message. Two occurrences count for the same field even when they are encoded differently."""
+
+    __slots__ = ("bytes_max", "count_max", "inner", "name", "number", "packable", "repeated", "setting")
+
+    def __init__(self, number: int, name: str, bound: BoundClass) -> None:
+        self.number = number
+        self.name = name
+        self.bytes_max = _UNBOUNDED if bound.bytes_max is None else bound.bytes_max
+        self.count_max = _UNBOUNDED if bound.count_max is None else bound.count_max
+        self.setting = bound.setting
+        self.repeated = False
+        self.packable = False  # a list of numbers, which may come as bytes that hold them all
+        self.inner: _Message | None = None  # looked at, when it is long
+
+    def safe_bytes(self) -> int:
+        """How long the message around it may be before this field can break a bound."""
+        smallest = self.bytes_max
+        if self.count_max < _UNBOUNDED:
+            smallest = min(smallest, self.count_max * (1 if self.packable else 2))
+        return smallest if self.inner is None else min(smallest, self.inner.safe_bytes)
+
+
+class _Message:
+    """One message of the protocol: its fields by tag, and how long it may be without a look inside."""
+
+    __slots__ = ("fields", "safe_bytes", "unknown")
+
+    def __init__(self) -> None:
+        self.fields: dict[int, _Field] = {}
+        self.unknown = _Field(0, "(unknown fields)", CLASSES["unknown"])
+        self.safe_bytes = _UNBOUNDED
+
+
+class _Seen:
+    """How much of each field a message has had so far, in all its pieces."""
+
+    __slots__ = ("counts", "inner", "sizes")
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[_Field, int] = defaultdict(int)
+        self.sizes: defaultdict[_Field, int] = defaultdict(int)
+        self.inner: defaultdict[_Field, _Seen] = defaultdict(_Seen)
+
+    def add(self, field: _Field, count: int, size: int) -> None:
+        """Count some more of a field. Raises _Excess."""
+        count = self.counts[field] = self.counts[field] + count
+        size = self.sizes[field] = self.sizes[field] + size
+        if size > field.bytes_max:
+            hint = f" ({field.setting})" if field.setting else ""
+            raise _Excess(field, f"has {size:,} bytes, and {field.bytes_max:,} are allowed{hint}")
+        if count > field.count_max:
+            raise _Excess(field, f"has {count:,} elements or more, and {field.count_max:,} are allowed")
+
+
+class Bounds:
+    """The bounds of all commands, ready to be checked."""
+
+    def __init__(self, *, schema_bytes_max: int = SCHEMA_BYTES_MAX) -> None:
+        self._classes = {**CLASSES, "schema": CLASSES["schema"]._replace(bytes_max=schema_bytes_max)}
+        self._messages: dict[str, _Message] = {}
+        self._command = self._compile(BaseCommand.DESCRIPTOR)  # type: ignore[arg-type]  # one of two, says the stub
+        self._find_safe_bytes()
+        self._bodies = {field.number: field.inner for field in self._command.fields.values() if field.inner is not None}
+
+    def check(self, command: bytes) -> None:
+        """Return if nothing in an encoded BaseCommand is above its bound.
+
+        Raises:
+            OutOfBounds: something is.
+            ProtocolError: it is not readable. What is too short to be looked at may be unreadable as well.
+        """
+        if len(command) > self._command.safe_bytes and not self._is_safe(command):
+            try:
+                _Walk().through(command, 0, len(command), self._command, _Seen())
+            except _Excess as excess:
+                raise _refusal(command, excess) from None
+            except IndexError:
+                raise ProtocolError(f"unreadable command of {len(command)} bytes: it ends too early") from None
+
+    def _is_safe(self, command: bytes) -> bool:
+        """Whether this is a type and one body, as everybody writes it, and the body is too short to break a bound."""
+        try:
+            kind = command[1]
+            tag, at = _varint(command, 2)
+            body_bytes, at = _varint(command, at)
+        except (IndexError, ProtocolError):
+            return False
+        body = self._bodies.get(kind)
+        return (
+            body is not None
+            and command[0] == 0x08
+            and tag == kind << 3 | _BYTES
+            and at + body_bytes == len(command)
+            and body_bytes <= body.safe_bytes
+        )
+
+    def _compile(self, descriptor: Descriptor) -> _Message:
+        message = self._messages.get(descriptor.name)
+        if message is not None:
+            return message
+        message = self._messages[descriptor.name] = _Message()
+        for described in descriptor.fields:
+            name = CLASS_OF[descriptor.name][described.name]
+            field = _Field(described.number, described.name, self._classes[name])
+            field.repeated = described.is_repeated
+            wire_type = _BYTES
+            if described.type == FieldDescriptor.TYPE_MESSAGE:
+                if name in _LOOKED_INTO:
+                    assert described.message_type is not None
+                    field.inner = self._compile(described.message_type)
+            elif described.type not in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}:
+                wire_type = _FIXED64 if described.type == FieldDescriptor.TYPE_DOUBLE else _VARINT
+                if described.is_repeated:
+                    field.packable = True
+                    message.fields[described.number << 3 | _BYTES] = field
+            message.fields[described.number << 3 | wire_type] = field
+        return message
+
+    def _find_safe_bytes(self) -> None:
+        """To a fixed point: message ids hold message ids."""
+        changed = True
+        while changed:
+            changed = False
+            for message in self._messages.values():
+                safe_bytes = min(field.safe_bytes() for field in (*message.fields.values(), message.unknown))
+                changed |= safe_bytes != message.safe_bytes
+                message.safe_bytes = safe_bytes
+
+
+BOUNDS: Final = Bounds()
+
+
+class _Excess(Exception):
+    def __init__(self, field: _Field, text: str) -> None:
+        self.text = text
+        self.path = [field]
+        super().__init__(text)
+
+
+class _Walk:
+    """One pass over the tags of one command."""
+
+    __slots__ = ("_fields_left",)
+
+    def __init__(self) -> None:
+        self._fields_left = FIELDS_MAX
+
+    def through(self, data: bytes, at: int, end: int, message: _Message, seen: _Seen, depth: int = 0) -> None:
+        """Look at the fields in `data[at:end]`, a message or a piece of one.
+
+        Raises:
+            _Excess: a field is above its bound.
+            ProtocolError, IndexError: it is not readable.
+        """
+        if depth > _DEPTH_MAX:
+            raise ProtocolError(f"messages in a command are nested deeper than {_DEPTH_MAX} levels")
+        while at < end:
+            tag_at = at
+            tag, at = _varint(data, at)
+            field = message.fields.get(tag, message.unknown)
+            content, stop = _extent(data, at, tag & 7)
+            if stop > end:
+                raise IndexError
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                raise _Excess(field, f"comes behind {FIELDS_MAX:,} other fields, and a command may hold so many")
+            count = _numbers_in(data[content:stop]) if field.packable and tag & 7 == _BYTES else 1
+            if field.inner is not None and not field.repeated:
+                self._into(data, content, stop, field, seen.inner[field], depth)  # Its pieces add up.
+            elif field.inner is not None and stop - content > field.inner.safe_bytes:
+                self._into(data, content, stop, field, _Seen(), depth)
+            elif field.repeated and at == tag_at + 1:
+                follow = _numbers_like if field.packable else _short_like
+                more, stop = follow(data, tag_at, stop, end, field.count_max - seen.counts[field])
+                count += more
+            seen.add(field, count, stop - content)
+            at = stop
+
+    def _into(self, data: bytes, at: int, end: int, field: _Field, seen: _Seen, depth: int) -> None:
+        assert field.inner is not None
+        try:
+            self.through(data, at, end, field.inner, seen, depth + 1)
+        except _Excess as excess:
+            excess.path.append(field)
+            raise
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, and where it ends. Raises IndexError, or ProtocolError when it has more than ten bytes."""
+    byte = data[at]
+    if byte < 128:
+        return byte, at + 1
+    value = shift = 0
+    while byte > 127:
+        value |= (byte & 127) << shift
+        shift += 7
+        if shift > 63:
+            raise ProtocolError("a number in a command has more than ten bytes")
+        at += 1
+        byte = data[at]
+    return value | byte << shift, at + 1
+
+
+def _extent(data: bytes, at: int, wire_type: int) -> tuple[int, int]:
+    """Where the value of a field begins and ends. Raises as `_varint`, and ProtocolError for a group."""
+    if wire_type == _BYTES:
+        size, at = _varint(data, at)
+        return at, at + size
+    if wire_type == _VARINT:
+        return at, _varint(data, at)[1]
+    if wire_type in _FIXED_BYTES:
+        return at, at + _FIXED_BYTES[wire_type]
+    raise ProtocolError(f"a field of wire type {wire_type} in a command: the protocol has no such fields")
+
+
+def _short_like(data: bytes, tag_at: int, stop: int, end: int, count_max: int) -> tuple[int, int]:
+    """How many short elements of the same list follow one another from `stop` on, and where they end.
+
+    No more than `count_max` are counted. Lists of message ids and of ranges are long, and what is so short breaks no
+    bound. Budget: 0.15 µs for each.
+    """
+    tag, last = data[tag_at], end - 2
+    count = 0
+    while stop <= last and data[stop] == tag and (size := data[stop + 1]) <= SHORT_BYTES and count < count_max:
+        stop += 2 + size
+        count += 1
+    if stop > end:
+        raise IndexError
+    return count, stop
+
+
+def _numbers_like(data: bytes, tag_at: int, stop: int, end: int, count_max: int) -> tuple[int, int]:
+    """The same for a list of numbers that has a tag before each, as Java writes ack sets.
+
+    The last `+` is what keeps the search from noting each number, at 130 bytes a number, in case it has to go back.
+    """
+    if data[tag_at] & 7 != _VARINT or count_max < 1:
+        return 0, stop
+    number = rb"%s[\x80-\xff]{0,9}[\x00-\x7f]" % re.escape(data[tag_at : tag_at + 1])
+    pattern = rb"(?:%s){1,%d}+" % (number, min(count_max, _NUMBERS_MAX))
+    found = re.compile(pattern, re.DOTALL).match(data, stop, end)
+    return (0, stop) if found is None else (_numbers_in(found[0]) // 2, found.end())  # A tag is a number, too.
+
+
+def _numbers_in(packed: bytes) -> int:
+    """How many varints there are."""
+    return len(packed.translate(None, _CONTINUED))
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+
+def _refusal(command: bytes, excess: _Excess) -> OutOfBounds:
+    """The sentence for a field that is above its bound, and the ids by which the client knows the command."""
+    *inner, body_field = excess.path
+    if body_field.number not in _TYPE_NAMES:  # Between the bodies.
+        raise ProtocolError(f"field {body_field.name} of a command {excess.text}")
+    name = ".".join(field.name for field in reversed(inner)) or "its body"
+    text = f"{_TYPE_NAMES[body_field.number]} is refused: {name} {excess.text}"
+    return OutOfBounds(body_field.number, text, _ids_of(command, body_field))
+
+
+def _ids_of(command: bytes, body_field: _Field) -> Message:
+    """A body that holds nothing but its ids (`request_id`, `consumer_id` and the like), wherever they stand."""
+    body: Message = getattr(BaseCommand(), body_field.name)
+    ids = {field.number << 3: field.name for field in body.DESCRIPTOR.fields if field.name.endswith("_id")}
+    for tag, content, stop in _fields(command, 0, len(command), _IDS_SOUGHT_MAX):
+        if tag == body_field.number << 3 | _BYTES:
+            for inner_tag, at, _ in _fields(command, content, stop, _IDS_SOUGHT_MAX):
+                if inner_tag in ids:
+                    setattr(body, ids[inner_tag], _varint(command, at)[0] & _WORD_MASK)
+    return body
+
+
+def count_fields(data: bytes, count_max: int) -> int:
+    """How many fields an encoded message has at its top, up to one above `count_max`, or to one that is unreadable."""
+    return sum(1 for _ in _fields(data, 0, len(data), count_max + 1))
+
+
+def _fields(data: bytes, at: int, end: int, count_max: int) -> Iterator[tuple[int, int, int]]:
+    """Tag, begin and end of the first fields, up to one that cannot be read."""
+    for _ in range(count_max):
+        if at >= end:
+            return
+        try:
+            tag, at = _varint(data, at)
+            content, at = _extent(data, at, tag & 7)
+        except (IndexError, ProtocolError):
+            return
+        if at > end:
+            return
+        yield tag, content, at
