@@ -6,13 +6,16 @@
 A case is a handful of lives of one log. In each, entries of several ledgers are appended, some are trimmed, ledgers are
 dropped, segments are recycled and moved; then the process is killed, the power is cut (perhaps in the middle of a
 write), the disk runs full or refuses a sync, or all goes well. In some cases one bit flips once, anywhere, or a few
-sectors turn to noise. After each life the log is opened again, sometimes without its index, and must keep its promises:
+sectors turn to noise. Now and then reads fail, are interrupted or give too little for a while, also
+while the log is being opened, and a file of the log is gone for one life and back for the next. After each life the log
+is opened again, sometimes without its index, and must keep its promises:
 
 - what was acknowledged and not trimmed is there, as it was sent;
 - a flipped bit costs one entry at most, spoiled sectors only blocks they lie in, and the log names what was lost
   (unless sectors of the very last group commit were spoiled, and the word with them that it was durable);
 - what is served was appended, under this very id, and stays;
 - what was torn and never acknowledged is not called damage;
+- what could not be read, or was in a file that was gone, is there again when the disk is well;
 - the log goes on working, and never gives an id out twice.
 
 Everything is in memory and on one thread, so a seed always tells the same story.
@@ -21,15 +24,21 @@ Everything is in memory and on one thread, so a seed always tells the same story
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
+import os
 import random
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import apsw
+
 from penstock.core.checksum import seal
 from penstock.core.clock import ManualClock
+from penstock.core.errors import ReadFailed
 from penstock.core.units import KIB
 from penstock.storage.entry_log import AppendRun, EntryLog
 from penstock.storage.limits import LogLimits
@@ -70,6 +79,7 @@ class Case:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        self.stumbles = random.Random(~seed)  # of its own: it was added to stories that others are known by
         self.files = FaultyFiles()
         self.ledgers: dict[int, Ledger] = {}
         self.dropped: set[int] = set()
@@ -92,7 +102,26 @@ class Case:
 
     def open(self, vfs: str) -> EntryLog:
         """Open the log, as a broker does: trims are told again, ledgers nobody knows are dropped."""
-        log = EntryLog.open(
+        if self.stumbles.random() < 0.3:
+            self.files.on_read = self.stumbling()
+        try:
+            log = self.open_as_it_is(vfs)
+        except OSError as error:
+            self.story.append(f"not opened: {error}")
+            self.files.heal()
+            log = self.open_as_it_is(vfs)
+        self.files.heal()
+        for ledger_id, ledger in self.ledgers.items():
+            if ledger.trimmed:
+                log.trim(ledger_id, ledger.trimmed)
+        for ledger_id in log.ledgers() - self.ledgers.keys():
+            log.drop(ledger_id)
+        log.commit()
+        return log
+
+    def open_as_it_is(self, vfs: str) -> EntryLog:
+        """Open the log."""
+        return EntryLog.open(
             HOME,
             self.files,
             LIMITS,
@@ -102,13 +131,61 @@ class Case:
             index_vfs=vfs,
             background=False,
         )
+
+    # --------------------------------------------------------------------------------------------------- bad moments
+
+    def stumbling(self) -> Callable[[Path, int, int], int]:
+        """Reads that go wrong in one way, some of them or all."""
+        chance = self.stumbles.choice((0.1, 0.5, 1.0))
+        code = self.stumbles.choice((errno.EIO, errno.EINTR, None))
+
+        def read(path: Path, size: int, _offset: int) -> int:
+            if self.stumbles.random() >= chance:
+                return size
+            if code is not None:
+                raise OSError(code, os.strerror(code), str(path))
+            # SQLite takes a short read for the end of its file, as the system's own driver does.
+            return self.stumbles.randint(0, size) if path.suffix == ".seg" else size
+
+        return read
+
+    def stumble(self, log: EntryLog) -> None:
+        """Read and tidy for a while on a disk that cannot read; what does not come is told to be not lost."""
+        self.files.on_read = self.stumbling()
+        damage = log.damage()
+        for ledger_id in self.ledgers:
+            with suppress(ReadFailed):
+                log.read(ledger_id, 0, bytes_max=2**20, entries_max=1_000)
+        if log.health.ok:
+            with suppress(OSError, apsw.Error):
+                log.tidy()
+        self.files.heal()
+        if self.harmed is None:
+            assert log.damage() == damage == [], "a read that failed counts as damage"
+
+    def lose_file(self, vfs: str) -> None:
+        """One life without a file of the log."""
+        path = self.some_file("log")
+        if path is None or path.suffix != ".seg":
+            return
+        self.story.append(f"without {path.name}")
+        self.files.hide(path)
+        log = self.open_as_it_is(vfs)
         for ledger_id, ledger in self.ledgers.items():
-            if ledger.trimmed:
-                log.trim(ledger_id, ledger.trimmed)
-        for ledger_id in log.ledgers() - self.ledgers.keys():
-            log.drop(ledger_id)
-        log.commit()
-        return log
+            log.trim(ledger_id, ledger.trimmed)
+            served, _ = self.read_all(log, ledger_id, ledger)
+            for entry_id, entry in served.items():
+                sent = ledger.acknowledged.get(entry_id, ledger.doubtful.get(entry_id))
+                assert sent == entry, f"{ledger_id}:{entry_id} was never appended like this"
+            for entry_id in ledger.acknowledged if log.health.ok and self.harmed is None else ():
+                missing = log.missing.within(ledger_id, entry_id, entry_id + 1)
+                # Without the index, too, nobody knows of entries behind the last that is there.
+                if ledger.trimmed <= entry_id <= log.last_entry(ledger_id) and entry_id not in served:
+                    assert missing, f"{ledger_id}:{entry_id} is gone with {path.name} and not named"
+        if self.harmed is None:
+            assert not log.damage(), f"a file that is gone is damage: {log.damage()[0].describe()}"
+        log.close()
+        self.files.show(path)
 
     # ------------------------------------------------------------------------------------------------------ one life
 
@@ -125,6 +202,8 @@ class Case:
             self.harm()
         if self.rng.random() < 0.1:
             self.lose_index()
+        if self.stumbles.random() < 0.3:
+            self.lose_file(vfs)
 
     def work(self, log: EntryLog) -> None:
         """Append, trim, drop and tidy for a while."""
@@ -140,6 +219,8 @@ class Case:
                 self.drop(log)
             elif log.health.ok:
                 log.tidy()
+            if self.stumbles.random() < 0.1:
+                self.stumble(log)
 
     def append(self, log: EntryLog) -> None:
         """Append a run for one to three ledgers."""

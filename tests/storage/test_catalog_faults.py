@@ -16,14 +16,14 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
 from penstock.core.errors import MetadataFailed, PenstockError
 from penstock.storage import metadata
 from penstock.storage.catalog import Catalog, CursorSave, StoredCursor, SubscriptionRecord
-from penstock.storage.cursor import Cursor, DamagedCursorError
+from penstock.storage.cursor import Cursor
 from penstock.testing.files import FaultyFiles
 from penstock.testing.vfs import sqlite_on
 
@@ -43,7 +43,8 @@ SUBSCRIPTIONS = ["audit", "work"]
 State = dict[str, Any]
 
 
-def state_of(catalog: Catalog) -> State:
+def state_of(catalog: Catalog, loop: SteppedLoop) -> State:
+    cursors = {topic.name: loaded(catalog, topic.name, loop) for topic in catalog.topics()}
     return {
         "namespaces": {name: dict(policies) for name, policies in catalog.namespaces().items()},
         "topics": {
@@ -53,13 +54,42 @@ def state_of(catalog: Catalog) -> State:
         "subscriptions": {
             (topic.name, subscription.name): (
                 subscription.initial_position,
-                catalog.cursor(topic.name, subscription.name),
+                *progress(catalog.cursor(topic.name, subscription.name), cursors[topic.name].get(subscription.name)),
             )
             for topic in catalog.topics()
             for subscription in catalog.subscriptions(topic.name)
         },
         "configuration": dict(catalog.configuration()),
     }
+
+
+def loaded(catalog: Catalog, topic: str, loop: SteppedLoop) -> dict[str, Cursor]:
+    """The cursors of a topic, parts and all."""
+    cursors: dict[str, Cursor] = {}
+    errors: list[PenstockError | None] = []
+    catalog.load_cursors(topic, cursors.update, errors.append)
+    loop.turn()
+    loop.go.release()
+    if errors[0] is not None:
+        raise errors[0]
+    return cursors
+
+
+# What is acknowledged above mark-delete and which batches are in part; None when some of it is damaged, which is told.
+Above: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] | None
+
+
+def progress(stored: StoredCursor | None, cursor: Cursor | None) -> tuple[int, Above]:
+    """What a subscription goes on from."""
+    assert stored is not None
+    if cursor is None:
+        return stored.mark_delete, None
+    return cursor.mark_delete, None if cursor.lost_parts else above(cursor)
+
+
+def above(cursor: Cursor) -> Above:
+    ranges = cursor.unacknowledged_ranges(0, cursor.last_acknowledged + 1)
+    return tuple(ranges), tuple(sorted(cursor.partly_acknowledged(0, 10**7).items()))
 
 
 def copied(state: State) -> State:
@@ -99,6 +129,7 @@ class Story:
         }
         self.possible: list[State] = [copied(self.model)]  # After each change from the last answered one on.
         self.before_last = self.possible[0]  # As it was before the last answered burst that changed it.
+        self.cursors: dict[tuple[str, str], Cursor] = {}  # As they will be when all that was submitted is stored.
         self.owners: dict[int, int] = {}  # ledger id -> when its topic was created, which is unique here
 
     def run(self) -> None:
@@ -131,7 +162,12 @@ class Story:
             except MetadataFailed:
                 assert fault != "none"
                 return
-            self.compare(catalog)
+            try:
+                self.compare(catalog, loop)
+            except MetadataFailed:
+                assert fault != "none"
+                catalog.close()
+                return
             # The first burst is a single change: the waiting thread takes it at once, alone.
             for burst in range(bursts):
                 answers: list[PenstockError | None] = []
@@ -155,9 +191,14 @@ class Story:
                 self.before_last = self.possible[0]
             del self.possible[:-1]  # Answered: only the newest state may come back.
 
-    def compare(self, catalog: Catalog) -> None:
-        found = state_of(catalog)
+    def compare(self, catalog: Catalog, loop: SteppedLoop) -> None:
+        found = state_of(catalog, loop)
         assert found in self.possible
+        self.cursors = {
+            (topic.name, name): cursor
+            for topic in catalog.topics()
+            for name, cursor in loaded(catalog, topic.name, loop).items()
+        }
         self.model = found
         self.possible = [copied(found)]
         for topic in catalog.topics():
@@ -206,10 +247,12 @@ class Story:
 
     def subscribe(self, catalog: Catalog) -> Callable[[Done], None]:
         topic, subscription = self.chance.choice(TOPICS), self.chance.choice(SUBSCRIPTIONS)
-        cursor = StoredCursor(-1, Cursor().encode())
-        if topic in self.model["topics"]:
-            self.model["subscriptions"].setdefault((topic, subscription), ("latest", cursor))
-        return partial(catalog.create_subscription, SubscriptionRecord(topic, subscription, "latest"), cursor)
+        cursor = Cursor()
+        if topic in self.model["topics"] and (topic, subscription) not in self.model["subscriptions"]:
+            self.model["subscriptions"][topic, subscription] = ("latest", -1, above(cursor))
+            self.cursors[topic, subscription] = cursor
+        stored = StoredCursor(-1, cursor.head())
+        return partial(catalog.create_subscription, SubscriptionRecord(topic, subscription, "latest"), stored)
 
     def unsubscribe(self, catalog: Catalog) -> Callable[[Done], None]:
         topic, subscription = self.chance.choice(TOPICS), self.chance.choice(SUBSCRIPTIONS)
@@ -217,15 +260,27 @@ class Story:
         return partial(catalog.delete_subscription, topic, subscription)
 
     def save_cursors(self, catalog: Catalog) -> Callable[[Done], None]:
-        # Some pages long now and then, so that one change needs several writes.
-        acknowledged = range(2, self.chance.choice((20, 20, 800)), 2)
-        progress = Cursor(self.chance.randrange(1_000))
-        progress.acknowledge_many([progress.mark_delete + entry_id for entry_id in acknowledged])
-        cursor = StoredCursor(progress.mark_delete, progress.encode())
-        subscriptions = self.model["subscriptions"]
-        for key, (initial_position, _) in subscriptions.items():
-            subscriptions[key] = (initial_position, cursor)
-        return partial(catalog.save_cursors, [CursorSave(topic, name, cursor) for topic, name in subscriptions])
+        saves = []
+        for key, (initial_position, *_) in self.model["subscriptions"].items():
+            cursor = self.cursors[key]
+            self.move(cursor)
+            self.model["subscriptions"][key] = (initial_position, cursor.mark_delete, above(cursor))
+            stored = StoredCursor(cursor.mark_delete, cursor.head())
+            saves.append(CursorSave(key[0], key[1], stored, cursor.take_changes()))
+        return partial(catalog.save_cursors, saves)
+
+    def move(self, cursor: Cursor) -> None:
+        """Some pages long now and then, so that one change needs several writes; and in several parts."""
+        first, chance = cursor.mark_delete + 2, self.chance
+        count, step = chance.choice(((20, 2), (800, 2), (40, 9_000)))
+        draw = chance.random()
+        if draw < 0.15:
+            cursor.reset(chance.randrange(1_000))
+        elif draw < 0.3:
+            cursor.acknowledge_through(first + chance.randrange(200_000))
+        else:
+            cursor.acknowledge_many([first + chance.randrange(count) * step for _ in range(count)])
+            cursor.acknowledge_batch(first + 1, [chance.randrange(1, 2**63)] * chance.choice((1, 300)))
 
     def put_namespace(self, catalog: Catalog) -> Callable[[Done], None]:
         policies = {"retention": self.chance.randrange(1_000)}
@@ -248,21 +303,8 @@ def test_what_was_answered_survives_whatever_the_disk_does(block: int, monkeypat
             raise AssertionError(f"seed {seed}") from error
 
 
-def usable(stored: State) -> State:
-    """The state as the broker makes use of it: a damaged cursor, which is found and told, goes on from mark-delete."""
-    return {**stored, "subscriptions": {key: progress(*value) for key, value in stored["subscriptions"].items()}}
-
-
-def progress(initial_position: str, stored: StoredCursor) -> tuple[str, int, bytes | None]:
-    try:
-        cursor = Cursor.decode(stored.encoded)
-    except DamagedCursorError:
-        return initial_position, stored.mark_delete, None
-    return initial_position, cursor.mark_delete, cursor.encode()
-
-
 def without_holes(state: State) -> State:
-    """What remains of `usable` when the holes of every cursor are forgotten."""
+    """What remains when the holes of every cursor are forgotten."""
     return {**state, "subscriptions": {key: value[:2] for key, value in state["subscriptions"].items()}}
 
 
@@ -279,12 +321,13 @@ def test_a_flipped_bit_is_told_or_changes_nothing(block: int, monkeypatch: pytes
         story.disk.flip(PATH.parent / name, story.chance.randrange(8 * sizes[name]))
         try:
             with sqlite_on(story.disk) as vfs:
-                catalog = Catalog.open(PATH, SteppedLoop().post, story.disk, exclusive=True, vfs=vfs)
-                found = usable(state_of(catalog))
+                loop = SteppedLoop()
+                catalog = Catalog.open(PATH, loop.post, story.disk, exclusive=True, vfs=vfs)
+                found = state_of(catalog, loop)
                 catalog.close()
         except MetadataFailed:
             continue  # Told.
-        expected = [usable(state) for state in (*story.possible, story.before_last)]
+        expected = [*story.possible, story.before_last]
         assert without_holes(found) in [without_holes(state) for state in expected], f"seed {seed}"
         damaged = [key for key, value in found["subscriptions"].items() if value[2] is None]
         assert len(damaged) <= 1, f"seed {seed}"

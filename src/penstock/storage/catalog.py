@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from penstock.core.errors import MetadataFailed, SubscriptionNotFound, TopicNotFound
+from penstock.storage.catalog_cursors import delete_parts, load_cursors, save_cursors, take_apart
 from penstock.storage.catalog_rows import (
     MIGRATIONS,
     NOTHING,
@@ -33,6 +34,7 @@ from penstock.storage.catalog_rows import (
     StoredCursor,
     SubscriptionRecord,
     TopicRecord,
+    bulk_bytes,
     from_json,
     opened,
     sealed,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.storage.catalog_rows import Document, Policies, Properties
+    from penstock.storage.cursor import Cursor
     from penstock.storage.files import Files
     from penstock.storage.metadata import Done, Post
 
@@ -58,10 +61,6 @@ __all__ = ["LEDGER_IDS_PER_BLOCK", "Catalog", "CursorSave", "StoredCursor", "Sub
 LEDGER_IDS_PER_BLOCK: Final = 1_000
 
 _PUT_TOPIC: Final = "insert or replace into topics values (?, ?, ?, ?, ?, ?, ?, ?)"
-_SAVE_CURSOR: Final = (
-    "update subscriptions set mark_delete = ?, cursor = ? "
-    "where name = ? and ledger_id = (select ledger_id from topics where name = ?)"
-)
 
 
 class Catalog:
@@ -104,6 +103,7 @@ class Catalog:
         """
         files = files or OsFiles()
         db = open_database(path, MIGRATIONS, files, exclusive=exclusive, vfs=vfs)
+        take_apart(db, path)
         try:
             return cls(db, path, files, post, broker=broker)
         except (apsw.Error, LookupError, TypeError, ValueError) as error:  # DamagedRow, or what cannot be read at all.
@@ -141,8 +141,20 @@ class Catalog:
         return self._subscriptions.get(topic, NOTHING).get(name)
 
     def cursor(self, topic: str, subscription: str) -> StoredCursor | None:
-        """A subscription's progress as of its last durable save."""
+        """A subscription's progress as of its last durable save, without the parts of its cursor."""
         return self._cursors.get((topic, subscription))
+
+    def load_cursors(self, topic: str, take: Callable[[dict[str, Cursor]], None], done: Done) -> None:
+        """Give `take`, on the loop, the cursors of a topic's subscriptions by name, right before `done`.
+
+        They are read and put together on the metadata thread, behind all saves that were submitted. A subscription
+        whose stored head is damaged is left out. `TopicNotFound` if the topic does not exist.
+        """
+
+        def store(db: apsw.Connection) -> dict[str, Cursor]:
+            return load_cursors(db, _ledger_id(db, topic))
+
+        self._submit(store, take, done)
 
     def tenants(self) -> Mapping[str, Policies]:
         """Policies of every tenant, by name."""
@@ -212,7 +224,7 @@ class Catalog:
             raise SubscriptionNotFound(topic, name)
 
         def show(stored: tuple[SubscriptionRecord, StoredCursor]) -> None:
-            self._subscriptions[topic][name] = stored[0]
+            self._show_record(stored[0])
 
         self._submit(store, show, done)
 
@@ -272,6 +284,7 @@ class Catalog:
             ledger_id = _ledger_id(db, name)
             for kind in documents:
                 _put_document(db, kind, name, None)
+            delete_parts(db, ledger_id)
             db.execute("delete from subscriptions where ledger_id = ?", (ledger_id,))
             db.execute("delete from topics where ledger_id = ?", (ledger_id,))
 
@@ -279,8 +292,9 @@ class Catalog:
             del self._topics[name]
             for kind in documents:
                 self._show_document(kind, name, None)
-            for subscription in self._subscriptions.pop(name, ()):
-                del self._cursors[name, subscription]
+            for subscription in list(self._subscriptions.get(name, ())):
+                self._hide_subscription(name, subscription)
+            self._subscriptions.pop(name, None)
 
         self._submit(store, show, done)
 
@@ -306,13 +320,14 @@ class Catalog:
         """Delete a durable subscription. `TopicNotFound` or `SubscriptionNotFound` if it is not there."""
 
         def store(db: apsw.Connection) -> None:
-            db.execute("delete from subscriptions where ledger_id = ? and name = ?", (_ledger_id(db, topic), name))
+            key = (_ledger_id(db, topic), name)
+            db.execute("delete from subscriptions where ledger_id = ? and name = ?", key)
             if not db.changes():
                 raise SubscriptionNotFound(topic, name)
+            delete_parts(db, *key)
 
         def show(_: None) -> None:
-            del self._subscriptions[topic][name]
-            del self._cursors[topic, name]
+            self._hide_subscription(topic, name)
 
         self._submit(store, show, done)
 
@@ -321,13 +336,12 @@ class Catalog:
 
         Costs the loop about 1 µs a cursor: hand over some thousands at a time.
         """
-        rows = [(*cursor, subscription, topic) for topic, subscription, cursor in saves]
 
         def store(db: apsw.Connection) -> None:
-            db.executemany(_SAVE_CURSOR, rows)
+            save_cursors(db, saves)
 
         def show(_: None) -> None:
-            for topic, subscription, cursor in saves:
+            for topic, subscription, cursor, _parts in saves:
                 if (topic, subscription) in self._cursors:
                     self._cursors[topic, subscription] = cursor
 
@@ -361,6 +375,8 @@ class Catalog:
         self._topics = {record.name: record for record in map(topic_record, db.execute("select * from topics"))}
         self._subscriptions: dict[str, dict[str, SubscriptionRecord]] = {}
         self._cursors: dict[tuple[str, str], StoredCursor] = {}
+        # Of names and properties of all subscriptions; see `catalog_rows.bulk_bytes`.
+        self.bulk_bytes = 0
         names = {record.ledger_id: record.name for record in self._topics.values()}
         self._documents: dict[str, dict[str, Document]] = {}
         for kind, name, text in _rows(db, "documents"):
@@ -373,8 +389,21 @@ class Catalog:
 
     def _show_subscription(self, stored: tuple[SubscriptionRecord, StoredCursor]) -> None:
         record, cursor = stored
-        self._subscriptions.setdefault(record.topic, {})[record.name] = record
+        self._show_record(record)
         self._cursors[record.topic, record.name] = cursor
+
+    def _show_record(self, record: SubscriptionRecord) -> None:
+        records = self._subscriptions.setdefault(record.topic, {})
+        before = records.get(record.name)
+        if before is not None:
+            self.bulk_bytes -= bulk_bytes(before.name, before.properties)
+        records[record.name] = record
+        self.bulk_bytes += bulk_bytes(record.name, record.properties)
+
+    def _hide_subscription(self, topic: str, name: str) -> None:
+        record = self._subscriptions[topic].pop(name)
+        del self._cursors[topic, name]
+        self.bulk_bytes -= bulk_bytes(record.name, record.properties)
 
     def _show_document(self, kind: str, name: str, value: Document | None) -> None:
         if value is None:

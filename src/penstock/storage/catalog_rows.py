@@ -2,8 +2,8 @@
 """The catalog's records, and the rows they are stored as.
 
 Why: SQLite finds damage to its own structure, not to what stands in a row: a flipped bit in a name would quietly make
-another topic of it. So every row carries a checksum over its other columns, which is checked when it is read. (A
-cursor is sealed already, by `Cursor.encode`, and falls back to its mark-delete entry: it stays outside.)
+another topic of it. So every row carries a checksum over its other columns, which is checked when it is read. (The head
+of a cursor is sealed already, by `Cursor.head`, and falls back to its mark-delete entry: it stays outside.)
 Where: the catalog reads and writes rows only through the functions here.
 """
 
@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
+
+from penstock.storage.cursor import CursorPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +49,7 @@ class StoredCursor(NamedTuple):
     """A subscription's progress as of its last save."""
 
     mark_delete: int  # readable by itself, should the rest be damaged
-    encoded: bytes  # what `Cursor.encode` returned
+    encoded: bytes  # what `Cursor.head` returned
 
 
 class SubscriptionRecord(NamedTuple):
@@ -59,12 +61,25 @@ class SubscriptionRecord(NamedTuple):
     properties: Properties = NOTHING
 
 
+# So many bytes of a subscription's name and properties count as part of what a subscription takes anyway.
+PLAIN_BYTES: Final = 1_024
+# A pair of properties beside its two texts, in memory.
+_PAIR_BYTES: Final = 200
+
+
+def bulk_bytes(name: str, properties: Properties) -> int:
+    """About how many bytes of memory a subscription's name and properties take beyond those of a plain one."""
+    nbytes = len(name) + sum(len(key) + len(value) + _PAIR_BYTES for key, value in properties.items())
+    return max(0, nbytes - PLAIN_BYTES)
+
+
 class CursorSave(NamedTuple):
-    """A subscription's progress, to be saved."""
+    """A subscription's progress, to be saved, and what changed of it since the last save."""
 
     topic: str
     subscription: str
     cursor: StoredCursor
+    parts: Sequence[CursorPart] = ()
 
 
 def sealed(*values: Value) -> tuple[Value, ...]:
@@ -109,6 +124,23 @@ def subscription_record(topic: str, row: tuple[Any, ...]) -> tuple[SubscriptionR
     """The subscription of a row. Raises DamagedRow."""
     _, name, initial_position, properties = opened(row[:5])
     return SubscriptionRecord(topic, name, initial_position, from_json(properties)), StoredCursor(*row[5:])
+
+
+def part_row(ledger_id: int, subscription: str, part: CursorPart) -> tuple[Value | bytes | None, ...]:
+    """The columns of `cursor_parts`, in order. The checksum covers them all: a part must not become another one."""
+    return (ledger_id, subscription, *part, _part_seal(ledger_id, subscription, *part))
+
+
+def cursor_part(row: tuple[Any, ...]) -> CursorPart:
+    """The part of a row. Raises DamagedRow."""
+    *columns, found = row
+    if found != _part_seal(*columns):
+        raise DamagedRow(f"part {columns[3]} of the cursor of {columns[1]!r} does not fit its checksum")
+    return CursorPart(*columns[2:])
+
+
+def _part_seal(ledger_id: int, subscription: str, kind: int, number: int, value: bytes | None) -> int:
+    return crc32c(value or b"", _seal((ledger_id, subscription, kind, number)))
 
 
 def to_json(value: Mapping[str, Any]) -> str:
@@ -163,5 +195,17 @@ MIGRATIONS: Final = (
         value text not null,
         seal integer not null,
         primary key (kind, name)) without rowid;
+    """,
+    # Acknowledged entries above the mark-delete position, and batches acknowledged in part. Cursors that have them in
+    # `subscriptions.cursor` still are taken apart by `Catalog`, which can read them.
+    """
+    create table cursor_parts (
+        ledger_id integer not null,
+        name text not null,
+        kind integer not null,
+        number integer not null,
+        value blob not null,
+        seal integer not null,
+        unique (ledger_id, name, kind, number));
     """,
 )

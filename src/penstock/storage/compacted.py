@@ -58,7 +58,14 @@ class CompactedLedger:
     _places: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     def read(
-        self, log: EntryLog, topic_ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int
+        self,
+        log: EntryLog,
+        topic_ledger_id: int,
+        entry_id: int,
+        *,
+        bytes_max: int,
+        entries_max: int,
+        first_bytes_max: int | None = None,
     ) -> ReadResult:
         """Read as `EntryLog.read` does, from an id of the topic on. Blocks; call it from any thread but the loop.
 
@@ -67,13 +74,21 @@ class CompactedLedger:
         row = self._places.get(entry_id)
         if row is None:
             row = self._first_row_from(log, entry_id)
-        found = log.read(self.ledger_id, row, bytes_max=bytes_max, entries_max=entries_max)
         result = ReadResult(self.horizon + 1)
         result.members = {}
-        for batch in found.batches:
-            result.batches += _unwrapped(batch, topic_ledger_id, result.members)
-            row = batch.entry_ids[-1] + 1
-        result.damaged = found.damaged
+        while row < self.entries and not result.batches:
+            found = log.read(
+                self.ledger_id, row, bytes_max=bytes_max, entries_max=entries_max, first_bytes_max=first_bytes_max
+            )
+            if found.too_large_bytes:
+                result.next_entry_id, result.too_large_bytes = entry_id, found.too_large_bytes
+                break
+            for batch in found.batches:
+                result.batches += _unwrapped(batch, topic_ledger_id, result.members)
+            result.damaged += found.damaged
+            if found.next_entry_id <= row:
+                break  # The ledger ends here, which its last entries were lost for.
+            row = found.next_entry_id
         if result.batches and row < self.entries:
             result.next_entry_id = result.batches[-1].entry_ids[-1] + 1
             if len(self._places) >= _PLACES_MAX:

@@ -14,13 +14,16 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import apsw
 
+from penstock.core.errors import ReadFailed
 from penstock.storage.damage import DamageBook
+from penstock.storage.files import read_exactly
 from penstock.storage.index import Damage, IndexDamaged
 from penstock.storage.journal import Journal, Placed, SegmentWriter
 from penstock.storage.limits import LogLimits
@@ -30,6 +33,7 @@ from penstock.storage.records import HEADER_BYTES
 from penstock.storage.results import Batch, ReadResult
 from penstock.storage.runs import AppendRun
 from penstock.storage.tidier import Tidier
+from penstock.storage.trouble import Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.storage.files import Files
     from penstock.storage.opening import Opened
     from penstock.storage.sealed_index import SealedIndex
+    from penstock.storage.trouble import Trouble
 
 __all__ = ["AppendRun", "Batch", "Damage", "EntryLog", "LogHealth", "LogLimits", "LogStats", "ReadResult"]
 
@@ -47,6 +52,12 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+_PUT_BACK: Final = (
+    "put it back and start again, or give up what it held with autoSkipNonRecoverableData=true; until then nothing can "
+    "be published"
+)
+# So many problems are told by name at a time.
+PROBLEMS_TOLD_MAX: Final = 20
 # A read that finds the index damaged has it built again and goes on; not for ever.
 _MENDS_MAX: Final = 2
 
@@ -82,6 +93,9 @@ class LogStats:
     moved_bytes: int
     recycled: int
     damaged: int
+    missing_entries: int  # in segments that are not there
+    read_failures: int  # reads that the disk failed; tried again
+    unreadable: int  # segments that cannot be read now
 
 
 class EntryLog:
@@ -104,8 +118,14 @@ class EntryLog:
         self._nonce = nonce
         self._store, self._index = opened.store, opened.index
         self._damage = DamageBook(opened.damage, listed_max=limits.damage_listed_max)
-        self._reader = Reader(self._store, self._index, limits, self._damage)
+        self._troubles = Troubles()
+        self.missing = opened.missing
+        self._reader = Reader(self._store, self._index, limits, self._damage, (self._troubles, self.missing))
         self._journal = Journal(limits=limits, clock=clock, post=post, roll=self._roll, committed=self._committed)
+        if opened.unknown:
+            # What was published now could get ids that entries there have already.
+            self._journal.failure = f"{'; '.join(opened.unknown)}; {_PUT_BACK}"
+            log.error("the entry log is read-only: %s", self._journal.failure)
         self._tidier = Tidier(
             store=self._store,
             index=self._index,
@@ -202,17 +222,26 @@ class EntryLog:
         opened = self._store.lend(segment_id)
         assert opened is not None
         self._index.begin(segment_id)
+        self._remember_begun(segment_id)
         self._writer = SegmentWriter(
             opened, segment_id=segment_id, nonce=self._nonce(), size=self._limits.segment_bytes
         )
         self._tidier.wake()
         return self._writer
 
+    def _remember_begun(self, segment_id: int) -> None:
+        """So that the next start knows that this segment must be there, whatever happens to its file."""
+        try:
+            self._index.sealed.begin(segment_id, self._limits.segment_bytes)
+        except (OSError, apsw.Error, IndexDamaged) as error:
+            log.warning("segment %x: that it was begun could not be stored: %s", segment_id, error)
+
     def _let_go_of_pages(self, sealed: int) -> None:
         """Keep the last segments in the page cache, and no more of them."""
         self._cached.append(sealed)
         if len(self._cached) * self._limits.segment_bytes > self._limits.page_cache_bytes:
-            with self._store.borrow(self._cached.popleft()) as file:
+            # A hint: the log goes on without it when the file cannot be opened.
+            with suppress(OSError), self._store.borrow(self._cached.popleft()) as file:
                 if file is not None:
                     file.forget()
 
@@ -229,13 +258,24 @@ class EntryLog:
 
     # ------------------------------------------------------------------------------------------------------- reading
 
-    def read(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> ReadResult:
+    def read(
+        self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
+    ) -> ReadResult:
         """Read entries of a ledger from `entry_id` on, in order. Blocks; call it from any thread but the loop.
 
-        Returns at least one entry if there is one, else at most `bytes_max` bytes and `entries_max` entries. Entries
-        below the trim point are passed over; damaged and missing ones are too, but named. Raises IndexDamaged.
+        Returns at least one entry if there is one, else at most `bytes_max` bytes and `entries_max` entries. With
+        `first_bytes_max`, an entry that is larger is not read, but its length returned as `too_large_bytes`, when it
+        is the first. Entries below the trim point are passed over; damaged and missing ones are too, but named.
+
+        Raises:
+            ReadFailed: the disk cannot read the first of them, now; nothing says that it is lost, so ask again.
+            IndexDamaged: the index is, and was built again in vain.
         """
-        return self._asked(lambda: self._reader.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max))
+        return self._asked(
+            lambda: self._reader.read(
+                ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max, first_bytes_max=first_bytes_max
+            )
+        )
 
     def bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
         """Return, for each of these entries, how many bytes it and all behind it take. Blocks, as `read` does.
@@ -249,13 +289,16 @@ class EntryLog:
         return self._asked(lambda: self._index.entry_within(ledger_id, nbytes))
 
     def _asked(self, question: Callable[[], T]) -> T:
-        for _ in range(_MENDS_MAX):
-            sealed = self._index.sealed
-            try:
-                return question()
-            except IndexDamaged as error:
-                self._mend(error, sealed)
-        return question()
+        try:
+            for _ in range(_MENDS_MAX):
+                sealed = self._index.sealed
+                try:
+                    return question()
+                except IndexDamaged as error:
+                    self._mend(error, sealed)
+            return question()
+        except OSError as error:
+            raise ReadFailed(f"the index of the entry log cannot be read: {error.strerror or error}") from error
 
     def _mend(self, error: IndexDamaged, sealed: SealedIndex | None = None) -> None:
         """Build the index again, unless somebody else did since `sealed` was looked at."""
@@ -263,7 +306,11 @@ class EntryLog:
             if sealed is None or sealed is self._index.sealed:
                 log.warning("the index of the entry log is damaged (%s); building it again from the log", error)
                 rebuild(self._opened)
-                self._damage.explains_gaps = True
+                # What is in no segment now is damage that was named, or was in a file that is not there.
+                if self._limits.skip_missing:
+                    self._damage.explains_gaps = True
+                else:
+                    self._store.unknown_lost |= not self._damage.explains_gaps
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the id of the ledger's last durable entry, trimmed or not; -1 if it never had one."""
@@ -308,6 +355,33 @@ class EntryLog:
         reason = self._journal.failure or ("the journal thread has died" if self._journal.died() else None)
         return LogHealth(read_only=reason, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
 
+    def troubles(self) -> list[Trouble]:
+        """Return what could not be read when it was tried last: it is not lost."""
+        return self._troubles.now()
+
+    def try_again(self) -> None:
+        """Try what could not be read, so that `troubles` is true though nobody may want it any more. Blocks."""
+        for trouble in self._troubles.now():
+            try:
+                with self._store.borrow(trouble.segment_id) as file:
+                    if file is None:
+                        gone = trouble.segment_id not in self._index.sealed.segments
+                        if not gone and trouble.segment_id not in self._index.growing():
+                            continue
+                    else:
+                        read_exactly(file, trouble.bytes, trouble.offset)
+            except OSError:
+                continue
+            self._troubles.over(trouble)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return what cannot be served, now or any more, in sentences for people; the first ones of many."""
+        told = [trouble.describe() for trouble in self._troubles.now()]
+        told += [missing.describe() for missing in self.missing.listed()]
+        told += [damage.describe() for damage in self._damage.listed()]
+        more = len(told) - PROBLEMS_TOLD_MAX
+        return (*told[:PROBLEMS_TOLD_MAX], f"and {more} more; see the log") if more > 0 else tuple(told)
+
     def damage(self) -> list[Damage]:
         """Return the damage met so far, in this run and earlier ones, up to `damage_listed_max`."""
         return self._damage.listed()
@@ -329,5 +403,8 @@ class EntryLog:
             open_bytes=self._writer.end if self._writer is not None else 0,
             moved_bytes=self._tidier.moved_bytes,
             recycled=self._tidier.recycled,
-            damaged=self._damage.count,
+            damaged=self._damage.count + self.missing.pieces,
+            missing_entries=self.missing.entries,
+            read_failures=self._troubles.failures,
+            unreadable=len(self._troubles.now()),
         )

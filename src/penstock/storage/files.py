@@ -15,6 +15,7 @@ What callers may count on, and no more:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -28,6 +29,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # The kernel takes at most this many buffers in one gathered write (IOV_MAX of Linux).
 BUFFERS_PER_WRITE_MAX: Final = 1024
+# A read that was interrupted, or gave no bytes before the end of the file, is repeated this often in a row.
+_READ_TRIES_MAX: Final = 16
 # A lock file holds a process id; more than this was not written by us.
 _HOLDER_BYTES_MAX: Final = 64
 
@@ -136,6 +139,40 @@ def write_all(file: File, buffers: Sequence[Buffer], offset: int) -> int:
                 raise OSError(f"the file took no bytes at offset {offset + written}")
         written += taken
     return written
+
+
+def read_up_to(file: File, size: int, offset: int) -> bytes:
+    """Read `size` bytes from `offset`, however little comes at a time; fewer only at the end of the file.
+
+    Raises:
+        OSError: the disk could not read them, or goes on giving nothing though the file is longer.
+    """
+    parts: list[bytes] = []
+    got = failed = 0
+    while got < size:
+        try:
+            part = file.read(size - got, offset + got)
+        except InterruptedError:
+            part = b""
+        if len(part) == size:
+            return part
+        if part:
+            parts.append(part)
+            got += len(part)
+            failed = 0
+        elif file.size() <= offset + got:
+            break
+        elif (failed := failed + 1) == _READ_TRIES_MAX:
+            raise OSError(errno.EIO, f"no bytes came from offset {offset + got}, though the file is longer")
+    return b"".join(parts)
+
+
+def read_exactly(file: File, size: int, offset: int) -> bytes:
+    """Read `size` bytes from `offset`. Raises OSError: the disk could not, or the file ends before."""
+    data = read_up_to(file, size, offset)
+    if len(data) < size:
+        raise OSError(errno.EIO, f"the file ends at {offset + len(data)}, and should reach to {offset + size}")
+    return data
 
 
 def _rest(buffers: Sequence[Buffer], taken: int) -> list[Buffer]:

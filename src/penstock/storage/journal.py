@@ -4,7 +4,7 @@
 Why a thread: a sync takes milliseconds in which the event loop can decode the next reads. Why groups: everything that
 queued up during one sync shares the next one.
 
-    append (loop) → queue → gather → one gathered write → one sync → index → post → done(run, None), in order (loop)
+    append (loop) → lanes → gather → one gathered write → one sync → index → post → done(run, None), in order (loop)
 
 A failure is final. After a write or a sync went wrong nobody knows what is on the disk, so the journal answers this and
 every later run with an error and writes nothing more until the process was restarted and recovered what is there. A
@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import PersistenceFailed, StorageReadOnly
 from penstock.storage.files import write_all
+from penstock.storage.lanes import Lanes
 from penstock.storage.records import HEADER_BYTES, Stamp, encode_block, encode_mark
 from penstock.storage.runs import AppendRun, Block, blocks
 
@@ -135,8 +135,7 @@ class Journal:
         self._post = post
         self._roll = roll
         self._committed = committed
-        self._queue: SimpleQueue[AppendRun | None] = SimpleQueue()
-        self._carried: AppendRun | None = None
+        self._lanes = Lanes()
         self._stopping = False
         self._ended = False
         self._writer: SegmentWriter | None = None
@@ -153,11 +152,11 @@ class Journal:
     def append(self, run: AppendRun) -> None:
         """Queue a run. Loop only."""
         self.queued_bytes += len(run.data)
-        self._queue.put(run)
+        self._lanes.put(run)
 
     def close(self) -> None:
         """Write what is queued, then end the thread."""
-        self._queue.put(None)
+        self._lanes.close()
         if self._thread.ident is not None:
             self._thread.join()
         else:
@@ -174,7 +173,7 @@ class Journal:
 
     def commit_queued(self) -> None:
         """Write what is queued on the calling thread; only for a journal that was not started."""
-        while self._carried is not None or not self._queue.empty():
+        while not self._lanes.empty:
             self._step()
 
     def _run(self) -> None:
@@ -195,30 +194,17 @@ class Journal:
             self._settle(runs, PersistenceFailed(f"the entries were not stored: {self.failure}"))
 
     def _gather(self) -> list[AppendRun]:
-        """Wait for a run, then take what else is queued and fits into the same segment and commit."""
-        first = self._carried or self._queue.get()
-        self._carried = None
-        if first is None:
-            self._stopping = True
-            return []
-        runs, size = [first], first.block_bytes
-        room = min(self._limits.commit_bytes_max, self._limits.segment_bytes - HEADER_BYTES)
-        if self._writer is not None and self._writer.fits(size):
-            room = min(room, self._writer.size - self._writer.end - HEADER_BYTES)
-        while size < room:
-            try:
-                run = self._queue.get_nowait()
-            except Empty:
-                break
-            if run is None:
-                self._stopping = True
-                break
-            size += run.block_bytes
-            if size > room:
-                self._carried = run
-                break
-            runs.append(run)
+        """Wait for a run, then take what else waits and fits into the same segment and commit."""
+        runs = self._lanes.gather(self._room_of)
+        self._stopping = not runs
         return runs
+
+    def _room_of(self, first: AppendRun) -> int:
+        """Return how many bytes of blocks a commit may have that begins with this run."""
+        room = min(self._limits.commit_bytes_max, self._limits.segment_bytes - HEADER_BYTES)
+        if self._writer is not None and self._writer.fits(first.block_bytes):
+            room = min(room, self._writer.size - self._writer.end - HEADER_BYTES)
+        return room
 
     def _attempt(self, step: Callable[[], None]) -> bool:
         """Take a step; if it fails, become read-only. The thread outlives its own bugs: somebody has to answer."""
@@ -269,7 +255,7 @@ class Journal:
     def _rest(self) -> None:
         """Before waiting for more, leave a mark: after a kill it tells what was acknowledged to the byte."""
         writer = self._writer
-        if self._carried is None and self._queue.empty() and writer is not None and writer.marked < writer.synced:
+        if self._lanes.empty and writer is not None and writer.marked < writer.synced:
             writer.mark()
 
     def _finish(self) -> None:

@@ -47,6 +47,9 @@ class LogLimits:
     move_bytes_per_s: int = 32 * MIB
     # A commit that takes longer is reported as a stall: publishers had better be muted.
     stall_ns: int = 1_000_000_000
+    # True: segments whose files are missing at the start are given up for good, and what they held counts as damage.
+    # Otherwise it is passed over and waits for its file.
+    skip_missing: bool = False
     # Damaged entries remembered by name; further ones are only counted.
     damage_listed_max: int = 10_000
 

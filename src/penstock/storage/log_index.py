@@ -86,13 +86,22 @@ class LogIndex:
         with self._lock:
             self._full.append(segment_id)
 
+    def held(self, segment: SegmentIndex) -> None:
+        """Take what recovery found in a segment that is not whole: to be read, and never to be stored or recycled."""
+        with self._lock:
+            self._growing[segment.segment_id] = segment
+            self._raise_last_entries(segment)
+
     def recovered(self, segment: SegmentIndex) -> None:
         """Take what recovery found in a segment, sealed."""
         with self._lock:
             self._growing[segment.segment_id] = segment
             self._full.append(segment.segment_id)
-            for ledger_id, spans in segment.ledgers.items():
-                self._last_entries[ledger_id] = max(self._last_entries.get(ledger_id, -1), spans[-1].end_entry - 1)
+            self._raise_last_entries(segment)
+
+    def _raise_last_entries(self, segment: SegmentIndex) -> None:
+        for ledger_id, spans in segment.ledgers.items():
+            self._last_entries[ledger_id] = max(self._last_entries.get(ledger_id, -1), spans[-1].end_entry - 1)
 
     def store_sealed(self) -> None:
         """Move sealed segments to the stored half. Raises apsw.Error; then they stay where they are."""

@@ -9,6 +9,7 @@ blocks of the same segment, which would make it look like damage.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from contextlib import suppress
@@ -19,9 +20,10 @@ import apsw
 
 from penstock.core.errors import DataDirectoryLocked, PersistenceFailed
 from penstock.core.units import MIB
-from penstock.storage.files import FileLocked, write_all
+from penstock.storage.files import FileLocked, read_exactly, write_all
 from penstock.storage.index import Damage, IndexDamaged
 from penstock.storage.log_index import LogIndex
+from penstock.storage.missing import Missing, MissingBook
 from penstock.storage.records import HEADER_BYTES, Stamp, encode_mark
 from penstock.storage.recovery import Scan, Verdict, judge, scan
 from penstock.storage.sealed_index import SealedIndex
@@ -50,6 +52,8 @@ class Opened:
     index: LogIndex
     place: IndexPlace
     damage: list[Damage] = field(default_factory=list)
+    missing: MissingBook = field(default_factory=MissingBook)
+    unknown: list[str] = field(default_factory=list)  # missing segments of which nobody knows what they held
 
 
 def open_directory(directory: Path, files: Files, limits: LogLimits, *, index_vfs: str | None) -> Opened:
@@ -72,6 +76,9 @@ def open_directory(directory: Path, files: Files, limits: LogLimits, *, index_vf
     except IndexDamaged as error:
         lock.release()
         raise PersistenceFailed(f"the index of the entry log in {directory} cannot be built: {error}") from error
+    except apsw.Error as error:
+        lock.release()
+        raise OSError(errno.EIO, f"the index of the entry log: {error}") from error
     except BaseException:
         lock.release()
         raise
@@ -133,26 +140,75 @@ def rebuild(opened: Opened) -> None:
         if verdict.end:
             opened.index.add_sealed(sealed, verdict.index)
             sealed.add_damage(verdict.damage)
+    for segment_id in opened.store.lost:
+        sealed.begin(segment_id, 0)  # Its rows are gone with the old index; that it should be there is remembered.
+    for segment_id in opened.index.growing():
+        sealed.begin(segment_id, opened.store.size(segment_id))
     opened.index.replace_sealed(sealed)
 
 
 def _recover(opened: Opened, limits: LogLimits) -> None:
     store, index = opened.store, opened.index
-    known, present = index.sealed.segments, store.ids()
-    for segment_id in known.keys() - set(present):
-        index.remove_segment(segment_id)  # Recycled; the transaction that said so was lost with the power.
-        store.never_below(segment_id)
-    empty = []
-    for segment_id in present:
+    _look_for_lost(opened, limits)
+    known, begun, empty = index.sealed.segments, index.sealed.begun(), []
+    for segment_id in store.ids():
         if segment_id in known:
             continue
         found = _scan(store, segment_id)
-        if found.nonce is None:
+        if not found.marked and store.size(segment_id) < begun.get(segment_id, 0) and not limits.skip_missing:
+            index.held(judge(found).index)
+            opened.unknown.append(f"the file of segment {segment_id:x} was cut short")
+        elif found.nonce is None:
             empty.append(segment_id)
         else:
             _settle(opened, limits, found, judge(found))
-    _reuse(store, empty, max(index.growing() | known.keys(), default=0))
+    store.unknown_lost = bool(opened.unknown)
+    _reuse(opened, empty, max(index.growing() | known.keys(), default=0))
     opened.damage = index.sealed.damage(limits.damage_listed_max)
+
+
+def _look_for_lost(opened: Opened, limits: LogLimits) -> None:
+    """Find segments that the index knows and whose files are not there, or too short. Raises OSError, IndexDamaged."""
+    store, index = opened.store, opened.index
+    present = set(store.ids())
+    for segment_id, row in sorted(index.sealed.segments.items()):
+        store.never_below(segment_id)
+        there = store.size(segment_id) if segment_id in present else 0
+        if segment_id in present and there >= row.bytes:
+            continue
+        if row.live_bytes <= 0 and segment_id not in present:
+            index.remove_segment(segment_id)  # Nothing in it was wanted any more.
+        elif limits.skip_missing:
+            _give_up(index, segment_id, there, row.bytes - there)
+        else:
+            store.lost[segment_id] = there
+            _note_missing(opened, segment_id, there, present)
+    for segment_id, size in index.sealed.begun().items():
+        store.never_below(segment_id)
+        if segment_id in present or segment_id in index.sealed.segments:
+            continue
+        if limits.skip_missing:
+            _give_up(index, segment_id, 0, size)
+        else:
+            opened.unknown.append(f"the file of segment {segment_id:x} is missing")
+
+
+def _note_missing(opened: Opened, segment_id: int, there: int, present: set[int]) -> None:
+    reason = f"its file was cut to {there} bytes" if segment_id in present else "its file is missing"
+    for stretch in opened.index.sealed.of_segment(segment_id):
+        first = opened.index.first_wanted(stretch.ledger_id)
+        lost = [span for span in stretch.spans if span.block_offset + span.block_bytes > there]
+        if lost and first < lost[-1].end_entry:
+            begin = max(first, lost[0].first_entry)
+            opened.missing.note(Missing(segment_id, stretch.ledger_id, begin, lost[-1].end_entry, reason))
+
+
+def _give_up(index: LogIndex, segment_id: int, there: int, size: int) -> None:
+    """Forget a segment that was lost, for good: what it held is damage from now on."""
+    index.remove_segment(segment_id)
+    damage = Damage(segment_id, there, size, None, None, "its file is missing; given up by autoSkipNonRecoverableData")
+    index.sealed.add_damage([damage])
+    log.error("damage in the entry log: %s", damage.describe())
 
 
 def _scan(store: SegmentStore, segment_id: int) -> Scan:
@@ -167,7 +223,7 @@ def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) ->
     if verdict.cut_blocks:
         log.info("segment %x: cut %d blocks behind a torn write", segment_id, verdict.cut_blocks)
     if verdict.end == 0:
-        store.recycle(segment_id)
+        _recycle(opened, segment_id)
         return
     with store.borrow(segment_id) as file:
         assert file is not None
@@ -200,7 +256,7 @@ def _make_sure(file: File, found: Scan, verdict: Verdict) -> None:
     assert found.nonce is not None
     offset = verdict.doubtful_from
     while offset < verdict.end:
-        piece = file.read(min(_COPY_BYTES, verdict.end - offset), offset)
+        piece = read_exactly(file, min(_COPY_BYTES, verdict.end - offset), offset)
         write_all(file, [piece], offset)
         offset += len(piece)
     file.sync()
@@ -208,9 +264,20 @@ def _make_sure(file: File, found: Scan, verdict: Verdict) -> None:
     file.sync()
 
 
-def _reuse(store: SegmentStore, empty: list[int], last: int) -> None:
+def _reuse(opened: Opened, empty: list[int], last: int) -> None:
     """Take the newest segment nothing was written to as the next one; ids must keep growing."""
-    for segment_id in empty[:-1]:
-        store.recycle(segment_id)
-    if empty and not (empty[-1] > last and store.offer(empty[-1])):
-        store.recycle(empty[-1])
+    store = opened.store
+    for segment_id in empty:
+        if segment_id == empty[-1] and segment_id > last and store.offer(segment_id):
+            continue
+        _recycle(opened, segment_id)
+
+
+def _recycle(opened: Opened, segment_id: int) -> None:
+    """Recycle a segment that holds nothing, if the index can forget it; on a full disk that waits for a later start."""
+    try:
+        opened.index.remove_segment(segment_id)
+    except apsw.Error as error:
+        log.warning("segment %x holds nothing, and stays: %s", segment_id, error)
+        return
+    opened.store.recycle(segment_id)

@@ -5,19 +5,25 @@ Two ways to read a block, by how much of it is wanted. Mostly this ledger's: blo
 go and each is checked by the checksum over its whole data, which costs a tenth of checking entry by entry. Mostly other
 ledgers': its front is read, then only the wanted entries, each checked by its own seal.
 
-An entry that is not what was written is left out and named in the result; its neighbours are served.
+A read that fails, gives too little, or finds no file says nothing about what is stored: it raises `ReadFailed`, and is
+tried again by whoever wants the entries. Only bytes that were read, twice, and are not what was written are damage:
+such an entry is left out and named in the result; its neighbours are served.
 Where: called from reader threads, through `EntryLog.read`.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
 from penstock.core.checksum import is_sealed
+from penstock.core.errors import ReadFailed
 from penstock.core.units import KIB
-from penstock.storage.index import Damage, IndexDamaged
+from penstock.storage.files import read_exactly
+from penstock.storage.index import Damage, IndexDamaged, at_or_after
+from penstock.storage.missing import Missing
 from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
 from penstock.storage.results import Wanted
@@ -28,9 +34,11 @@ if TYPE_CHECKING:
     from penstock.storage.index import Span
     from penstock.storage.limits import LogLimits
     from penstock.storage.log_index import LogIndex, Plan
+    from penstock.storage.missing import MissingBook
     from penstock.storage.records import Header, Table
     from penstock.storage.results import ReadResult
     from penstock.storage.segment import SegmentStore
+    from penstock.storage.trouble import Troubles
 
 # Reading through this much that is not wanted costs less than another call.
 _GAP_BYTES_MAX: Final = 8 * KIB
@@ -43,15 +51,26 @@ _TRIES_MAX: Final = 8
 class Reader:
     """Reads entries. All methods may be called from any thread."""
 
-    def __init__(self, store: SegmentStore, index: LogIndex, limits: LogLimits, damage: DamageBook) -> None:
+    def __init__(
+        self,
+        store: SegmentStore,
+        index: LogIndex,
+        limits: LogLimits,
+        damage: DamageBook,
+        books: tuple[Troubles, MissingBook],
+    ) -> None:
         self._store = store
         self._index = index
         self._limits = limits
         self._damage = damage
+        self._troubles, self._missing = books
 
-    def read(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> ReadResult:
+    def read(
+        self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
+    ) -> ReadResult:
         """See `EntryLog.read`."""
-        wanted = Wanted(ledger_id, max(entry_id, self._index.first_wanted(ledger_id)), bytes_max, entries_max)
+        first_wanted = max(entry_id, self._index.first_wanted(ledger_id))
+        wanted = Wanted(ledger_id, first_wanted, bytes_max, entries_max, first_bytes_max)
         tries = 0
         while not wanted.full:
             removals = self._index.removals
@@ -64,28 +83,52 @@ class Reader:
             if self._is_gap(found, wanted):
                 if self._index.removals != removals:
                     continue  # A segment was emptied and removed between the looks at the index's two halves.
-                if not self._damage.explains_gaps:
+                if not (self._damage.explains_gaps or self._is_missing(wanted, found)):
                     raise IndexDamaged(f"ledger {ledger_id} has no entry {wanted.entry_id}")
             if not self._step_over_gap(found, wanted) or plan is None:
                 break
-            with self._store.borrow(plan.segment_id) as file:
-                if file is not None:
-                    before = wanted.entry_id
-                    self.read_plan(file, plan, wanted)
-                    if wanted.entry_id == before and not wanted.full:
-                        raise IndexDamaged(f"segment {plan.segment_id} does not hold entry {before} of {ledger_id}")
-                    continue
+            plan = self._step_over_lost(plan, wanted)
+            if plan is None:
+                continue
+            if self._carry_out(plan, wanted, begin=entry_id, last_try=tries + 1 == _TRIES_MAX):
+                continue
             tries += 1
-            if tries == _TRIES_MAX:
-                raise IndexDamaged(f"ledger {ledger_id}: the index points to segment {plan.segment_id}, which is gone")
             self._index.sealed.forget(ledger_id)
         return wanted.result
+
+    def _carry_out(self, plan: Plan, wanted: Wanted, *, begin: int, last_try: bool) -> bool:
+        """Read what was planned; False when the segment was recycled since. Raises ReadFailed, IndexDamaged."""
+        segment_id, before = plan.segment_id, wanted.entry_id
+        try:
+            with self._store.borrow(segment_id) as file:
+                if file is not None:
+                    self.read_plan(file, plan, wanted)
+                elif last_try:
+                    raise FileNotFoundError(errno.ENOENT, "its file is missing")
+                else:
+                    return False
+        except OSError as error:
+            self._troubles.failed(segment_id, _place(plan, wanted), error)
+            if wanted.entry_id > max(begin, self._index.first_wanted(wanted.ledger_id)):
+                wanted.full = True  # What came before is as good as any read; the next one begins here.
+                return True
+            raise ReadFailed(
+                f"entry {wanted.ledger_id}:{wanted.entry_id} in segment {segment_id:x} cannot be read: "
+                f"{error.strerror or error}"
+            ) from error
+        self._troubles.well(segment_id, (span for span in plan.spans if span.first_entry < wanted.entry_id))
+        if wanted.entry_id == before and not wanted.full:
+            raise IndexDamaged(f"segment {segment_id:x} does not hold entry {before} of {wanted.ledger_id}")
+        return True
 
     def _is_gap(self, found: int, wanted: Wanted) -> bool:
         return found > max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id))
 
     def _step_over_gap(self, found: int, wanted: Wanted) -> bool:
         """Name entries before `found` that are nowhere; False when there are more than one result may list."""
+        if self._is_missing(wanted, found):
+            wanted.go_on_at(found)
+            return True
         stop = min(found, wanted.entry_id + self._limits.damage_listed_max)
         # A trim may have happened since the look at the index: what it took is not missing.
         for entry_id in range(max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id)), stop):
@@ -93,8 +136,30 @@ class Reader:
         wanted.go_on_at(max(wanted.entry_id, stop))
         return stop >= found
 
+    def _is_missing(self, wanted: Wanted, stop: int) -> bool:
+        """Say whether the entries before `stop` are in segments that are not there: nothing says that they are lost."""
+        if stop <= wanted.entry_id:
+            return False
+        if self._store.unknown_lost:
+            reason = "their segment is missing"
+            self._missing.note(Missing(None, wanted.ledger_id, wanted.entry_id, stop, reason))
+        return next(self._missing.present(wanted.ledger_id, wanted.entry_id, stop), None) is None
+
+    def _step_over_lost(self, plan: Plan, wanted: Wanted) -> Plan | None:
+        """Return what of a plan can be read now; None when it begins with what is not there, which is passed over."""
+        there = self._store.lost.get(plan.segment_id)
+        if there is None:
+            return plan
+        readable = [span for span in plan.spans if span.block_offset + span.block_bytes <= there]
+        if readable and readable[0] == plan.spans[0]:
+            ends = sum(1 for one, other in zip(readable, plan.spans, strict=False) if one == other)
+            return plan._replace(spans=readable[:ends])
+        lost = plan.spans[: plan.spans.index(readable[0])] if readable else plan.spans
+        wanted.go_on_at(max(wanted.entry_id, lost[-1].end_entry))
+        return None
+
     def read_plan(self, file: File, plan: Plan, wanted: Wanted) -> None:
-        """Read the planned spans into `wanted`, until it is content."""
+        """Read the planned spans into `wanted`, until it is content. Raises OSError."""
         spans, at = plan.spans, 0
         while at < len(spans) and not wanted.full:
             end = at + 1
@@ -126,31 +191,26 @@ class Reader:
 
     def _read_whole(self, file: File, segment_id: int, spans: list[Span], wanted: Wanted) -> None:
         start = spans[0].block_offset
-        try:
-            chunk = file.read(spans[-1].block_offset + spans[-1].block_bytes - start, start)
-        except OSError as error:
-            self._unreadable(segment_id, spans, wanted, f"the disk could not read it: {error.strerror}")
-            return
+        chunk = read_exactly(file, spans[-1].block_offset + spans[-1].block_bytes - start, start)
         view = memoryview(chunk)
         for span in spans:
             at = span.block_offset - start
             header = decode_header(chunk, at)
             table = header and decode_table(chunk, at + HEADER_BYTES, header)
-            if not header or not table or not _is_where(header, segment_id, span):
-                self._read_broken(segment_id, view[at : at + span.block_bytes], span, wanted)
-                continue
-            base = at + header.front_bytes
-            data = view[base : base + header.data_bytes]
-            bad: set[int] = set()
-            if crc32c(data) != header.data_crc:
-                bad = self._name_bad(segment_id, header, table, data, wanted.ledger_id)
-            wanted.take(chunk, base, table, span, bad)
+            if header and table and _is_where(header, segment_id, span):
+                base = at + header.front_bytes
+                if crc32c(view[base : base + header.data_bytes]) == header.data_crc:
+                    wanted.take(chunk, base, table, span, set())
+                    continue
+            self._read_doubtful(file, segment_id, span, wanted)
 
-    def _read_broken(self, segment_id: int, view: memoryview, span: Span, wanted: Wanted) -> None:
-        """Read a block whose front is not whole by its back."""
+    def _read_doubtful(self, file: File, segment_id: int, span: Span, wanted: Wanted) -> None:
+        """Read a block again that was not as written, perhaps only on its way here; what is bad now is damage."""
+        file.forget()  # From the disk, not from a page that may be what went wrong.
+        view = memoryview(read_exactly(file, span.block_bytes, span.block_offset))
         found = find_block(view, segment_id, span.block_offset)
         if found is None:
-            self._unreadable(segment_id, [span], wanted, "both ends of its block are unreadable")
+            self._lose(segment_id, span, wanted, "both ends of its block are unreadable")
             return
         data = view[found.header.front_bytes :]
         bad = self._name_bad(segment_id, found.header, found.table, data, wanted.ledger_id) if found.bad else set()
@@ -165,43 +225,39 @@ class Reader:
                 ids.add(bad.entry_id)
         return ids
 
-    def _unreadable(self, segment_id: int, spans: list[Span], wanted: Wanted, reason: str) -> None:
-        for span in spans:
-            for entry_id in range(max(span.first_entry, wanted.entry_id), span.end_entry):
-                wanted.skip(entry_id)
-                self._damage.note(
-                    Damage(segment_id, span.block_offset, span.block_bytes, wanted.ledger_id, entry_id, reason)
-                )
-            wanted.go_on_at(span.end_entry)
+    def _lose(self, segment_id: int, span: Span, wanted: Wanted, reason: str) -> None:
+        for entry_id in range(max(span.first_entry, wanted.entry_id), span.end_entry):
+            wanted.skip(entry_id)
+            self._damage.note(
+                Damage(segment_id, span.block_offset, span.block_bytes, wanted.ledger_id, entry_id, reason)
+            )
+        wanted.go_on_at(span.end_entry)
 
     # ----------------------------------------------------------------------------------------- a few entries of a block
 
     def _read_sparse(self, file: File, segment_id: int, span: Span, wanted: Wanted) -> None:
-        try:
-            front = file.read(min(span.block_bytes, _FRONT_BYTES_GUESS), span.block_offset)
-            header = decode_header(front, 0)
-            if header is not None and header.front_bytes > len(front):
-                front += file.read(header.front_bytes - len(front), span.block_offset + len(front))
-            table = header and decode_table(front, HEADER_BYTES, header)
-            if not header or not table or not _is_where(header, segment_id, span):
-                view = memoryview(file.read(span.block_bytes, span.block_offset))
-                self._read_broken(segment_id, view, span, wanted)
-                return
-            rows = wanted.rows(table, span)
-            data, offsets = _read_rows(file, span.block_offset + header.front_bytes, table, rows)
-        except OSError as error:
-            self._unreadable(segment_id, [span], wanted, f"the disk could not read it: {error.strerror}")
+        front = read_exactly(file, min(span.block_bytes, _FRONT_BYTES_GUESS), span.block_offset)
+        header = decode_header(front, 0)
+        if header is not None and len(front) < header.front_bytes <= span.block_bytes:
+            front += read_exactly(file, header.front_bytes - len(front), span.block_offset + len(front))
+        table = header and decode_table(front, HEADER_BYTES, header)
+        if not header or not table or not _is_where(header, segment_id, span):
+            self._read_doubtful(file, segment_id, span, wanted)
             return
-        ids = wanted.ids(rows)
+        rows = wanted.rows(table, span)
+        data, offsets = _read_rows(file, span.block_offset + header.front_bytes, table, rows)
         lengths = [table.lengths[row] for row in rows]
+        view = memoryview(data)
+        if not all(is_sealed(view[at : at + length]) for at, length in zip(offsets, lengths, strict=True)):
+            self._read_doubtful(file, segment_id, span, wanted)
+            return
         counts = None if table.message_counts is None else [table.message_counts[row] for row in rows]
-        view, bad = memoryview(data), set()
-        for entry_id, row, offset, length in zip(ids, rows, offsets, lengths, strict=True):
-            if not is_sealed(view[offset : offset + length]):
-                bad.add(entry_id)
-                at = span.block_offset + header.front_bytes + table.offsets[row]
-                self._damage.note(Damage(segment_id, at, length, wanted.ledger_id, entry_id, _NOT_AS_SEALED))
-        wanted.add(data, ids, offsets, lengths, counts, bad)
+        wanted.add(data, wanted.ids(rows), offsets, lengths, counts, set())
+
+
+def _place(plan: Plan, wanted: Wanted) -> Span:
+    """Return the block that was to be read when a read failed."""
+    return plan.spans[min(at_or_after(plan.spans, wanted.entry_id), len(plan.spans) - 1)]
 
 
 _NOT_AS_SEALED: Final = "the entry is not as sealed"
@@ -231,7 +287,7 @@ def _read_rows(file: File, base: int, table: Table, rows: list[int]) -> tuple[by
         while end < len(rows) and 0 <= table.offsets[rows[end]] - stop <= _GAP_BYTES_MAX:
             stop = table.offsets[rows[end]] + table.lengths[rows[end]]
             end += 1
-        part = file.read(stop - start, base + start)
+        part = read_exactly(file, stop - start, base + start)
         offsets += [table.offsets[row] - start + got for row in rows[at:end]]
         parts.append(part)
         got += stop - start

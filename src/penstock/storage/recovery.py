@@ -24,6 +24,7 @@ from crc32c import crc32c
 
 from penstock.core.checksum import SEAL_BYTES, SEAL_MAGIC, is_sealed
 from penstock.core.units import MIB
+from penstock.storage.files import read_up_to
 from penstock.storage.index import Damage, SegmentIndex
 from penstock.storage.records import HEADER_BYTES, Header, Kind, Table, decode_header, decode_table, needle
 
@@ -62,6 +63,7 @@ class Scan:
     blocks: list[FoundBlock] = field(default_factory=list)
     vouched_end: int = 0  # It was durable up to here, it says.
     nonce: int | None = None  # None: nothing in it was ever written under its id.
+    marked: bool = False  # It ends with a mark: nothing acknowledged lies behind it.
 
 
 @dataclass(slots=True)
@@ -121,6 +123,7 @@ def scan(file: File, segment_id: int) -> Scan:
         found.nonce = header.nonce
         found.vouched_end = max(found.vouched_end, header.synced)
         if header.kind == Kind.MARK:
+            found.marked = True
             return found  # Blocks are written over marks: nothing acknowledged lies behind one.
         block = read_block(window.get(header.offset, header.block_bytes), header)
         if block is not None:
@@ -255,7 +258,7 @@ class _Window:
         """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
         size = min(size, self._size - offset)
         if offset < self._offset or offset + size > self._offset + len(self._view):
-            self._view = memoryview(self._file.read(max(size, _WINDOW_BYTES), offset))
+            self._view = memoryview(read_up_to(self._file, max(size, _WINDOW_BYTES), offset))
             self._offset = offset
         at = offset - self._offset
         return self._view[at : at + size]
@@ -264,7 +267,7 @@ class _Window:
         """Yield (offset, header's bytes) wherever `place` is found from `start` on."""
         at = start
         while at + HEADER_BYTES <= self._size:
-            chunk = self._file.read(_WINDOW_BYTES, at)
+            chunk = read_up_to(self._file, _WINDOW_BYTES, at)
             hit = chunk.find(place)
             while hit >= 0:
                 yield at + hit, self.get(at + hit, HEADER_BYTES)

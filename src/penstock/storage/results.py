@@ -53,13 +53,14 @@ class Batch:
 class ReadResult:
     """What a read found, in order, and where to go on."""
 
-    __slots__ = ("batches", "damaged", "members", "next_entry_id")
+    __slots__ = ("batches", "damaged", "members", "next_entry_id", "too_large_bytes")
 
     def __init__(self, next_entry_id: int) -> None:
         self.batches: list[Batch] = []
         self.next_entry_id = next_entry_id
         self.damaged: list[tuple[int, int]] = []  # (ledger id, entry id) of entries stepped over
         self.members: dict[int, list[int]] | None = None  # of compacted batches: those left, as 64-bit words
+        self.too_large_bytes = 0  # length of the next entry, when nothing was read because it alone is too large
 
 
 class _Open:
@@ -80,15 +81,18 @@ class _Open:
 class Wanted:
     """What one read still wants, and what it has so far."""
 
-    __slots__ = ("_last", "bytes_left", "entries_left", "entry_id", "full", "ledger_id", "result")
+    __slots__ = ("_first_bytes_max", "_last", "bytes_left", "entries_left", "entry_id", "full", "ledger_id", "result")
 
-    def __init__(self, ledger_id: int, entry_id: int, bytes_max: int, entries_max: int) -> None:
+    def __init__(
+        self, ledger_id: int, entry_id: int, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
+    ) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.bytes_left = bytes_max
         self.entries_left = entries_max
         self.full = bytes_max <= 0 or entries_max <= 0  # The bounds allow no more.
         self.result = ReadResult(entry_id)
+        self._first_bytes_max = first_bytes_max
         self._last: _Open | None = None
 
     def go_on_at(self, entry_id: int) -> None:
@@ -177,12 +181,15 @@ class Wanted:
         self.result.batches[-1].entry_ids = last.ids
 
     def _within(self, lengths: list[int]) -> int:
-        """Return how many of these entries the bounds allow; always one if nothing was found so far."""
+        """Return how many of these entries the bounds allow; one if there is none yet and it is not too large."""
         fit = min(len(lengths), self.entries_left)
         if sum(lengths) > self.bytes_left:
             fit = min(fit, bisect_right(list(accumulate(lengths)), self.bytes_left))
-        if fit == 0 and not self.result.batches:
-            fit = min(1, len(lengths))
+        if fit == 0 and not self.result.batches and lengths:
+            if self._first_bytes_max is None or lengths[0] <= self._first_bytes_max:
+                fit = 1
+            else:
+                self.result.too_large_bytes = lengths[0]
         self.full = self.full or fit < len(lengths)
         return fit
 

@@ -32,13 +32,14 @@ class AppendRun:
     follow in the order of the groups. One group per ledger costs least. Entry i is `data[offsets[i]:][:lengths[i]]`;
     bytes between entries are stored too, and harmless. `data` must not change until `done` was called.
 
-    `done(run, error)` is called on the loop, in the order of the appends. With an error, nothing of the run was
+    `done(run, error)` is called on the loop, in the order of the appends of one `owner` (a connection) and of one
+    ledger; a small run with an owner may go before large ones of others. With an error, nothing of the run was
     acknowledged: after a crash it may be there or not.
 
-    A run without groups writes nothing; its `done` says that everything appended before it is settled.
+    A run without groups writes nothing. If it has no owner, its `done` says that everything appended before is settled.
     """
 
-    __slots__ = ("data", "done", "groups", "lengths", "message_counts", "offsets")
+    __slots__ = ("data", "done", "groups", "lengths", "message_counts", "offsets", "owner")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class AppendRun:
         message_counts: Sequence[int] | None,
         data: Buffer,
         done: Callable[[AppendRun, PenstockError | None], None],
+        owner: int | None = None,
     ) -> None:
         self.groups = groups
         self.offsets = offsets
@@ -56,6 +58,7 @@ class AppendRun:
         self.message_counts = message_counts
         self.data = data
         self.done = done
+        self.owner = owner
 
     @property
     def block_bytes(self) -> int:

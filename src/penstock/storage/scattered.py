@@ -83,6 +83,9 @@ def read_scattered(
         wanted, stop = stretch[0], stretch[-1] + 1
         while wanted < stop and gathering.nbytes < bytes_max:
             found = read(wanted, stop - wanted)
+            if found.too_large_bytes:
+                result.too_large_bytes = 0 if gathering else found.too_large_bytes
+                break
             for batch in found.batches:
                 _take(gathering, batch, stretch)
             result.damaged += found.damaged

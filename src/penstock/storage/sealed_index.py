@@ -10,6 +10,7 @@ Where: the tidier writes, readers ask through `LogIndex`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 import threading
@@ -47,6 +48,9 @@ CREATE TABLE damage (
     segment INTEGER NOT NULL, offset INTEGER NOT NULL, bytes INTEGER NOT NULL, ledger INTEGER, entry INTEGER,
     reason TEXT NOT NULL);
 """
+# Segments that were begun and whose rows are not stored yet. Not derived: it tells that a file must be there. Apart
+# from the schema, for an index that was made without it goes on.
+_SCHEMA_BEGUN: Final = "CREATE TABLE IF NOT EXISTS begun (segment INTEGER PRIMARY KEY, bytes INTEGER NOT NULL)"
 _ROW_KEY: Final = struct.Struct("<QQQQ")
 
 
@@ -72,7 +76,12 @@ class SealedIndex:
     """The SQLite half. All methods may be called from any thread; one is served at a time."""
 
     def __init__(self, path: Path, *, cache_bytes: int, vfs: str | None = None) -> None:
-        """Open or create the index. Raises IndexDamaged if it cannot be used; the caller then deletes it."""
+        """Open or create the index.
+
+        Raises:
+            IndexDamaged: it cannot be used; the caller then deletes it.
+            OSError: the disk could not read it, now.
+        """
         self._lock = threading.Lock()
         # The stretch each ledger was last read in: who reads on asks for the same one again.
         self._recent: OrderedDict[int, Stretch] = OrderedDict()
@@ -81,14 +90,14 @@ class SealedIndex:
         try:
             self._connection = apsw.Connection(str(path), vfs=vfs)
         except apsw.Error as error:
-            raise IndexDamaged(str(error)) from error
+            raise _unusable(error) from error
         try:
             _set_up(self._connection)
             self._create()
             self._load()
         except (apsw.Error, TypeError, ValueError, struct.error) as error:
             self._connection.close(True)
-            raise IndexDamaged(str(error)) from error
+            raise _unusable(error) from error
         except IndexDamaged:
             self._connection.close(True)
             raise
@@ -131,11 +140,13 @@ class SealedIndex:
     def _create(self) -> None:
         version = next(self._connection.execute("PRAGMA user_version"))[0]
         if version == _SCHEMA_VERSION:
+            self._connection.execute(_SCHEMA_BEGUN)
             return
         if version != 0:
             raise IndexDamaged(f"the index has version {version}, want {_SCHEMA_VERSION}")
         with self._connection:
             self._connection.execute(_SCHEMA)
+            self._connection.execute(_SCHEMA_BEGUN)
             self._connection.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -169,11 +180,11 @@ class SealedIndex:
         return _stretch(rows[0]) if rows else None
 
     def _ask(self, statement: str, values: tuple[int, ...] = ()) -> list[Any]:
-        """Return the rows of a query."""
+        """Return the rows of a query. Raises IndexDamaged, OSError: the disk, not the content, is at fault."""
         try:
             return self._connection.execute(statement, values).fetchall()
         except apsw.Error as error:
-            raise IndexDamaged(str(error)) from error
+            raise _unusable(error) from error
 
     def _remember(self, stretch: Stretch) -> None:
         self._forget(stretch.ledger_id)
@@ -218,12 +229,16 @@ class SealedIndex:
     # ------------------------------------------------------------------------------------------------------- writing
 
     @contextmanager
-    def _change(self) -> Iterator[apsw.Connection]:
-        """Change the tables and their copies in memory together, or (with an error) neither."""
+    def _change(self, *, durable: bool = False) -> Iterator[apsw.Connection]:
+        """Change the tables and their copies in memory together, or (with an error) neither.
+
+        If `durable`, the change survives a loss of power once this has returned, and all before it.
+        """
         with self._lock:
             before = self.segments.copy(), self.ledgers.copy(), self._segments_digest, self._ledgers_digest
             connection = self._connection
             try:
+                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 connection.execute("BEGIN IMMEDIATE")
                 yield connection
                 connection.execute(
@@ -246,6 +261,7 @@ class SealedIndex:
         with self._change() as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment.segment_id,))
             connection.execute("DELETE FROM damage WHERE segment = ?", (segment.segment_id,))
+            connection.execute("DELETE FROM begun WHERE segment = ?", (segment.segment_id,))
             connection.executemany(_INSERT_STRETCH, map(_row, stretches))
             self._store_segment(connection, segment.segment_id, SegmentRow(segment.bytes, segment.entries, live_bytes))
             self._raise_ledgers(connection, {ledger_id: LedgerRow(last, 0) for ledger_id, last in last_entries.items()})
@@ -288,11 +304,23 @@ class SealedIndex:
 
     def remove_segment(self, segment_id: int) -> None:
         """Forget a segment and all that was in it. Raises apsw.Error, IndexDamaged."""
-        with self._change() as connection:
+        # Durably: a file that is gone while the index knows its segment is one that should be there.
+        with self._change(durable=True) as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment_id,))
             connection.execute("DELETE FROM segments WHERE segment = ?", (segment_id,))
+            connection.execute("DELETE FROM begun WHERE segment = ?", (segment_id,))
             connection.execute("DELETE FROM damage WHERE segment = ?", (segment_id,))
             self._set_segment(segment_id, None)
+
+    def begin(self, segment_id: int, size: int) -> None:
+        """Remember, durably, that a segment of this size is begun. Raises apsw.Error, IndexDamaged."""
+        with self._change(durable=True) as connection:
+            connection.execute("INSERT OR REPLACE INTO begun VALUES (?, ?)", (segment_id, size))
+
+    def begun(self) -> dict[int, int]:
+        """Return the segments that were begun and have no rows, and their sizes. Raises IndexDamaged."""
+        with self._lock:
+            return dict(self._ask("SELECT segment, bytes FROM begun"))
 
     def add_damage(self, damages: Iterable[Damage]) -> None:
         """Remember damage, so that it need not be met again to be told. Raises apsw.Error, IndexDamaged."""
@@ -351,6 +379,12 @@ _DELETE_LEDGER: Final = "DELETE FROM stretches WHERE ledger = ? RETURNING segmen
 # What SQLite raises when the disk is at fault, or full; anything else it raises about statements that were tried is the
 # fault of the file's content.
 _DISK_ERRORS: Final = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
+
+
+def _unusable(error: Exception) -> IndexDamaged | OSError:
+    """Say whether the content of the index is at fault, or the disk, which may be well again in a moment."""
+    return OSError(errno.EIO, str(error)) if isinstance(error, _DISK_ERRORS) else IndexDamaged(str(error))
+
 
 # A span and its integers, as CPython keeps them.
 _SPAN_BYTES_IN_MEMORY: Final = 240

@@ -56,6 +56,9 @@ class SegmentStore:
         self._spares = _ids(names, _SPARE_SUFFIX)
         self._id_last = max([0, *self._spares, *_ids(names, _SEGMENT_SUFFIX)])
         self._prepared: list[int] = []
+        # Segments whose file is not there, or too short: how many bytes of it are. Filled while the log is opened.
+        self.lost: dict[int, int] = {}
+        self.unknown_lost = False  # whether there are more of them, of which nobody knows what they held
 
     @property
     def spares(self) -> int:
@@ -69,6 +72,10 @@ class SegmentStore:
     def never_below(self, segment_id: int) -> None:
         """Learn of an id that was once used, though its file is gone."""
         self._id_last = max(self._id_last, segment_id)
+
+    def size(self, segment_id: int) -> int:
+        """Return the length of a segment's file. Raises OSError."""
+        return self._size(self._path(segment_id))
 
     def offer(self, segment_id: int) -> bool:
         """Take a segment nothing was written to as the next one; False if it is of another size than wanted."""
@@ -180,6 +187,8 @@ class SegmentStore:
             if opened is not None:
                 opened.file.close()
         path = self._path(segment_id)
+        if self.lost.pop(segment_id, None) is not None and not self._files.exists(path):
+            return
         whole = self._size(path) == self._limits.segment_bytes
         with self._preparing:
             if whole and len(self._spares) < self._limits.spares_max:

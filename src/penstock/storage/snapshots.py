@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.storage.files import write_all
+from penstock.storage.files import read_exactly, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Snapshots:
         except FileNotFoundError:
             return None
         try:
-            return file.read(file.size(), 0)
+            return read_exactly(file, file.size(), 0)
         finally:
             file.close()
 

@@ -142,7 +142,7 @@ class Tidier:
         sparse = [
             segment_id
             for segment_id, row in self._index.sealed.segments.items()
-            if row.live_bytes < below and segment_id not in damaged
+            if row.live_bytes < below and segment_id not in damaged and segment_id not in self._store.lost
         ]
         for segment_id in sparse:
             if self._stopping.is_set() or not self._move(segment_id):
@@ -150,10 +150,13 @@ class Tidier:
             self._recycle(segment_id)
 
     def _move(self, segment_id: int) -> bool:
-        """Append what lives in a segment again; False unless all of it is durable in its new place."""
+        """Append what lives in a segment again; False unless all of it is durable in its new place. Raises OSError."""
         with self._store.borrow(segment_id) as file:
             if file is None:
                 return False
+            # First whether all of it can be read: a move that fails half-way, again and again, would fill the disk.
+            for _ in self._live(file, segment_id):
+                pass
             pending: list[Batch] = []
             for batch in self._live(file, segment_id):
                 pending.append(batch)
@@ -166,7 +169,7 @@ class Tidier:
         return segment_id not in self._damage.segments()  # What could not be read was not moved.
 
     def _live(self, file: File, segment_id: int) -> Iterator[Batch]:
-        """Yield what was not trimmed of a segment."""
+        """Yield what was not trimmed of a segment. Raises OSError, IndexDamaged."""
         for stretch in self._index.sealed.of_segment(segment_id):
             entry_id = max(stretch.first_entry, self._index.first_wanted(stretch.ledger_id))
             while entry_id <= stretch.last_entry:
