@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
+
+import pytest
 
 from penstock.governance.delayed import DelayedMemory, DelayedOptions
 from tests.governance.delayed_harness import NOW, ROOMY, STRICT, Topic
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
-SMALL = 20_000
+SMALL = 5_000
+MIB = 1 << 20
 
 
 def full_topic() -> tuple[Topic, list[int]]:
@@ -216,3 +222,96 @@ def test_reading_again_that_fails_after_nobody_wants_any_of_it_leaves_nothing_on
     (entry_id,) = topic.publish(100 * HOUR_MS)
     assert view.held(entry_id, entry_id + 1) == [entry_id]
     assert not topic.manager.unknown(entry_id, entry_id + 1)
+
+
+@pytest.mark.parametrize(
+    ("order", "run", "messages", "topics"),
+    [
+        ("scattered", 2_000, 300_000, 1),
+        ("scattered", 1, 80_000, 1),
+        ("scattered", 2_000, 300_000, 20),
+        ("in order", 2_000, 200_000, 1),
+        ("reversed", 2_000, 200_000, 1),
+        ("within an hour", 2_000, 400_000, 1),
+    ],
+)
+def test_whatever_the_delays_the_index_takes_no_more_than_its_memory(
+    order: str, run: int, messages: int, topics: int
+) -> None:
+    size_bytes = (1 if run == 1 else 2) * MIB
+    command = [sys.executable, "-m", "tests.governance.delayed_filler", order]
+    numbers = map(str, (run, messages, topics, size_bytes))
+    told = subprocess.run([*command, *numbers], check=True, capture_output=True, text=True).stdout
+    seen = json.loads(told)
+    assert seen["most"] <= size_bytes
+    assert seen["used"] >= size_bytes / 2, "the index is full, or this shows nothing"
+    # What the allocator keeps for later is up to a MiB, whatever the size.
+    assert seen["grown"] <= 1.25 * size_bytes + MIB
+
+
+def test_a_run_of_messages_each_in_a_slot_of_its_own_makes_room_for_itself_at_once() -> None:
+    topic = Topic(STRICT, memory=DelayedMemory(100_000))
+    topic.view()
+    chance = random.Random(3)
+    for _ in range(20):
+        topic.publish(*(chance.randrange(1_000, 10_000 * HOUR_MS) for _ in range(2_000)))
+        assert topic.memory.used_bytes <= 100_000
+    assert topic.manager.topic_delayed_messages() == 40_000
+
+
+def test_what_was_acknowledged_before_its_time_is_charged_and_costs_no_walk() -> None:
+    topic = Topic(STRICT)
+    view = topic.view()
+    topic.publish(*[HOUR_MS] * 200_000)
+    before = topic.memory.used_bytes
+    for entry_id in range(1, 200_000, 2):
+        topic.acknowledge(view, [entry_id])
+    assert view.number_of_delayed_messages == 100_000
+    assert 8_000 < view.settled_bytes == topic.memory.used_bytes - before < 100_000
+    topic.acknowledge(view, [0])
+    assert view.number_of_delayed_messages == 99_999
+    topic.now_ms += HOUR_MS
+    assert topic.take(view) == list(range(2, 200_000, 2))
+    topic.cursors["a"].acknowledge_through(199_999)
+    view.update_mark_delete_position(199_999)
+    assert view.settled_bytes == topic.memory.used_bytes == 0
+
+
+def test_a_seek_wants_again_what_was_acknowledged_before_its_time() -> None:
+    topic = Topic(STRICT)
+    view = topic.view()
+    topic.publish(*[HOUR_MS] * 10)
+    topic.acknowledge(view, [3, 4, 5])
+    assert view.number_of_delayed_messages == 7
+    topic.cursors["a"].reset(2)
+    view.was_reset()
+    view.update_mark_delete_position(1)
+    view.rewind()
+    view.held(0, 1)
+    assert view.number_of_delayed_messages == 8
+    assert view.settled_bytes == 0
+    topic.now_ms += HOUR_MS
+    assert topic.take(view) == list(range(2, 10))
+
+
+def test_acknowledged_ids_of_more_than_32_bits_are_counted_as_others_are() -> None:
+    topic = Topic(STRICT, first=2**32 - 3)
+    view = topic.view(mark_delete=2**32 - 4)
+    ids = topic.publish(*[HOUR_MS] * 6)
+    topic.acknowledge(view, [ids[1]])
+    topic.acknowledge(view, [ids[4]])
+    assert view.number_of_delayed_messages == 4
+    topic.now_ms += HOUR_MS
+    assert topic.take(view) == [ids[0], ids[2], ids[3], ids[5]]
+
+
+def test_what_is_left_on_disk_is_counted_once_however_many_readers_come_across_it() -> None:
+    topic, times = full_topic()
+    spilled = topic.manager.spilled
+    assert spilled
+    for name in ("b", "c"):
+        topic.view(name).look(range(1_000), times, topic.now_ms)
+    assert topic.manager.spilled == spilled
+    assert topic.manager.spilled_after(-1) == spilled
+    assert 0 < topic.manager.spilled_after(500) < spilled
+    assert topic.manager.spilled_after(1_000) == 0

@@ -109,7 +109,7 @@ def test_what_is_lost_while_a_lost_range_is_read_is_read_too() -> None:
     def lose() -> None:
         topic.now_ms += 1_000
         assert len(topic.take(brisk)) == 2
-        assert topic.manager.let_go()
+        assert topic.manager.let_go(1)
 
     lose()
     assert stuck.back_fill(topic.stop) == (2, 4)
@@ -138,7 +138,7 @@ def test_of_what_is_lost_only_what_its_reader_has_passed_is_read_again() -> None
     topic.publish(*[1_000] * 10)
     topic.now_ms += 1_000
     topic.take(brisk)
-    topic.manager.let_go()
+    topic.manager.let_go(1)
     assert stuck.back_fill(4) == (0, 4)
     stuck.back_filled(4)
     assert stuck.back_fill(10) is None
@@ -296,16 +296,6 @@ def test_when_all_have_cleared_their_backlog_the_index_is_empty() -> None:  # (i
         view.clear()
     assert topic.memory.used_bytes == 0
     assert topic.manager.next_delivery_ms() is None
-
-
-def test_reading_pauses_by_what_this_subscription_waits_for_not_by_what_the_topic_holds() -> None:  # (j)
-    topic = Topic(DelayedOptions(strict=True, lookahead=100))
-    behind, ahead = topic.view("a"), topic.view("b")
-    topic.publish(*[60_000] * 150)
-    topic.cursors["b"].acknowledge_through(99)
-    ahead.update_mark_delete_position(99)
-    assert behind.should_pause_all_deliveries(NOW, 0, topic.stop - 1)
-    assert not ahead.should_pause_all_deliveries(NOW, 100, topic.stop - 1)
 
 
 def test_counts_are_those_of_each_subscription() -> None:

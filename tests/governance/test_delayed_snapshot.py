@@ -65,7 +65,10 @@ def test_entries_behind_the_snapshot_are_unknown_until_they_are_read() -> None:
     assert [tuple(part) for part in again.manager.unknown_ranges(0, topic.stop + 100)] == [(2_000, 2_100)]
     again.manager.look_ahead(2_000, 2_100, [2_010, 2_020], [NOW + 5, NOW - 5], NOW)
     assert not again.manager.unknown(0, 2_100)
-    assert again.view().held(1_999, 2_100) == [1_999, 2_010]
+    view = again.view()
+    assert view.held(1_999, 2_100) == [1_999, 2_010, 2_020]
+    assert view.get_scheduled_messages(NOW, 10, 0) == []
+    assert view.held(1_999, 2_100) == [1_999, 2_010], "what was due then is left to the reader"
 
 
 def test_what_came_due_while_a_snapshot_lay_on_disk_is_left_to_the_reader() -> None:
@@ -240,3 +243,65 @@ def test_slots_keep_each_id_once_until_it_is_taken_or_forgotten(data: st.DataObj
         assert slots.count == len(model)
     slots.clear()
     assert slots.size_bytes == footprint(slots.members)
+
+
+def restarted_full() -> tuple[Topic, list[int], list[int]]:
+    """A topic that comes back with an index that was full; its times, and what is due in the first minute."""
+    before = Topic(STRICT, memory=DelayedMemory(5_000))
+    before.view()
+    chance = random.Random(2)
+    times = [NOW + chance.randrange(HOUR_MS // 2, HOUR_MS) for _ in range(1_000)]
+    times[900:] = [NOW + chance.randrange(1, 60_000) for _ in range(100)]
+    for first in range(0, 1_000, 100):
+        before.publish_at(times[first : first + 100])
+    assert before.manager.spilled
+    topic = restarted(before.manager.snapshot(1_000), 1_000)
+    topic.now_ms = NOW + 60_000
+    return topic, times, sorted(range(900, 1_000), key=lambda entry: (-(-times[entry] // 500), entry))
+
+
+def test_after_a_restart_with_a_full_index_what_is_due_does_not_wait_for_the_reader() -> None:
+    topic, times, due = restarted_full()
+    view = topic.view()
+    assert view.has_message_available(topic.now_ms, 0)
+    assert view.get_scheduled_messages(topic.now_ms, 30, 0) == due[:30]
+    assert view.get_scheduled_messages(topic.now_ms, 1_000, 10) == due[30:]
+    assert not view.has_message_available(topic.now_ms, 10)
+    assert view.get_scheduled_messages(topic.now_ms, 1_000, 10) == []
+    # The reader steps over all of it: what it was given, and what is not due.
+    assert view.look(range(1_000), times, topic.now_ms) == list(range(1_000))
+    assert view.next_wanted(900, 1_000) == 1_000
+    assert view.settled_bytes > 0
+    assert view.get_scheduled_messages(topic.now_ms, 1_000, 1_000) == []
+    assert view.settled_bytes == 0
+
+
+def test_a_reader_that_starts_again_reads_what_was_offered_ahead_of_it() -> None:
+    topic, times, due = restarted_full()
+    view = topic.view()
+    assert view.get_scheduled_messages(topic.now_ms, 1_000, 0) == due
+    view.rewind()
+    assert view.settled_bytes == 0
+    held = view.look(range(1_000), times, topic.now_ms)
+    assert held == list(range(900))
+
+
+def test_where_the_index_knows_everything_what_is_due_is_left_to_the_reader() -> None:
+    topic = Topic(STRICT)
+    view = topic.view()
+    topic.publish(1_000, 1_000, 1_000)
+    topic.now_ms += 1_000
+    assert view.get_scheduled_messages(topic.now_ms, 10, 1) == [0]
+    assert view.held(1, 3) == []
+
+
+def test_what_was_due_before_the_restart_and_came_after_the_snapshot_does_not_wait_for_the_reader_either() -> None:
+    topic, _, due = restarted_full()
+    topic.stop = 1_010
+    tail = list(range(1_000, 1_010))
+    again = Topic(STRICT, first=1_010)
+    again.manager.restore(decode(topic.manager.snapshot(1_000)))
+    again.now_ms = topic.now_ms
+    again.manager.look_ahead(1_000, 1_010, tail, [NOW + 10] * 10, again.now_ms)
+    view = again.view()
+    assert sorted(view.get_scheduled_messages(again.now_ms, 1_000, 0)) == sorted(due + tail)

@@ -683,3 +683,41 @@ def test_a_snapshot_says_who_waits_and_since_when() -> None:
     assert seen.beyond_limit_total == 1
     queue.release(permit, 6 * NS_PER_S)
     assert queue.snapshot(6 * NS_PER_S).oldest_wait_ns == 0
+
+
+# -- holders that divide what they have -------------------------------------------------------------------------------
+
+
+def test_what_is_moved_to_another_permit_stays_held_until_that_one_is_released() -> None:
+    queue = queue_of(10)
+    first = held(queue, 7)
+    kept = queue.move(first, 5, None)
+    assert (first.size, kept.size, queue.available) == (2, 5, 3)
+    queue.release(first, 0)
+    assert queue.available == 5
+    assert queue.move(held(queue, 3), 3, kept) is kept
+    assert (kept.size, queue.available) == (8, 2)
+    queue.release(kept, 0)
+    assert queue.available == 10
+
+
+def test_what_a_lowered_permit_gives_back_serves_those_who_wait() -> None:
+    queue = queue_of(10)
+    permit = held(queue, 10)
+    request = queue.acquire(4, 0)
+    queue.lower(permit, 7, 0)
+    assert waiting(request)
+    queue.lower(permit, 6, 0)
+    assert granted(request).size == 4
+    queue.lower(permit, 8, 0)  # It does not rise.
+    assert permit.size == 6
+
+
+def test_a_permit_that_waits_to_be_updated_is_neither_lowered_nor_divided() -> None:
+    queue = queue_of(10)
+    permit, _ = held(queue, 5), held(queue, 5)
+    queue.update(permit, 8, 0)
+    with pytest.raises(ValueError, match="waits to be updated already"):
+        queue.lower(permit, 1, 0)
+    with pytest.raises(ValueError, match="waits to be updated already"):
+        queue.move(permit, 1, None)

@@ -20,7 +20,9 @@ LENGTH = 4  # A frame's first bytes, which say how long it is.
 
 
 def memory(size: int = SIZE, *, requests: int = -1, frame_max: int = FRAME_MAX) -> RequestMemory:
-    return RequestMemory(RequestLimits(request_bytes_max=size, requests_max=requests, frame_bytes_max=frame_max))
+    return RequestMemory(
+        RequestLimits(request_bytes_max=size, requests_max=requests, frame_bytes_max=frame_max, reserve_ratio=0.0)
+    )
 
 
 def admit(pool: RequestMemory, owner: int, nbytes: int, requests: int = 1) -> Lease:
@@ -113,7 +115,7 @@ def test_a_lease_goes_back_once_and_only_to_its_own_memory() -> None:
 
 
 def test_p13_a_dropped_lease_comes_back_with_its_requests_and_names_its_owner() -> None:
-    limits = RequestLimits(request_bytes_max=SIZE, requests_max=10, frame_bytes_max=FRAME_MAX)
+    limits = RequestLimits(request_bytes_max=SIZE, requests_max=10, frame_bytes_max=FRAME_MAX, reserve_ratio=0.0)
     pool = RequestMemory(limits, hunter=LeakHunter())
     pool.release(admit(pool, 1, 100, requests=2))
     pool.grant(7, 5_000, 0, 0)

@@ -57,12 +57,31 @@ class Client:
         end = LENGTH_BYTES if self.held_bytes < LENGTH_BYTES else self.frame_bytes
         return end - self.held_bytes
 
+    def whole_bytes(self, lying_bytes: int, traffic: Traffic) -> int:
+        """How much of what lies at the socket ends with a frame, as far as that can be told."""
+        if 0 < self.held_bytes < LENGTH_BYTES:
+            return 0
+        whole, end = 0, self.frame_bytes - self.held_bytes
+        for turn in range(1_000):
+            if end > lying_bytes:
+                break
+            whole = end
+            end += traffic.frame_bytes[turn % len(traffic.frame_bytes)]
+        return whole
+
 
 class Clients:
     """Connections around one request memory, behaving as a session would; checks the invariants after each step."""
 
-    def __init__(self, size_bytes: int, requests_max: int) -> None:
-        self.limits = RequestLimits(request_bytes_max=size_bytes, requests_max=requests_max, frame_bytes_max=FRAME_MAX)
+    def __init__(self, size_bytes: int, requests_max: int, reserve_ratio: float = 0.25, *, row_bytes: int = 0) -> None:
+        self.row_bytes = row_bytes  # what a request takes beside its bytes
+        self.columns_max = 0  # of one read
+        self.limits = RequestLimits(
+            request_bytes_max=size_bytes,
+            requests_max=requests_max,
+            frame_bytes_max=FRAME_MAX,
+            reserve_ratio=reserve_ratio,
+        )
         self.memory = RequestMemory(self.limits)
         self.clients: dict[int, Client] = {}
         self.leases: list[Lease] = []
@@ -107,11 +126,9 @@ class Clients:
             if not self.memory.waiting:
                 return
             before = self.memory.snapshot(self.now_ns)
-            queue = [muted.owner for muted in before.muted]
             turns = self.memory.wake(self.now_ns)
-            finisher = self.memory.snapshot(self.now_ns).finisher
-            in_order = [owner for owner in turns if owner != finisher]
-            assert in_order == [owner for owner in queue if owner != finisher][: len(in_order)], "overtaken"
+            assert len(set(turns)) == len(turns), "two turns at once"
+            assert set(turns) <= {muted.owner for muted in before.muted}, "woken without waiting"
             assert len(turns) <= max(0, before.requests_max - before.requests), "more turns than requests are left"
             for owner in turns:
                 self.clients[owner].muted = False
@@ -128,9 +145,14 @@ class Clients:
         granted = self.memory.grant(owner, traffic.want_bytes, client.missing_bytes(), self.now_ns)
         self.check()
         if not granted:
+            lying = min(traffic.sent_bytes, traffic.want_bytes)
+            granted = self.memory.look(owner, lying, client.whole_bytes(lying, traffic), self.now_ns)
+            self.check()
+        if not granted:
             client.muted = True
             return
         assert granted <= traffic.want_bytes
+        client.muted = False
         read_bytes = min(granted, traffic.sent_bytes)
         pending_bytes = pending_requests = turn = 0
         left = client.held_bytes + read_bytes
@@ -142,7 +164,9 @@ class Clients:
             client.frame_bytes = traffic.frame_bytes[turn % len(traffic.frame_bytes)]
             turn += 1
         client.held_bytes = left
-        lease = self.memory.settle(owner, read_bytes, left, pending_bytes, pending_requests, self.now_ns)
+        columns = self.row_bytes * pending_requests
+        self.columns_max = max(self.columns_max, columns)
+        lease = self.memory.settle(owner, read_bytes, left, pending_bytes, pending_requests, self.now_ns, columns)
         assert (lease is None) == (not pending_bytes)
         if lease is not None:
             self.leases.append(lease)
@@ -153,7 +177,11 @@ class Clients:
         used = self.memory.used
         assert used >= 0
         if self.limits.request_bytes_max > 0:
-            assert used <= self.limits.request_bytes_max + FRAME_MAX - 1, "the bound"
+            assert used <= self.limits.request_bytes_max + FRAME_MAX - 1 + 2 * self.columns_max, "the bound"
+            seen = self.memory.snapshot(self.now_ns)
+            assert 0 <= seen.reserve_used_bytes <= seen.reserve_bytes + self.columns_max, "the reserve"
+            ordinary = seen.size_bytes - seen.reserve_bytes
+            assert used - seen.reserve_used_bytes <= ordinary + FRAME_MAX - 1 + self.columns_max, "the part of all"
 
     def check_at_rest(self) -> None:
         """Between steps no read is under way, so the books must agree with the clients to the byte."""
@@ -164,6 +192,7 @@ class Clients:
         assert (seen.held_bytes, seen.pending_bytes, seen.reading_bytes) == (held, pending, 0)
         assert seen.used_bytes == held + pending
         assert seen.requests == sum(lease.requests for lease in self.leases)
+        assert seen.reserve_used_bytes == sum(lease.reserved_bytes for lease in self.leases)
         assert {muted.owner for muted in seen.muted} == {owner for owner, one in self.clients.items() if one.muted}
         if seen.muted and not self.leases:
             reading = [one for one in self.clients.values() if one.held_bytes and not one.muted]
@@ -215,7 +244,10 @@ def test_b1_ten_thousand_histories_keep_the_bound_the_books_the_order_and_nobody
     for seed in range(tenth * HISTORIES // 10, (tenth + 1) * HISTORIES // 10):
         chance = random.Random(seed)
         clients = Clients(
-            chance.choice((FRAME_MAX, FRAME_MAX + 1, 3 * FRAME_MAX, -1)), chance.choice((-1, -1, 1, 3, 20))
+            chance.choice((FRAME_MAX, FRAME_MAX + 1, 3 * FRAME_MAX, -1)),
+            chance.choice((-1, -1, 1, 3, 20)),
+            chance.choice((0.0, 0.25, 0.9)),
+            row_bytes=chance.choice((0, 0, 100)),
         )
         try:
             for _ in range(STEPS):
@@ -232,7 +264,7 @@ class RequestMemoryHolds(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clients = Clients(FRAME_MAX + 1_000, requests_max=5)
+        self.clients = Clients(2 * FRAME_MAX, requests_max=5)
         for _ in range(3):
             self.clients.connect()
 

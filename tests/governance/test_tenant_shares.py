@@ -19,7 +19,9 @@ POOL = 10 * FRAME
 
 
 def pool() -> RequestMemory:
-    return RequestMemory(RequestLimits(request_bytes_max=POOL, requests_max=-1, frame_bytes_max=FRAME))
+    return RequestMemory(
+        RequestLimits(request_bytes_max=POOL, requests_max=-1, frame_bytes_max=FRAME, reserve_ratio=0.0)
+    )
 
 
 class World:

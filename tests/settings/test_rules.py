@@ -15,6 +15,9 @@ CERTIFICATE = {"tlsCertificateFilePath": "cert.pem", "tlsKeyFilePath": "key.pem"
 TOKENS = {"authenticationEnabled": "true", "authenticationProviders": PROVIDER_TOKEN, "tokenSecretKey": "file:///key"}
 
 
+BUCKETS = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+
+
 def made_of(values: dict[str, str]) -> Settings:
     return load(environment={f"PULSAR_PREFIX_{key}": value for key, value in values.items()}, facts=FACTS)
 
@@ -110,3 +113,32 @@ def test_a_secret_is_in_no_message() -> None:
     assert settings.spelled("tokenSecretKey") == "***"
     assert settings.spelled("basicAuthConf") == ""
     assert "c2VjcmV0" not in "".join(settings.warnings)
+
+
+def test_what_has_no_effect_here_is_said_when_it_differs_from_pulsars_default() -> None:
+    told = made_of(
+        {
+            "delayedDeliveryFixedDelayDetectionLookahead": "1000",
+            "delayedDeliveryTrackerFactoryClassName": BUCKETS,
+        }
+    ).warnings
+    assert [one.partition(" is ignored")[0] for one in told] == [
+        "delayedDeliveryFixedDelayDetectionLookahead=1000",
+        f"delayedDeliveryTrackerFactoryClassName={BUCKETS}",
+    ]
+    shipped = {
+        "delayedDeliveryFixedDelayDetectionLookahead": "50000",
+        "delayedDeliveryTrackerFactoryClassName": BUCKETS.replace("Bucket", "InMemory"),
+    }
+    assert made_of(shipped).warnings == ()
+
+
+def test_a_size_that_is_raised_is_said_with_what_it_is_raised_to() -> None:
+    (warning,) = made_of({"maxMessagePublishBufferSizeInMB": "1"}).warnings
+    assert warning.startswith("maxMessagePublishBufferSizeInMB=1 is raised to 10.0: ")
+    assert made_of({"maxMessagePublishBufferSizeInMB": "50"}).warnings == ()
+
+
+@pytest.mark.parametrize("tick", ["0", "-5"])
+def test_a_tick_that_cannot_be_is_refused_by_its_name(tick: str) -> None:
+    assert refusal({"delayedDeliveryTickTimeMillis": tick}).startswith(f"delayedDeliveryTickTimeMillis={tick} ")

@@ -141,6 +141,12 @@ class StorageReadOnly(PersistenceFailed):
         super().__init__(f"the entry log is read-only since: {reason}; mend the cause, then restart penstock")
 
 
+class ReadFailed(PenstockError):
+    """The disk could not read what is stored. Nothing counts as lost: whoever asked should try again."""
+
+    wire_code, http_status = WireCode.SERVICE_NOT_READY, 503
+
+
 class MetadataFailed(PenstockError):
     """The catalog (topics, cursors, policies) could not be read or written."""
 

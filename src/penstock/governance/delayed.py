@@ -17,7 +17,8 @@ How the broker uses it (docs/internals/delayed-messages.md has the theory)
     deliver   view.get_scheduled_messages(now_ms, n, read_entry_id): stepped over before, due now, to be replayed.
     timer     manager.next_delivery_ms(): when to look again.
     cursor    view.update_mark_delete_position() whenever it moved; view.acknowledged(ids) for individual ones;
-              view.rewind() when the reader starts again from the first unacknowledged entry.
+              view.rewind() when the reader starts again from the first unacknowledged entry, view.was_reset() before it
+              when the cursor was set to another position.
     let go    view.back_fill(...) and manager.back_fill(...): ranges to be read from the log again.
 
 More than four hundred lines, because this is the whole contract between the broker and the index, most of it words;
@@ -61,15 +62,13 @@ class TopicDelayedDeliveryTrackerManager:
         topic: its name, for `on_empty`.
         next_entry_id: the id that the topic's next entry gets. Delayed entries from here on are told by `add_run`;
             those before are unknown until a reader comes across them (`view.look`) or a snapshot brings them.
-        options: tick, strictness, lookahead.
+        options: tick and strictness.
         memory: where its bytes are charged.
         on_empty: called with this manager when the last view is unregistered.
     """
 
     __slots__ = (
         "__weakref__",
-        "_fixed",
-        "_highest_ms",
         "_judged_ms",
         "_judged_since_ms",
         "_known",
@@ -84,6 +83,7 @@ class TopicDelayedDeliveryTrackerManager:
         "horizon",
         "options",
         "topic",
+        "views_bytes",
     )
 
     def __init__(
@@ -108,8 +108,7 @@ class TopicDelayedDeliveryTrackerManager:
         self._pruned = -1  # up to here all views had acknowledged everything, once
         self._judged_since_ms = 0  # the same as `_judged_ms`, since then
         self._widest_ms = options.slot_ms  # of all slots there are
-        self._fixed = True  # all messages so far have one delay, as far as their deliver times tell
-        self._highest_ms = 0
+        self.views_bytes = 0  # what views take besides themselves
         self._shed_bytes = 0  # how much it took when it last let something go
 
     # -- views: the seed's operations ---------------------------------------------------------------------------------
@@ -142,7 +141,7 @@ class TopicDelayedDeliveryTrackerManager:
         self.on_options_updated(replace(self.options, tick_ms=tick_ms))
 
     def on_options_updated(self, options: DelayedOptions) -> None:
-        """Tick, strictness and lookahead, in force for all views at once. What was due before stays due."""
+        """Tick and strictness, in force for all views at once. What was due before stays due."""
         self.options = options
 
     def topic_buffer_memory_bytes(self) -> int:
@@ -167,7 +166,6 @@ class TopicDelayedDeliveryTrackerManager:
             return 0
         due_ms = self._judge(now_ms)
         if min(deliver_at_ms) <= due_ms:
-            self._fixed = False
             rows = [row for row, at_ms in enumerate(deliver_at_ms) if at_ms > due_ms]
             entry_ids, deliver_at_ms = [entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows]
         if entry_ids:
@@ -187,17 +185,17 @@ class TopicDelayedDeliveryTrackerManager:
         ]
         held = [entry_ids[row] for row in rows]
         if held:
-            self._add(held, [deliver_at_ms[row] for row in rows])
+            # What is known and not in the index was counted when it was left on disk.
+            self._add(held, [deliver_at_ms[row] for row in rows], counted=self._known)
         return held
 
-    def _add(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]) -> None:
+    def _add(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], *, counted: Ranges | None = None) -> None:
         """Put these, none of which is due, into their slots; what is due too late for the index is left on disk."""
-        if self._fixed:
-            self._compare_delays(deliver_at_ms)
         until_ms = self.horizon.takes_until_ms
         if max(deliver_at_ms) > until_ms:
             late = [entry_ids[row] for row, at_ms in enumerate(deliver_at_ms) if at_ms > until_ms]
-            self.horizon.leave(late[0], late[-1] + 1, len(late))
+            count = len(late) if counted is None else sum(not counted.has(entry_id) for entry_id in late)
+            self.horizon.leave(late[0], late[-1] + 1, count)
             rows = [row for row, at_ms in enumerate(deliver_at_ms) if at_ms <= until_ms]
             entry_ids, deliver_at_ms = [entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows]
         if entry_ids:
@@ -214,17 +212,6 @@ class TopicDelayedDeliveryTrackerManager:
         if max(due_ms) > TIME_MAX_MS or min(due_ms) < 0:  # a clock may stand before 1970
             due_ms = [max(0, min(one_ms, TIME_MAX_MS)) for one_ms in due_ms]
         return due_ms
-
-    def _compare_delays(self, deliver_at_ms: Sequence[int]) -> None:
-        """Entries of one fixed delay have deliver times that never fall back by more than a tick."""
-        highest_ms, tick_ms = self._highest_ms, self.options.tick_ms
-        for at_ms in deliver_at_ms:
-            if at_ms > highest_ms:
-                highest_ms = at_ms
-            elif at_ms < highest_ms - tick_ms:
-                self._fixed = False
-                return
-        self._highest_ms = highest_ms
 
     def _begin(self) -> None:
         if self.contents.slots is None:
@@ -269,13 +256,12 @@ class TopicDelayedDeliveryTrackerManager:
 
         From now on the range is known. Only for entries that no view's reader has passed.
         """
-        self.add_run(entry_ids, deliver_at_ms, now_ms)
+        if now_ms >= TIME_MAX_MS:
+            self.add_run(entry_ids, deliver_at_ms, now_ms)
+        elif entry_ids:
+            # Also what is due: the reader may take a while to come to it, and the index offers it at once.
+            self._add(entry_ids, deliver_at_ms)
         self._known.add(first, stop)
-
-    @property
-    def fixed_delay(self) -> bool:
-        """Whether all messages that were added since the index was last empty have one delay."""
-        return self._fixed
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -334,25 +320,24 @@ class TopicDelayedDeliveryTrackerManager:
             self._pruned, self._judged_since_ms = through, 0
         self.account()
 
-    def let_go(self) -> bool:
-        """For the memory, of which there is too little: let one slot or segment go; False when nothing may.
+    def let_go(self, bytes_min: int) -> bool:
+        """For the memory, of which there is too little: let go of so many bytes or a part; False when nothing may go.
 
         What stuck subscriptions alone still want goes first. What is due so soon that it is as good as due stays.
         """
         contents = self.contents
-        first_ms, last_ms = contents.first_ms, contents.last_ms
         self._shed_bytes = self.charged_bytes
-        after_ms = -1 if last_ms is None else last_ms - self._widest_ms
         # The horizon never comes down below what is due next: there is always something to wait for.
-        least_ms = max(self._judged_ms, first_ms or 0)
-        if contents.due_segments > 1 or (contents.due_segments and after_ms < least_ms):
+        least_ms = max(self._judged_ms, contents.first_ms or 0) + self._widest_ms
+        gone = None if contents.due_segments > 1 else contents.take_last(least_ms, bytes_min)
+        if gone is not None:
+            if gone.ids:
+                self.horizon.leave(gone.ids.min(), gone.ids.max() + 1, len(gone.ids))
+                self.horizon.lower(gone.from_ms - self._widest_ms, self._judged_ms)
+        elif contents.due_segments:
             segment = contents.head
             for view in self._views.values():
                 view.lose(segment)
-        elif last_ms is not None and after_ms >= least_ms:
-            gone = contents.take_last()
-            self.horizon.leave(gone.min(), gone.max() + 1, len(gone))
-            self.horizon.lower(after_ms, self._judged_ms)
         else:
             return False
         self.account()
@@ -362,6 +347,13 @@ class TopicDelayedDeliveryTrackerManager:
     def spilled(self) -> int:
         """Messages that were left on disk for lack of memory since the last back-fill; an upper bound."""
         return self.horizon.spilled
+
+    def spilled_after(self, entry_id: int) -> int:
+        """How many of them come after this entry, if they are spread evenly."""
+        left = self.horizon.all_left
+        if not left or entry_id < left.first:
+            return self.spilled
+        return self.spilled * max(0, left.stop - entry_id - 1) // (left.stop - left.first)
 
     def back_fill(self, now_ms: int) -> BackFill | None:
         """What to read from the log again now, for what was left there will be due soon or there is room for it.
@@ -406,8 +398,8 @@ class TopicDelayedDeliveryTrackerManager:
     def account(self) -> None:
         """Charge what the index takes now."""
         if self.contents.is_empty:
-            self._fixed, self._highest_ms, self._widest_ms = True, 0, self.options.slot_ms
-        self._memory.charge(self, self.contents.size_bytes())
+            self._widest_ms = self.options.slot_ms
+        self._memory.charge(self, self.contents.size_bytes() + self.views_bytes)
 
     # -- the end, and over a restart ----------------------------------------------------------------------------------
 
@@ -456,7 +448,6 @@ class TopicDelayedDeliveryTrackerManager:
         self.horizon.restore(bounds.after_ms, *bounds.left)
         self.contents.cancelled.update(bounds.cancelled)
         self._widest_ms = max(self._widest_ms, bounds.widest_ms)
-        self._fixed = False  # nobody knows what is in there
         self.account()
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.governance.delayed_due import DueList, Segment
-    from penstock.governance.delayed_slots import Bitmap, Slots
+    from penstock.governance.delayed_settled import Settled
+    from penstock.governance.delayed_slots import Slots, Tail
 
 # Slots looked through for forgotten ids by one operation, when there are many such.
 _SWEPT_SLOTS: Final = 16
@@ -55,12 +56,9 @@ class Contents:
         if self.slots is not None:
             self.slots.discard_through(entry_id)
 
-    def take_last(self) -> Bitmap:
-        """Take the last slot out."""
-        assert self.slots is not None, "somebody has seen a slot"
-        last_ms = self.slots.last_ms
-        assert last_ms is not None, "somebody has seen a slot"
-        return self.slots.take(last_ms)
+    def take_last(self, least_ms: int, bytes_min: int) -> Tail | None:
+        """Take out what is due last: so many bytes, if there are, and nothing that is due before `least_ms`."""
+        return None if self.slots is None else self.slots.take_last(least_ms, bytes_min)
 
     def come_due(self, first_ms: int) -> None:
         """The first slot, which is the one of this time, is due."""
@@ -123,9 +121,11 @@ class Contents:
         """Whether this message is not due."""
         return self.slots is not None and self.slots.holds(entry_id)
 
-    def count_after(self, entry_id: int) -> int:
-        """How many messages after this entry are not due."""
-        return 0 if self.slots is None or not self.slots.count else self.slots.count - self.slots.rank(entry_id)
+    def count_after(self, entry_id: int, settled: Settled) -> int:
+        """How many messages after this entry are not due, those left out that are settled."""
+        if self.slots is None or not self.slots.count:
+            return 0
+        return self.slots.count - self.slots.rank(entry_id) - settled.count_in_all(self.slots.members)
 
     # -- what is due --------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-# When there is too little, this part of all is made free, so that not every message has to make room for itself.
+# When there is too little, this part of all is made free, so that not every message has to make room for itself; but
+# no more than this at once, which takes about a millisecond.
 _FREED_PART: Final = 16
-# How much one call does, a millisecond or two of work: slots let go, and indexes asked.
-_SLOTS_MAX: Final = 128
+_FREED_BYTES_MAX: Final = 128 * 1_024
+# How many indexes one call asks.
 _INDEXES_MAX: Final = 4
 
 
@@ -23,8 +24,8 @@ class Charged(Protocol):
 
     charged_bytes: int
 
-    def let_go(self) -> bool:
-        """Let one slot or segment go; False when there is nothing that may."""
+    def let_go(self, bytes_min: int) -> bool:
+        """Let go of so many bytes, or a part of them; False when there is nothing that may go."""
 
 
 class DelayedMemory:
@@ -51,19 +52,15 @@ class DelayedMemory:
             self._indexes.discard(index)
 
     def make_room(self) -> None:
-        """Called after something was added: if it is too much, the largest lets go.
-
-        Not all the way if that takes long: whoever adds next goes on with it.
-        """
+        """Called after something was added: if it is too much, the largest index lets go, until it is not."""
         if self.used_bytes <= self.size_bytes:
             return
-        wanted = self.size_bytes - self.size_bytes // _FREED_PART
+        wanted = self.size_bytes - min(self.size_bytes // _FREED_PART, _FREED_BYTES_MAX)
         tried: set[Charged] = set()
-        slots = _SLOTS_MAX
-        while self.used_bytes > wanted and slots and len(tried) < _INDEXES_MAX:
+        while self.used_bytes > wanted and len(tried) < _INDEXES_MAX:
             index = max(self._indexes - tried, key=lambda one: one.charged_bytes, default=None)
             if index is None:
                 break
-            while slots and self.used_bytes > wanted and index.let_go():
-                slots -= 1
+            while self.used_bytes > wanted and index.let_go(self.used_bytes - wanted):
+                pass
             tried.add(index)

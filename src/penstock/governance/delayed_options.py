@@ -35,11 +35,10 @@ class DelayedOptions:
 
     tick_ms: int = 1_000
     strict: bool = False  # never before the deliver time; otherwise up to a tick before it
-    lookahead: int = 50_000  # messages with one fixed delay after which reading on is pointless; 0: never pause
 
     def __post_init__(self) -> None:
-        if self.tick_ms < 1 or self.lookahead < 0:
-            raise ValueError(f"want tick_ms >= 1 and lookahead >= 0, got {self.tick_ms=} {self.lookahead=}")
+        if self.tick_ms < 1:
+            raise ValueError(f"want tick_ms >= 1, got {self.tick_ms=}")
 
     @property
     def slot_ms(self) -> int:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delayed messages of a topic that are not due: time slot → entry ids, each kept once, a few bits apiece.
+"""The delayed messages of a topic that are not due: time slot → entry ids, each kept once.
 
-Why bitmaps: ids that are close together cost next to nothing, ids strewn over millions two bytes and their share of a
-container. Why also one bitmap of all of them (`members`): it says in a fraction of a microsecond what a reader must
+Why two forms: ids that are due together and close to each other take a few bits each in a bitmap, and a bitmap alone
+takes 300 bytes. So slots of few ids lie in a table of pairs, 17 bytes each (`delayed_times`), and slots of more ids are
+bitmaps, which have a mark in the table. The table alone knows the order of time.
+Why also one bitmap of all of them (`members`): it says in a fraction of a microsecond what a reader must
 step over, it makes adding something twice harmless, and it makes forgetting cheap: to take ids out of `members` is
 enough, the slot drops them when it is due or when it is swept.
 Where: the manager of a topic makes one when the topic's first delayed message comes; importing this module imports
@@ -15,34 +17,50 @@ from __future__ import annotations
 
 from array import array
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from pyroaring import BitMap, BitMap64
 
+from penstock.governance.delayed_times import BITMAP, PAIR_BYTES, TimeTable
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 Bitmap: TypeAlias = BitMap  # BitMap64 has the same methods: what is said of one is meant of both
 _WIDE: Final = cast("type[Bitmap]", BitMap64)
 _NARROW_MAX: Final = 2**32 - 1
 
 # What things take besides their data, as measured by the growth of a process (benchmarks/delayed.py compares).
-_SINGLE_BYTES: Final = 120  # a slot of one message: its place in the table, the time that is its key, and the id
-_SLOT_BYTES: Final = 100  # a slot of more, besides its bitmap
+_SLOT_BYTES: Final = 180  # a slot that is a bitmap, besides that: its place in a dictionary, the time that is its key
 _BITMAP_BYTES: Final = 120
 _CONTAINER_BYTES: Final = 68
 _ARRAY_BYTES: Final = 2  # an id in most containers
 # All ids together change with every run; how much they take is looked up after so many changes, and this part of them.
 _CHANGES_MIN: Final = 64
 _CHANGED_PART: Final = 32
-# A stretch of time in which the last slot is looked for: 17 minutes.
-_PERIOD_BITS: Final = 20
 # Slots may hold this many ids more than are live, and as many again as are, before they are swept.
 _STALE_MAX: Final = 4_096
+# A piece of what is stored holds this many bitmaps at most: a millisecond's work.
+_STORED_BITMAPS_MAX: Final = 200
+
+
+class Tail(NamedTuple):
+    """What was taken from the end of time: from when on, and what of it was not forgotten before."""
+
+    from_ms: int
+    ids: Bitmap
+
+
+class Stored(NamedTuple):
+    """Slots to be written: times and ids in the order of time, and for each mark among the ids a bitmap."""
+
+    dues_ms: array[int]
+    entry_ids: array[int]
+    bitmaps: list[tuple[bytes, bool]]
 
 
 class _Slot:
-    """Two ids or more that are due at the same time.
+    """Ids that are due at the same time, too many to be pairs.
 
     Attributes:
         size_bytes: what they take, within an eighth: counted now and then, reckoned in between.
@@ -74,49 +92,43 @@ class Slots:
     """Entry ids by when they are due. A slot's time is when all of it is due.
 
     Attributes:
-        members: all ids; what is not in here is in no slot any more, whatever the slot's bitmap says.
+        members: all ids; what is not in here is in no slot any more, whatever the slot says.
         count: how many they are.
     """
 
     __slots__ = (
+        "_bitmaps",
+        "_bitmaps_bytes",
         "_changes",
-        "_first_ms",
         "_highest",
         "_kind",
         "_members_bytes",
-        "_periods",
-        "_slots",
-        "_slots_bytes",
         "_stored",
         "_swept_ms",
-        "_tail",
-        "_times",
+        "_table",
         "count",
         "members",
     )
 
     def __init__(self) -> None:
         self._kind: type[Bitmap] = BitMap
-        self._slots: dict[int, int | _Slot] = {}
-        self._times = BitMap64()  # the keys of `_slots`: an ordered set at a few bytes each
-        self._periods = BitMap64()  # the stretches of time in which there were any, to find the last by
-        self._tail: list[int] = []  # the times in the last such stretch, if somebody asked for the last
+        self._table = TimeTable()
+        self._bitmaps: dict[int, _Slot] = {}
         self.members: Bitmap = BitMap()
         self.count = 0
         self._stored = 0  # ids in all slots, those included that are not in `members` any more
         self._highest = -1
-        self._first_ms: int | None = None  # None: to be found out
-        self._slots_bytes = 0
+        self._bitmaps_bytes = 0
         self._members_bytes = footprint(self.members)
         self._changes = 0
-        self._swept_ms = 0
+        self._swept_ms = -1
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     @property
     def size_bytes(self) -> int:
         """How much all of it takes; what the last changes did to `members` may be missing."""
-        return self._slots_bytes + self._members_bytes
+        return self._table.size_bytes + self._bitmaps_bytes + self._members_bytes
 
     def settle(self) -> int:
         """`size_bytes`, nothing missing."""
@@ -152,66 +164,62 @@ class Slots:
             self._put(due_ms, ids)
         self.members.update(entry_ids)
         self._highest = max(self._highest, entry_ids[-1])
-        self._stored += len(entry_ids)
         self._changed(len(entry_ids))
         return len(entry_ids)
 
     def _put(self, due_ms: int, entry_ids: list[int]) -> None:
-        slot = self._slots.get(due_ms)
-        if slot is not None and not isinstance(slot, int):
-            self._slots_bytes += slot.add(entry_ids)
-            return
+        slot = self._bitmaps.get(due_ms)
         if slot is not None:
-            entry_ids = [slot, *entry_ids]
-            self._slots_bytes -= _SINGLE_BYTES
-        self._store(due_ms, entry_ids)
+            self._stored -= len(slot.ids)
+            self._bitmaps_bytes += slot.add(entry_ids)
+            self._stored += len(slot.ids)
+            return
+        crowd = self._table.put(due_ms, entry_ids)
+        self._stored += len(entry_ids)
+        if crowd is not None:
+            slot = self._bitmaps[due_ms] = _Slot(self._kind(crowd))
+            self._bitmaps_bytes += slot.size_bytes
+            self._stored += len(slot.ids) - len(crowd)
 
-    def _store(self, due_ms: int, entry_ids: list[int]) -> None:
-        self._times.add(due_ms)
-        self._periods.add(due_ms >> _PERIOD_BITS)
-        if self._tail and due_ms > self._tail[0]:
-            self._tail = []
-        if self._first_ms is not None and due_ms < self._first_ms:
-            self._first_ms = due_ms
-        if len(entry_ids) == 1:
-            self._slots[due_ms] = entry_ids[0]
-            self._slots_bytes += _SINGLE_BYTES
-        else:
-            slot = self._slots[due_ms] = _Slot(self._kind(entry_ids))
-            self._slots_bytes += slot.size_bytes
-
-    def restore(self, singles: tuple[Sequence[int], Sequence[int]], slots: Iterable[tuple[int, bytes, bool]]) -> None:
-        """Take in what `stored` gave: times and ids of single ones, and the others. There was nothing before."""
-        dues_ms, entry_ids = singles
-        kept = [(due_ms, _bitmap(stored, wide=wide)) for due_ms, stored, wide in slots]
-        highest = max([*entry_ids, *(slot.max() for _, slot in kept)], default=-1)
-        if highest > _NARROW_MAX:
-            self._kind = _WIDE
-            kept = [(due_ms, widened(slot)) for due_ms, slot in kept]
-        self._slots = dict(zip(dues_ms, entry_ids, strict=True))
-        self._slots.update((due_ms, _Slot(ids)) for due_ms, ids in kept)
-        self._times = BitMap64(self._slots)
-        self._periods = BitMap64(due_ms >> _PERIOD_BITS for due_ms in self._slots)
-        self.members = self._kind(entry_ids if self._kind is _WIDE else array("I", entry_ids))
-        if kept:
-            self.members = self.members.union(*(slot for _, slot in kept))
-            self.members.run_optimize()
+    def restore(self, stored: Stored) -> None:
+        """Take in slots that `stored` gave, which are due after all there are."""
+        bitmaps = iter(stored.bitmaps)
+        singles = array("Q")
+        for due_ms, entry_id in zip(stored.dues_ms, stored.entry_ids, strict=True):
+            if entry_id != BITMAP:
+                singles.append(entry_id)
+                continue
+            data, wide = next(bitmaps)
+            self._restore_ids(ids := (_WIDE if wide else BitMap).deserialize(data))
+            slot = self._bitmaps[due_ms] = _Slot(widened(ids) if self._kind is _WIDE and not wide else ids)
+            self._bitmaps_bytes += slot.size_bytes
+        self._table.restore(stored.dues_ms, stored.entry_ids)
+        if singles:
+            self._restore_ids(_WIDE(singles) if max(singles) > _NARROW_MAX else BitMap(array("I", singles)))
         self.count = len(self.members)
-        self._stored = len(entry_ids) + sum(len(slot) for _, slot in kept)
-        self._highest = highest
-        self._slots_bytes = sum(
-            _SINGLE_BYTES if isinstance(slot, int) else slot.size_bytes for slot in self._slots.values()
-        )
+
+    def _restore_ids(self, ids: Bitmap) -> None:
+        if type(ids) is not self._kind:
+            if self._kind is BitMap:
+                self._widen()
+            else:
+                ids = widened(ids)
+        self.members |= ids
+        self._stored += len(ids)
+        self._highest = max(self._highest, ids.max())
+
+    def restored(self) -> None:
+        """Everything was restored."""
+        self.members.run_optimize()
         self.settle()
 
     def _widen(self) -> None:
         """From now on ids may be of 64 bits."""
         self._kind = _WIDE
         self.members = widened(self.members)
-        for due_ms, slot in self._slots.items():
-            if not isinstance(slot, int):
-                wide = self._slots[due_ms] = _Slot(widened(slot.ids))
-                self._slots_bytes += wide.size_bytes - slot.size_bytes
+        for due_ms, slot in self._bitmaps.items():
+            wide = self._bitmaps[due_ms] = _Slot(widened(slot.ids))
+            self._bitmaps_bytes += wide.size_bytes - slot.size_bytes
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -219,64 +227,82 @@ class Slots:
     def first_ms(self) -> int | None:
         """The time of the first slot with anything in it; None when there is nothing."""
         while self.count:
-            if self._first_ms is None:
-                self._first_ms = _next(self._times, 0)  # `min` walks the whole set
-                assert self._first_ms is not None, "ids are in slots"
-            if self._is_live(self._first_ms):
-                return self._first_ms
-            self._drop(self._first_ms)
+            first_ms = self._table.first_ms
+            assert first_ms is not None, "ids are in slots"
+            if self._is_live(first_ms):
+                return first_ms
+            self._drop(first_ms)
         return None
 
     @property
     def last_ms(self) -> int | None:
         """The time of the last slot with anything in it; None when there is nothing."""
         while self.count:
-            if not self._tail:
-                # `max` walks the whole set, too; that of the periods is small.
-                period = self._periods.max()
-                self._tail = list(self._times.iter_equal_or_larger(period << _PERIOD_BITS))
-                if not self._tail:
-                    self._periods.discard(period)
-                    continue
-            due_ms = self._tail[-1]
-            if due_ms in self._slots:
-                if self._is_live(due_ms):
-                    return due_ms
-                self._drop(due_ms)
-            self._tail.pop()
+            last_ms = self._table.last_ms
+            assert last_ms is not None, "ids are in slots"
+            if self._is_live(last_ms):
+                return last_ms
+            self._drop(last_ms)
         return None
 
     def _is_live(self, due_ms: int) -> bool:
-        slot = self._slots[due_ms]
         if self._stored == self.count:
             return True
-        return slot in self.members if isinstance(slot, int) else slot.ids.intersect(self.members)
+        slot = self._bitmaps.get(due_ms)
+        if slot is not None:
+            return slot.ids.intersect(self.members)
+        return any(entry_id in self.members for entry_id in self._table.at(due_ms))
 
     def take(self, due_ms: int) -> Bitmap:
         """Take a whole slot out; what of it is live."""
-        slot = self._drop(due_ms)
-        if self._stored + len(slot) != self.count:
-            slot &= self.members
-        if len(slot) == self.count:
+        return self._take(self._drop(due_ms))
+
+    def take_last(self, least_ms: int, bytes_min: int) -> Tail | None:
+        """Take slots out from the end of time, until that frees so many bytes or a thousand slots are out.
+
+        Returns None when there is no slot at `least_ms` or later.
+        """
+        if not self._table.count:
+            return None
+        dues_ms, entry_ids = self._table.tail(least_ms)
+        row, freed, gone = len(dues_ms), 0, self._kind()
+        while row and (freed < bytes_min or (row < len(dues_ms) and dues_ms[row - 1] == dues_ms[row])):
+            row -= 1
+            freed += PAIR_BYTES
+            if entry_ids[row] == BITMAP:
+                slot = self._bitmaps.pop(dues_ms[row])
+                freed += slot.size_bytes
+                self._bitmaps_bytes -= slot.size_bytes
+                self._stored -= len(slot.ids)
+                gone |= slot.ids
+        if row == len(dues_ms):
+            return None
+        self._table.cut_tail(dues_ms[row])
+        singles = [entry_id for entry_id in entry_ids[row:] if entry_id != BITMAP]
+        self._stored -= len(singles)
+        gone.update(singles)
+        return Tail(dues_ms[row], self._take(gone))
+
+    def _take(self, ids: Bitmap) -> Bitmap:
+        """These are in no slot any more: what of them was not forgotten before."""
+        if self._stored + len(ids) != self.count:
+            ids &= self.members
+        if len(ids) == self.count:
             self.members.clear()
         else:
-            self.members -= slot
-        self._changed(-len(slot))
-        return slot
+            self.members -= ids
+        self._changed(-len(ids))
+        return ids
 
     def _drop(self, due_ms: int) -> Bitmap:
-        slot = self._slots.pop(due_ms)
-        self._times.discard(due_ms)
-        if due_ms == self._first_ms:
-            self._first_ms = None
-        if isinstance(slot, int):
-            self._slots_bytes -= _SINGLE_BYTES
-            ids = self._kind((slot,))
-        else:
-            self._slots_bytes -= slot.size_bytes
-            ids = slot.ids
-        self._stored -= len(ids)
-        return ids
+        ids = self._table.remove(due_ms)
+        slot = self._bitmaps.pop(due_ms, None)
+        if slot is None:
+            self._stored -= len(ids)
+            return self._kind(ids if self._kind is _WIDE else array("I", ids))
+        self._bitmaps_bytes -= slot.size_bytes
+        self._stored -= len(slot.ids)
+        return slot.ids
 
     def discard(self, entry_id: int) -> bool:
         """Forget one id; False if it is not here."""
@@ -297,13 +323,10 @@ class Slots:
 
     def clear(self) -> None:
         """Forget everything; ids that come later may be wide for all that."""
-        self._slots.clear()
-        self._times.clear()
-        self._periods.clear()
-        self._tail = []
-        self._first_ms = None
+        self._table.clear()
+        self._bitmaps.clear()
         self.members.clear()
-        self.count = self._stored = self._slots_bytes = 0
+        self.count = self._stored = self._bitmaps_bytes = 0
         self.settle()
 
     def sweep(self, slots_max: int) -> None:
@@ -311,15 +334,20 @@ class Slots:
         for _ in range(slots_max):
             if self._stored <= 2 * self.count + _STALE_MAX:
                 return
-            due_ms = _next(self._times, self._swept_ms)
+            due_ms = self._table.next_ms(self._swept_ms)
             if due_ms is None:
-                self._swept_ms = 0
+                self._swept_ms = -1
                 continue
-            self._swept_ms = due_ms + 1
-            left = self._drop(due_ms) & self.members
-            if left:
-                self._stored += len(left)
-                self._store(due_ms, list(left))
+            self._swept_ms = due_ms
+            slot = self._bitmaps.get(due_ms)
+            if slot is None or not slot.ids.intersect(self.members):
+                left = self._drop(due_ms) & self.members
+                if left:
+                    self._put(due_ms, list(left))
+                continue
+            swept = self._bitmaps[due_ms] = _Slot(slot.ids & self.members)
+            self._bitmaps_bytes += swept.size_bytes - slot.size_bytes
+            self._stored += len(swept.ids) - len(slot.ids)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -344,22 +372,38 @@ class Slots:
         """The first of [first, stop) that is not here; `stop` if all are."""
         return first_absent(self.members, first, min(stop, self._highest + 1)) if first <= self._highest else first
 
-    def stored(self) -> Iterator[tuple[int, int | bytes, bool]]:
-        """All slots in the order of time: time, the one id or a bitmap's bytes, whether that is wide.
+    def stored(self) -> Iterator[Stored]:
+        """All slots in the order of time, a millisecond's work at a time. Slots may come and go in between."""
+        at_ms = -1
+        while True:
+            dues_ms, entry_ids = self._table.after(at_ms)
+            if not dues_ms:
+                return
+            piece = self._live(dues_ms, entry_ids)
+            # What follows the last bitmap that found a place is for the next piece.
+            at_ms = dues_ms[-1] if len(piece.bitmaps) < _STORED_BITMAPS_MAX else piece.dues_ms[-1]
+            if piece.dues_ms:
+                yield piece
 
-        Slots may come and go between two of them.
-        """
-        at_ms = 0
-        while (due_ms := _next(self._times, at_ms)) is not None:
-            at_ms = due_ms + 1
-            slot = self._slots[due_ms]
-            if isinstance(slot, int):
-                if slot in self.members:
-                    yield due_ms, slot, False
+    def _live(self, dues_ms: array[int], entry_ids: array[int]) -> Stored:
+        members, all_live = self.members, self._stored == self.count
+        if all_live and not self._bitmaps:
+            return Stored(dues_ms, entry_ids, [])
+        piece = Stored(array("q"), array("Q"), [])
+        for due_ms, entry_id in zip(dues_ms, entry_ids, strict=True):
+            if entry_id == BITMAP:
+                ids = self._bitmaps[due_ms].ids
+                live = ids if all_live else ids & members
+                if not live:
+                    continue
+                piece.bitmaps.append((live.serialize(), not isinstance(live, BitMap)))
+            elif entry_id not in members:
                 continue
-            live = slot.ids if self._stored == self.count else slot.ids & self.members
-            if live:
-                yield due_ms, live.serialize(), not isinstance(live, BitMap)
+            piece.dues_ms.append(due_ms)
+            piece.entry_ids.append(entry_id)
+            if len(piece.bitmaps) == _STORED_BITMAPS_MAX:
+                break
+        return piece
 
 
 def within(ids: Bitmap, first: int, stop: int) -> list[int]:
@@ -394,13 +438,14 @@ def footprint(ids: Bitmap) -> int:
     return _BITMAP_BYTES + _CONTAINER_BYTES * has["n_containers"] + data
 
 
+def bitmap_of(entry_ids: Sequence[int]) -> Bitmap:
+    """These ids, one at least."""
+    return (_WIDE if max(entry_ids) > _NARROW_MAX else BitMap)(entry_ids)
+
+
 def widened(ids: Bitmap) -> Bitmap:
     """The same ids in a bitmap that takes ids of 64 bits."""
     return _WIDE(ids)
-
-
-def _bitmap(stored: bytes, *, wide: bool) -> Bitmap:
-    return (_WIDE if wide else BitMap).deserialize(stored)
 
 
 def _next(ids: Bitmap | BitMap64, from_id: int) -> int | None:

@@ -10,35 +10,34 @@ Where: `manager.snapshot` and `manager.restore`; the broker stores the bytes and
 
     "PSDI" | format, 2 bytes | pieces: length, 4 bytes | sealed (core.checksum): kind, 1 byte | ...
 
-All integers are little-endian. Pieces of kind 0 hold slots: how many of one message and how many bitmaps (4 bytes
-each), then columns: times and ids of the ones, times, sizes and wideness of the others, then their bitmaps in Roaring's
-portable format. One piece of kind 1 ends it. Missing, torn or flipped bytes are noticed, as is what follows the end.
+All integers are little-endian. Pieces of kind 0 hold slots in the order of time, each piece later than the one before:
+how many pairs and how many bitmaps (4 bytes each), then columns: times and ids of the pairs (the id `BITMAP` stands
+for a bitmap), sizes and wideness of the bitmaps, then these in Roaring's portable format. One piece of kind 1 ends it.
+Missing, torn or flipped bytes are noticed, as is what follows the end.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
 from penstock.governance.delayed_horizon import INFINITY
 from penstock.governance.delayed_options import DamagedSnapshotError
-from penstock.governance.delayed_slots import Slots
+from penstock.governance.delayed_slots import Slots, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 _MAGIC: Final = b"PSDI"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _HEADER: Final = struct.Struct("<4sH")
 _LENGTH: Final = struct.Struct("<I")
-_COUNTS: Final = struct.Struct("<BII")  # kind, slots of one message, bitmaps
+_COUNTS: Final = struct.Struct("<BII")  # kind, pairs, bitmaps
 _END: Final = struct.Struct("<BqQQQqII")  # kind, next id, horizon, left (first, stop), widest slot, ranges, cancelled
 _SLOTS_PIECE, _END_PIECE = 0, 1
-# A piece is about a millisecond's work.
-_SINGLES_MAX: Final = 2_000
-_BITMAPS_MAX: Final = 200
 
 
 class Bounds(NamedTuple):
@@ -76,19 +75,8 @@ def encode(
     """
     before = watch()
     yield _HEADER.pack(_MAGIC, _FORMAT)
-    dues_ms, ids = array("q"), array("Q")
-    bitmaps: list[tuple[int, bytes, bool]] = []
-    for due_ms, slot, wide in slots.stored() if slots is not None else ():
-        if isinstance(slot, int):
-            dues_ms.append(due_ms)
-            ids.append(slot)
-        else:
-            bitmaps.append((due_ms, slot, wide))
-        if len(ids) >= _SINGLES_MAX or len(bitmaps) >= _BITMAPS_MAX:
-            yield _slots_piece(dues_ms, ids, bitmaps)
-            dues_ms, ids, bitmaps = array("q"), array("Q"), []
-    if ids or bitmaps:
-        yield _slots_piece(dues_ms, ids, bitmaps)
+    for stored in slots.stored() if slots is not None else ():
+        yield _slots_piece(stored)
     yield _end_piece(_in_both(before, watched(), next_entry_id), next_entry_id)
 
 
@@ -96,19 +84,27 @@ def _piece(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + seal(body)
 
 
-def _slots_piece(dues_ms: array[int], ids: array[int], bitmaps: Sequence[tuple[int, bytes, bool]]) -> bytes:
+def _slots_piece(stored: Stored) -> bytes:
+    bitmaps = stored.bitmaps
     return _piece(
         b"".join(
             (
-                _COUNTS.pack(_SLOTS_PIECE, len(ids), len(bitmaps)),
-                struct.pack(f"<{len(ids)}q{len(ids)}Q", *dues_ms, *ids),
-                struct.pack(f"<{len(bitmaps)}q", *(due_ms for due_ms, _, _ in bitmaps)),
-                struct.pack(f"<{len(bitmaps)}I", *(len(stored) for _, stored, _ in bitmaps)),
-                bytes(wide for _, _, wide in bitmaps),
-                *(stored for _, stored, _ in bitmaps),
+                _COUNTS.pack(_SLOTS_PIECE, len(stored.entry_ids), len(bitmaps)),
+                _little_endian(stored.dues_ms),
+                _little_endian(stored.entry_ids),
+                struct.pack(f"<{len(bitmaps)}I", *(len(data) for data, _ in bitmaps)),
+                bytes(wide for _, wide in bitmaps),
+                *(data for data, _ in bitmaps),
             )
         )
     )
+
+
+def _little_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def _end_piece(bounds: Bounds, next_entry_id: int) -> bytes:
@@ -148,20 +144,17 @@ def decode(stored: bytes | memoryview) -> Snapshot:
     data = memoryview(stored)
     if len(data) < _HEADER.size or _HEADER.unpack_from(data) != (_MAGIC, _FORMAT):
         raise DamagedSnapshotError(f"{len(data)} bytes are no delayed index of format {_FORMAT}")
-    dues_ms, ids = array("q"), array("Q")
-    bitmaps: list[tuple[int, bytes, bool]] = []
+    slots = Slots()
     at = _HEADER.size
     while True:
         body, at = _body(data, at)
         if body[0] == _END_PIECE:
             break
-        _read_slots(body, dues_ms, ids, bitmaps)
+        slots.restore(_read_slots(body))
     if at != len(data):
         raise DamagedSnapshotError(f"{len(data) - at} bytes follow the end of a delayed index")
-    bounds, next_entry_id = _read_end(body)
-    slots = Slots()
-    slots.restore((dues_ms, ids), bitmaps)
-    return Snapshot(slots, bounds, next_entry_id)
+    slots.restored()
+    return Snapshot(slots, *_read_end(body))
 
 
 def _body(data: memoryview, at: int) -> tuple[memoryview, int]:
@@ -174,19 +167,27 @@ def _body(data: memoryview, at: int) -> tuple[memoryview, int]:
     return data[start + SEAL_BYTES : stop], stop
 
 
-def _read_slots(body: memoryview, dues_ms: array[int], ids: array[int], bitmaps: list[tuple[int, bytes, bool]]) -> None:
-    _, singles, count = _COUNTS.unpack_from(body)
-    at = _COUNTS.size
-    dues_ms.extend(struct.unpack_from(f"<{singles}q", body, at))
-    ids.extend(struct.unpack_from(f"<{singles}Q", body, at + 8 * singles))
-    at += 16 * singles
-    times = struct.unpack_from(f"<{count}q", body, at)
-    sizes = struct.unpack_from(f"<{count}I", body, at + 8 * count)
-    wides = body[at + 12 * count : at + 13 * count]
-    at += 13 * count
-    for due_ms, size, wide in zip(times, sizes, wides, strict=True):
-        bitmaps.append((due_ms, bytes(body[at : at + size]), bool(wide)))
+def _read_slots(body: memoryview) -> Stored:
+    _, pairs, count = _COUNTS.unpack_from(body)
+    at = _COUNTS.size + 16 * pairs
+    dues_ms = _numbers("q", body[_COUNTS.size : _COUNTS.size + 8 * pairs])
+    entry_ids = _numbers("Q", body[_COUNTS.size + 8 * pairs : at])
+    sizes = struct.unpack_from(f"<{count}I", body, at)
+    wides = body[at + 4 * count : at + 5 * count]
+    at += 5 * count
+    bitmaps = []
+    for size, wide in zip(sizes, wides, strict=True):
+        bitmaps.append((bytes(body[at : at + size]), bool(wide)))
         at += size
+    return Stored(dues_ms, entry_ids, bitmaps)
+
+
+def _numbers(kind: Literal["q", "Q"], data: memoryview) -> array[int]:
+    numbers = array(kind)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _read_end(body: memoryview) -> tuple[Bounds, int]:

@@ -10,9 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.governance.delayed_ranges import BackFill, Hull
+from penstock.governance.delayed_settled import Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
     from penstock.governance.delayed_due import Segment
@@ -28,9 +29,23 @@ class DelayedDeliveryView:
     Every delayed message is, for a view, either held (its reader steps over it) or passed. When a held one is due and
     the view comes to it, it is offered once if the reader has stepped over it (its id is below `read_entry_id`), and
     otherwise left to the reader, who finds it not held any more.
+
+    Where the index does not know what lies between, the reader looks into every entry and may take seconds to come to
+    it, as after a restart with a full index. Then it is offered at once, and the reader steps over it (`_ahead`).
     """
 
-    __slots__ = ("_after", "_begun", "_lost", "_lost_since", "_manager", "_segment", "_settled", "name", "progress")
+    __slots__ = (
+        "_after",
+        "_ahead",
+        "_begun",
+        "_lost",
+        "_lost_since",
+        "_manager",
+        "_segment",
+        "_settled",
+        "name",
+        "progress",
+    )
 
     def __init__(self, manager: TopicDelayedDeliveryTrackerManager, name: str, progress: Progress) -> None:
         self._manager = manager
@@ -39,7 +54,8 @@ class DelayedDeliveryView:
         self._segment: Segment | None = None  # where it stands; None: at the end, once it asks for something
         self._after = -1  # what it has passed of that segment
         self._begun = False  # whether its reader has
-        self._settled: set[int] = set()  # held, but acknowledged one by one
+        self._settled = Settled()  # held, but acknowledged one by one
+        self._ahead = Settled()  # offered before the reader has come to them
         self._lost = Hull()  # due and stepped over, but not in the index any more
         self._lost_since = Hull()  # the part of it that was lost since somebody began to read it again
 
@@ -52,7 +68,8 @@ class DelayedDeliveryView:
         pending = [
             entry_id for segment, after in self._pending() for entry_id in segment.within(max(first, after + 1), stop)
         ]
-        return sorted(held + pending) if pending else held
+        ahead = self._ahead.within(first, stop)
+        return sorted({*held, *pending, *ahead}) if pending or ahead else held
 
     def next_wanted(self, first: int, stop: int) -> int:
         """The first of entries [first, stop) that is not held; `stop` if all are. Logarithmic in what it skips."""
@@ -64,6 +81,7 @@ class DelayedDeliveryView:
             for segment, after in self._pending():
                 if first > after:
                     first = segment.first_absent(first, stop)
+            first = self._ahead.first_absent(first, stop)
         return first
 
     def look(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> list[int]:
@@ -88,6 +106,7 @@ class DelayedDeliveryView:
     def get_scheduled_messages(self, now_ms: int, entries_max: int, read_entry_id: int) -> list[int]:
         """Take out what is due: ids below `read_entry_id`, not acknowledged, `entries_max` at most.
 
+        And ids from there on, if the reader has to look into what lies before them; it steps over them then.
         The earliest slot comes first, ids increase within it. What is returned is not offered again.
         """
         taken: list[int] = []
@@ -95,6 +114,10 @@ class DelayedDeliveryView:
             if len(taken) >= entries_max or not self._stand(now_ms):
                 break
             taken += self._take(entries_max - len(taken), read_entry_id)
+        self._settle(self._ahead.cut_through, read_entry_id - 1)
+        ahead = [entry_id for entry_id in taken if entry_id >= read_entry_id]
+        if ahead:
+            self._settle(self._ahead.add, ahead)
         return taken
 
     def has_message_available(self, now_ms: int, read_entry_id: int) -> bool:
@@ -119,23 +142,6 @@ class DelayedDeliveryView:
         """The last deliver time in the topic's index."""
         return self._manager.furthest_delivery_ms()
 
-    def should_pause_all_deliveries(self, now_ms: int, read_entry_id: int, last_entry_id: int) -> bool:
-        """Whether reading on is pointless, as Pulsar's fixed-delay detection finds it.
-
-        True when all messages have one fixed delay, this subscription waits for `lookahead` of them at least, nothing
-        is due, and everything it has not read yet, up to the topic's last entry, is held. So never when there is an
-        undelayed entry to read.
-        """
-        lookahead = self._manager.options.lookahead
-        if not lookahead or not self._manager.fixed_delay or self.number_of_delayed_messages < lookahead:
-            return False
-        stop = last_entry_id + 1
-        return (
-            not self._manager.unknown(read_entry_id, stop)
-            and self.next_wanted(read_entry_id, stop) >= stop
-            and not self.has_message_available(now_ms, read_entry_id)
-        )
-
     def _stand(self, now_ms: int) -> bool:
         """Stand in a segment; False when nothing more is due."""
         self._attach()
@@ -156,8 +162,9 @@ class DelayedDeliveryView:
         """What is left for this view of its segment."""
         assert self._segment is not None, "nothing is taken from nowhere"
         progress = self.progress
-        for entry_id in self._segment.from_id(max(self._after, progress.mark_delete) + 1):
-            if entry_id >= read_entry_id:
+        crawls = self._manager.horizon.concerns(read_entry_id, self._segment.last + 1)
+        for entry_id in self._segment.from_id(max(self._after, progress.mark_delete) + 1, self._settled):
+            if entry_id >= read_entry_id and (not crawls or self._ahead.holds(entry_id)):
                 return
             if not (progress.acknowledged_above and progress.is_acknowledged(entry_id)):
                 yield entry_id
@@ -205,49 +212,59 @@ class DelayedDeliveryView:
         A few additions for a view that keeps up; what was left on disk for lack of memory is not counted.
         """
         mark_delete = self.progress.mark_delete
-        count = self._manager.contents.count_after(mark_delete)
+        count = self._manager.contents.count_after(mark_delete, self._settled)
         for segment, after in self._pending():
-            count += segment.count_after(max(after, mark_delete))
-        return count - sum(map(self._holds, self._settled))
+            count += segment.count_after(max(after, mark_delete), self._settled)
+        return count
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether anything is held, acknowledged or not; cheaper than the number."""
+        return not self._manager.contents.is_empty or (self._segment is not None and self._segment.later is not None)
+
+    @property
+    def settled_bytes(self) -> int:
+        """Bytes of what this subscription has acknowledged or got before its reader came to it, part of the index's."""
+        return self._settled.size_bytes + self._ahead.size_bytes
 
     def buffer_memory_bytes(self) -> int:
         """Bytes of the topic's index, which all its subscriptions share."""
         return self._manager.topic_buffer_memory_bytes()
 
-    def _holds(self, entry_id: int) -> bool:
-        return self._manager.contents.holds(entry_id) or any(
-            entry_id > after and segment.holds(entry_id) for segment, after in self._pending()
-        )
-
     # -- the cursor ---------------------------------------------------------------------------------------------------
 
     def update_mark_delete_position(self, entry_id: int) -> None:
-        """The cursor's mark-delete position moved here, forward or (seek: call `rewind`, too) back."""
-        if self._settled:
-            self._settle_again()
+        """The cursor's mark-delete position moved here, forward or (seek: call `was_reset` and `rewind`, too) back."""
+        self._settle(self._settled.cut_through, entry_id)
         self._manager.prune(entry_id)
 
     def acknowledged(self, entry_ids: Sequence[int]) -> None:
-        """These were acknowledged one by one: if they are delayed, they count no more. Call it after the cursor knows.
-
-        What is offered never depends on it: the cursor itself is asked then.
-        """
-        if self._manager.contents.is_empty and (self._segment is None or self._segment.later is None):
+        """These were acknowledged one by one: if they are delayed, they count no more. The cursor knows it already."""
+        if not self.may_hold:
             return
-        mark_delete = self.progress.mark_delete
+        mark_delete, contents = self.progress.mark_delete, self._manager.contents
         above = [entry_id for entry_id in entry_ids if entry_id > mark_delete]
-        self._settled.update(filter(self._manager.contents.holds, above))
+        held = list(filter(contents.holds, above))
         for segment, after in self._pending():
-            self._settled.update(entry_id for entry_id in above if entry_id > after and segment.holds(entry_id))
+            held += [entry_id for entry_id in above if entry_id > after and segment.holds(entry_id)]
+        if held:
+            self._settle(self._settled.add, held)
 
-    def _settle_again(self) -> None:
-        mark_delete, is_acknowledged = self.progress.mark_delete, self.progress.is_acknowledged
-        self._settled = {entry for entry in self._settled if entry > mark_delete and is_acknowledged(entry)}
+    def _settle(self, change: Callable[..., None], *what: object) -> None:
+        before = self.settled_bytes
+        change(*what)
+        if self.settled_bytes != before:
+            self._manager.views_bytes += self.settled_bytes - before
+            self._manager.account()
+
+    def was_reset(self) -> None:
+        """The cursor was reset (seek): what was acknowledged above its mark-delete position is not any more."""
+        self._settle(self._settled.clear)
 
     def rewind(self) -> None:
-        """The reader starts again from the first unacknowledged entry; until it does, this view holds no memory."""
+        """The reader starts again from the first unacknowledged entry; until it does, this view holds no segment."""
         self._detach()
-        self._settle_again()
+        self._settle(self._ahead.clear)
         self._lost.clear()
         self._lost_since.clear()
 
@@ -276,7 +293,7 @@ class DelayedDeliveryView:
         """The index lets go of this segment: if the view stands there, what it has not passed is lost, and named so."""
         if self._segment is not segment:
             return
-        first = next(segment.from_id(max(self._after, self.progress.mark_delete) + 1), None)
+        first = next(segment.from_id(max(self._after, self.progress.mark_delete) + 1, self._settled), None)
         if first is not None:
             self._lost.add(first, segment.last + 1)
             self._lost_since.add(first, segment.last + 1)
@@ -296,6 +313,7 @@ class DelayedDeliveryView:
     def closed(self) -> None:
         """The manager has forgotten this view."""
         self._detach()
-        self._settled.clear()
+        self._settle(self._settled.clear)
+        self._settle(self._ahead.clear)
         self._lost.clear()
         self._lost_since.clear()

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from penstock.governance.fair_lines import Tenant
 
 # What an absent bound reads as: more than any machine has, and still a signed 64-bit gauge.
 UNBOUNDED: Final = 2**63 - 1
@@ -24,26 +27,15 @@ UNBOUNDED: Final = 2**63 - 1
 class Lease:
     """`size_bytes` lent by `pool` (None once given back) to `owner`, for `requests` requests not yet answered."""
 
-    __slots__ = ("__weakref__", "owner", "pool", "requests", "size_bytes", "tenant")
+    __slots__ = ("__weakref__", "owner", "pool", "requests", "reserved_bytes", "size_bytes", "tenant")
 
     def __init__(self, pool: MemoryPool, size_bytes: int, owner: int = 0, requests: int = 0) -> None:
         self.pool: MemoryPool | None = pool
         self.size_bytes = size_bytes
         self.owner = owner
         self.requests = requests
+        self.reserved_bytes = 0  # how many of them are of the pool's reserve, if it has one
         self.tenant: Tenant | None = None  # whose bytes these are, in a pool that divides itself among tenants
-
-
-class Tenant:
-    """What one tenant's connections have of a pool, and which of them wait, in order."""
-
-    __slots__ = ("connections", "promised_bytes", "used_bytes", "waiting")
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.used_bytes = 0
-        self.promised_bytes = 0
-        self.waiting: dict[int, Any] = {}  # owner -> its place in the queue, the pool's own business
 
 
 class ForeignLease(ValueError):
@@ -81,6 +73,8 @@ class Leak(NamedTuple):
     owner: int
     size_bytes: int
     requests: int
+    reserved_bytes: int = 0
+    tenant: Tenant | None = None
 
 
 class LeakHunter:
@@ -95,7 +89,8 @@ class LeakHunter:
 
     def watch(self, lease: Lease) -> None:
         """Note a lease's death unless the lease has gone back to its pool before."""
-        self._watched[weakref.ref(lease, self._died)] = Leak(lease.owner, lease.size_bytes, lease.requests)
+        leak = Leak(lease.owner, lease.size_bytes, lease.requests, lease.reserved_bytes, lease.tenant)
+        self._watched[weakref.ref(lease, self._died)] = leak
 
     def forget(self, lease: Lease) -> None:
         """The lease came back."""

@@ -19,6 +19,7 @@ class MuteReason(Enum):
     REQUEST_MEMORY = "request-memory"  # queued.max.request.bytes is spent; lifted by RequestMemory.wake()
     REQUEST_COUNT = "request-count"  # queued.max.requests are unanswered; lifted by RequestMemory.wake()
     STORAGE = "storage"  # the journal is stalled or read-only; lifted when it appends again
+    COMMANDS = "commands"  # too many of its commands wait to be carried out; lifted when enough of them have ended
     OUTBOUND = "outbound"  # the client does not read its answers; lifted when they have drained
     PUBLISH_RATE = "publish-rate"  # a rate of a topic or of the broker is in debt; lifted when that is repaid
 
@@ -43,6 +44,10 @@ class MuteReasons:
     def __bool__(self) -> bool:
         """Tell whether the connection is muted."""
         return bool(self._mutes)
+
+    def only(self, reason: MuteReason) -> bool:
+        """Tell whether the connection itself is muted for this reason, and nothing else mutes it."""
+        return self._mutes.keys() == {(reason, None)}
 
     @property
     def since_ns(self) -> int | None:

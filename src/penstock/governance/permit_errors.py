@@ -37,6 +37,17 @@ class PermitAcquireTimeout(PermitError):
         )
 
 
+class GatheringTimeout(PermitAcquireTimeout):
+    """There was memory, but no turn to gather the list before the deadline."""
+
+    def __init__(self, waited_ms: int) -> None:
+        TooManyRequests.__init__(
+            self,
+            f"Failed due to topic listings in progress: the list was not gathered within {waited_ms} ms, as others "
+            f"were before it; retry with back-off, or ask for fewer patterns at once",
+        )
+
+
 class PermitAcquireQueueFull(PermitError):
     """As many requests as may wait are waiting, and none of them has more than its share."""
 

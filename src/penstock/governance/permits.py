@@ -97,9 +97,7 @@ class PermitQueue:
         Raises:
             ValueError: a negative number, a permit of another queue, or one that waits to be updated already.
         """
-        self._check_ours(permit)
-        if permit.request is not None:
-            raise ValueError(f"this permit of {permit.size} {self.names.unit} waits to be updated already")
+        self._check_idle(permit)
         deadline_ns = self._deadline_ns(now_ns, deadline_ns)
         return self._ask(Request(permit.owner, permits, now_ns, deadline_ns, permit, lends=lends))
 
@@ -110,6 +108,27 @@ class PermitQueue:
         if permit.size:
             self._take_from(permit, permit.size)
             self._serve(now_ns)
+
+    def lower(self, permit: Permit, permits: int, now_ns: int) -> None:
+        """Give back all but so many permits; the permit stays the same object. Raises ValueError as `update`."""
+        self._check_idle(permit)
+        if permits < permit.size:
+            self._take_from(permit, permit.size - permits)
+            self._serve(now_ns)
+
+    def move(self, source: Permit, permits: int, into: Permit | None) -> Permit:
+        """Make so many permits of one holder another's: for what outlives the request that it was taken for.
+
+        Returns `into`, or a new permit that belongs to nobody. Raises ValueError as `update`.
+        """
+        self._check_idle(source)
+        if into is None:
+            into = Permit(self, NOBODY, 0)
+        self._check_idle(into)
+        assert permits <= source.size, "more than it has"
+        source.size -= permits
+        into.size += permits
+        return into
 
     def cancel(self, request: Request, now_ns: int) -> None:
         """Whoever asked is gone: its place is free; what it was granted and has not taken is undone."""
@@ -345,6 +364,11 @@ class PermitQueue:
             self._lendable -= count
             if not permit.size:
                 del self._lenders[lender]
+
+    def _check_idle(self, permit: Permit) -> None:
+        self._check_ours(permit)
+        if permit.request is not None:
+            raise ValueError(f"this permit of {permit.size} {self.names.unit} waits to be updated already")
 
     def _check_ours(self, permit: Permit) -> None:
         if getattr(permit, "queue", None) is not self:

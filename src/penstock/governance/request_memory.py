@@ -13,23 +13,31 @@ Theory of operation
 behind: the part of an unfinished frame that is held, and the requests that now wait for an answer. A length announced
 costs nothing, so a client that announces much and sends little holds little.
 
-*Ordinary reads never exceed what is available.* When nothing useful is left, readers are refused and wait in one queue,
-first come first served. As bytes come free, `wake` gives out turns from its front, only as many as the free bytes can
-serve; the bytes of a turn are promised and nobody else gets them. So no reader overtakes another and none is woken in
-vain.
+*Ordinary reads never exceed what is available.* When nothing useful is left, readers are refused and wait, ordered by
+the bytes they were served before (`fair_lines`). As bytes come free, `wake` gives out turns from the front, only as
+many as the free bytes can serve; the bytes of a turn are promised and nobody else gets them. So no reader overtakes
+another and none is woken in vain.
 
-*One frame can always be finished.* When all memory is held by unfinished frames, waiting would be for ever. The first
-waiting reader that holds such a frame then becomes the **finisher**: it alone may read beyond the size, and only up to
-the end of its frame. It held at least one byte of it while everything fitted, therefore what is used stays within
+*A part is reserved for whole frames.* Reads that may leave an unfinished frame have three quarters of the size. A
+refused reader looks at what lies at its socket; if these are whole frames, `look` grants exactly them from the reserve.
+Such requests come back as fast as the disk takes them, so that the reserve is never held by a slow client, and a small
+frame does not wait for two hundred large ones.
+
+*One frame can always be finished.* When all of the ordinary part is held by unfinished frames, waiting would be for
+ever. The first waiting reader that holds such a frame then becomes the **finisher**: it alone may read beyond that
+part, and only up to the end of its frame. It held at least one byte of it while everything fitted, therefore what is
+used stays within
 
     queued.max.request.bytes + socket.request.max.bytes - 1
 
 at every moment. The next finisher is named when this one's frame is complete and the same bound leaves room for the
 next frame's rest. (KIP-72 reserves the announced size and lets any single allocation overdraw; the bound is the same.)
 
-*A slow, half-sent frame goes first.* If others wait and unfinished frames hold more than their share of the size, those
-that made no progress while their connections were allowed to read are evicted, largest first. Time spent muted does not
-count against a connection.
+*A slow, half-sent frame goes first.* If others wait and unfinished frames hold more than half of the ordinary part,
+those that grow too slowly while their connections are read are evicted, largest first. How slow that is depends on
+those who wait: 64 KiB a second for each second in which memory for less than one frame has come free. Time spent muted
+does not count against a connection, unless it does not take its answers. Commands that wait for that count like an
+unfinished frame.
 
 The file is longer than most because granting, waking and evicting keep the same few sums true, and are read together.
 """
@@ -37,30 +45,22 @@ The file is longer than most because granting, waking and evicting keep the same
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.core.units import KIB, NS_PER_MS, NS_PER_S
 from penstock.governance.dry_spells import DrySpells
-from penstock.governance.memory_pool import (
-    UNBOUNDED,
-    ForeignLease,
-    Leak,
-    LeakHunter,
-    Lease,
-    SimpleMemoryPool,
-    Tenant,
-)
+from penstock.governance.fair_lines import ANY, HOLDING, WHOLE, FairLines, Reader, Tenant
+from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakHunter, Lease, SimpleMemoryPool
 from penstock.governance.muting import MuteReason
 from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from penstock.governance.wait_times import WaitTimes
 
 # A read shorter than this costs more than it brings; whoever would get less waits (unless it wants or lacks less).
 USEFUL_BYTES: Final = 4 * KIB
 
-# An unfinished frame makes progress if it grows by this much within this time, that is, at half a megabit a second:
-# slower than any link one publishes batches over, and long enough for a lost packet to be sent again.
+# While nobody has starved for longer than a second, an unfinished frame makes progress if it grows by this much in each
+# second, that is, at half a megabit a second: slower than any link one publishes batches over, and long enough for a
+# lost packet to be sent again.
 PROGRESS_BYTES: Final = 64 * KIB
 PROGRESS_NS: Final = NS_PER_S
 
@@ -73,11 +73,12 @@ NOBODY: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """The three keys of KIP-72. A bound of zero or less is switched off."""
+    """The three keys of KIP-72, and what of the bytes is reserved. A bound of zero or less is switched off."""
 
     request_bytes_max: int  # queued.max.request.bytes
     requests_max: int  # queued.max.requests: requests admitted and not yet answered
     frame_bytes_max: int  # socket.request.max.bytes: one whole frame, its four length bytes included
+    reserve_ratio: float = 0.25  # for reads of whole frames; less where the rest could not hold one largest frame
 
     def __post_init__(self) -> None:
         if self.frame_bytes_max <= LENGTH_BYTES:
@@ -87,48 +88,24 @@ class RequestLimits:
                 f"queued.max.request.bytes={self.request_bytes_max} cannot hold one request of "
                 f"socket.request.max.bytes={self.frame_bytes_max}: raise the former, or set it to -1 for no bound"
             )
+        if not 0.0 <= self.reserve_ratio < 1.0:
+            raise ValueError(f"want 0 <= reserve_ratio < 1, got {self.reserve_ratio}")
 
-
-class _Reader:
-    """What one connection has of the memory, and its place in the queue."""
-
-    __slots__ = (
-        "granted_bytes", "has_turn", "held_bytes", "mark_held_bytes", "mark_ns", "missing_bytes", "owner",
-        "promised_bytes", "reason", "stopped_ns", "tenant", "want_bytes",
-    )  # fmt: skip
-
-    def __init__(self, owner: int, tenant: Tenant) -> None:
-        self.owner = owner
-        self.tenant = tenant
-        self.granted_bytes = 0  # charged for a read under way
-        self.held_bytes = 0  # charged for an unfinished frame
-        self.mark_ns = 0  # last progress of that frame, moved on by the time we did not read
-        self.mark_held_bytes = 0  # what it had then
-        self.stopped_ns: int | None = None  # since when we do not read it, for whatever reason; None: we do
-        # The rest has a meaning only in the queue.
-        self.reason = MuteReason.REQUEST_MEMORY
-        self.want_bytes = 0
-        self.missing_bytes = 0
-        self.has_turn = False  # woken, and expected to ask again at once
-        self.promised_bytes = 0
-
-    def useful_bytes(self, floor_bytes: int) -> int:
-        """The shortest read worth making: a floor, or less if it wants less or if less finishes its frame."""
-        useful = min(self.want_bytes, floor_bytes)
-        return min(useful, self.missing_bytes) if self.held_bytes else useful
-
-    def is_slow(self, now_ns: int) -> bool:
-        """Whether its unfinished frame made no progress for as long as a reader is given."""
-        readable_until_ns = now_ns if self.stopped_ns is None else self.stopped_ns
-        return readable_until_ns - self.mark_ns > PROGRESS_NS
+    @property
+    def reserve_bytes(self) -> int:
+        """How many of the bytes only reads of whole frames may have."""
+        if self.request_bytes_max <= 0:
+            return 0
+        return min(int(self.request_bytes_max * self.reserve_ratio), self.request_bytes_max - self.frame_bytes_max)
 
 
 class RequestMemory(SimpleMemoryPool):
     """The pool all connections of a broker read into, and the order in which they do.
 
     Owners are connection ids. Per read: `grant`, then `settle`, then `release` of the lease when all is answered.
-    While `waiting`, whoever called `settle`, `release`, `pause` or `forget` calls `wake` next, and each owner it names
-    asks `grant` again at once, without waiting for its socket to become readable, or is paused or forgotten.
+    Whoever is refused may `look`. While `waiting`, whoever called `settle`, `release`, `pause` or `forget` calls `wake`
+    next, and each owner it names asks `grant` again at once (and looks, if refused), without waiting for its socket to
+    become readable, or is paused or forgotten.
     """
 
     __slots__ = (
@@ -136,16 +113,26 @@ class RequestMemory(SimpleMemoryPool):
         "_evicted_total",
         "_finisher",
         "_held_bytes",
-        "_holders_waiting",
-        "_promised_bytes",
+        "_holders_called",
+        "_lines",
+        "_ordinary_end",
+        "_ordinary_promised",
         "_readers",
         "_requests",
+        "_reserve_held",
+        "_reserve_promised",
+        "_reserve_used",
+        "_served_since",
+        "_starved_since_ns",
         "_tenants",
         "_turns",
         "_used_bytes_max",
         "_useful_bytes",
         "_waiting",
+        "_waits",
+        "ordinary_bytes",
         "requests_max",
+        "reserve_bytes",
     )  # fmt: skip
 
     def __init__(self, limits: RequestLimits, *, hunter: LeakHunter | None = None) -> None:
@@ -153,17 +140,27 @@ class RequestMemory(SimpleMemoryPool):
         # Strict: in this pool the right to overdraw belongs to the finisher alone.
         super().__init__(size_bytes, limits.frame_bytes_max, strict=True, hunter=hunter)
         self.requests_max = limits.requests_max if limits.requests_max > 0 else UNBOUNDED
+        self.reserve_bytes = limits.reserve_bytes
+        self.ordinary_bytes = size_bytes - self.reserve_bytes
         self._useful_bytes = min(USEFUL_BYTES, size_bytes)
-        self._readers: dict[int, _Reader] = {}
+        self._readers: dict[int, Reader] = {}
         self._held_bytes = 0
         self._requests = 0
-        self._tenants = {NOBODY: Tenant()}
-        self._waiting: dict[int, _Reader] = {}  # in queue order, those with a turn included
-        self._holders_waiting = 0  # how many of them hold an unfinished frame
+        self._reserve_used = 0  # of the bytes used
+        self._reserve_held = 0  # of the bytes held
+        self._ordinary_end = self.ordinary_bytes  # what may be used before ordinary reads stop: the part + reserve used
+        self._tenants = {NOBODY: Tenant(NOBODY)}
+        self._waiting: dict[int, Reader] = {}  # in the order they began to wait, those with a turn included
+        self._lines = FairLines()  # those of them without a turn
         self._turns = 0
-        self._promised_bytes = 0
-        self._finisher: _Reader | None = None
+        self._holders_called = 0  # turns of those who hold an unfinished frame
+        self._ordinary_promised = 0
+        self._reserve_promised = 0
+        self._finisher: Reader | None = None
         self._dry_spells = DrySpells()
+        self._starved_since_ns: int | None = None
+        self._served_since = 0  # bytes read since then, outside the reserve
+        self._waits = WaitTimes()
         self._evicted_total = 0
         self._used_bytes_max = 0
 
@@ -182,7 +179,7 @@ class RequestMemory(SimpleMemoryPool):
             reader = self._new_reader(owner)
         if (
             self._waiting
-            or self._used + want_bytes > self.size
+            or self._used + want_bytes > self._ordinary_end
             or self._requests >= self.requests_max
             or reader.stopped_ns is not None
         ):
@@ -191,13 +188,45 @@ class RequestMemory(SimpleMemoryPool):
         self._used += want_bytes
         return want_bytes
 
+    def look(self, owner: int, ask_bytes: int, whole_bytes: int, now_ns: int) -> int:
+        """Grant `whole_bytes` to an owner that was just refused, from the reserve; 0: it waits.
+
+        `ask_bytes` is what lies at its socket, as far as it looked, or all of a longer frame that begins there;
+        `whole_bytes`, how much of it ends with a frame. What is read then must be exactly that. Refused again, it waits
+        for both parts of the memory.
+        """
+        reader = self._readers[owner]
+        assert owner in self._waiting, "looked without being refused"
+        assert not reader.has_turn, "looked instead of taking its turn"
+        called, reader.called = reader.called, False
+        self._lines.ask_for(reader, ask_bytes)
+        if not 0 < whole_bytes <= self.reserve_bytes or reader.reason is MuteReason.REQUEST_COUNT:
+            return 0
+        fits = whole_bytes <= self.reserve_bytes - self._reserve_used - self._reserve_promised
+        if fits and (called or not self._lines.stands(WHOLE)):
+            reader.granted_reserved = True
+            self._reserve_used += whole_bytes
+            self._ordinary_end += whole_bytes
+            return self._admit(reader, whole_bytes, now_ns)
+        reader.whole_bytes = whole_bytes
+        self._lines.enter(reader, WHOLE)
+        return 0
+
     def settle(
-        self, owner: int, read_bytes: int, held_bytes: int, pending_bytes: int, pending_requests: int, now_ns: int
+        self,
+        owner: int,
+        read_bytes: int,
+        held_bytes: int,
+        pending_bytes: int,
+        pending_requests: int,
+        now_ns: int,
+        column_bytes: int = 0,
     ) -> Lease | None:
         """Replace the charge of a read by what it left: `held_bytes` unfinished in all, `pending_bytes` to be answered.
 
-        What was neither (commands carried out at once, room the read did not fill) is free again. Returns the lease of
-        the pending requests, None if there are none.
+        What was neither (commands carried out at once, room the read did not fill) is free again. `column_bytes` are
+        what the pending requests take beside their bytes; nobody could grant them before they were counted. Returns the
+        lease of the pending requests, None if there are none.
         """
         reader = self._readers[owner]
         granted_bytes, held_before = reader.granted_bytes, reader.held_bytes
@@ -208,23 +237,39 @@ class RequestMemory(SimpleMemoryPool):
         used_bytes = self._used
         if used_bytes > self._used_bytes_max:  # noqa: PLR1730 -- max() costs three times the comparison
             self._used_bytes_max = used_bytes
-        self._used = used_bytes + held_gain + pending_bytes - granted_bytes
+        self._used = used_bytes + held_gain + pending_bytes + column_bytes - granted_bytes
         reader.granted_bytes = 0
-        reader.tenant.used_bytes += held_gain + pending_bytes
+        reader.tenant.used_bytes += held_gain + pending_bytes + column_bytes
         if held_bytes or held_before:
             reader.held_bytes = held_bytes
             self._held_bytes += held_gain
             if held_gain != read_bytes or not held_before:  # A frame ended or began: its clock starts anew.
-                reader.mark_ns, reader.mark_held_bytes = now_ns, held_bytes
+                reader.mark_ns, reader.mark_held_bytes, reader.pace_bytes_per_s = now_ns, held_bytes, None
                 if reader is self._finisher:
                     self._finisher = None
-            elif held_bytes - reader.mark_held_bytes >= PROGRESS_BYTES:
+            elif now_ns - reader.mark_ns >= PROGRESS_NS:
+                reader.pace_bytes_per_s = _pace(reader, now_ns)
                 reader.mark_ns, reader.mark_held_bytes = now_ns, held_bytes
+        if reader.frame_placed and (held_gain != read_bytes or not held_bytes):
+            reader.frame_placed = False
+        reserved_bytes = 0
+        if reader.granted_reserved or reader.held_reserved_bytes:
+            columns = column_bytes if reader.granted_reserved else 0
+            reserved_bytes = self._settle_reserved(reader, granted_bytes, held_before, pending_bytes) + columns
+            self._reserve_used += columns
+            self._ordinary_end += columns
+        elif self._starved_since_ns is not None:
+            self._served_since += read_bytes
+            if self._served_since >= self.single_max_bytes:
+                self._starved_since_ns, self._served_since = now_ns, 0
+        if self._waiting:
+            self._lines.served(reader, read_bytes)
         if not pending_bytes:
             return None
         self._requests += pending_requests
-        lease = Lease(self, pending_bytes, owner, pending_requests)
+        lease = Lease(self, pending_bytes + column_bytes, owner, pending_requests)
         lease.tenant = reader.tenant
+        lease.reserved_bytes = reserved_bytes
         if self._hunter is not None:
             self._hunter.watch(lease)
         return lease
@@ -239,13 +284,19 @@ class RequestMemory(SimpleMemoryPool):
         self._requests -= lease.requests
         if lease.tenant is not None:
             lease.tenant.used_bytes -= lease.size_bytes
+        if self._waiting or lease.reserved_bytes:
+            self._returned(lease.reserved_bytes, lease.tenant)
         if self._hunter is not None:
             self._hunter.forget(lease)
 
     def recover_leaks(self) -> list[Leak]:
         """Take back leases dropped without release, their requests included; call `wake` after it."""
         leaks = super().recover_leaks()
-        self._requests -= sum(leak.requests for leak in leaks)
+        for leak in leaks:
+            self._requests -= leak.requests
+            if leak.tenant is not None:
+                leak.tenant.used_bytes -= leak.size_bytes
+            self._returned(leak.reserved_bytes, leak.tenant)
         return leaks
 
     # -- the queue ---------------------------------------------------------------------------------------------------
@@ -258,54 +309,73 @@ class RequestMemory(SimpleMemoryPool):
     def assign(self, owner: int, tenant: str) -> None:
         """Count what `owner` uses from now on as this tenant's; its leases so far stay where they are.
 
-        Tenants share by need (max-min): one alone may have everything, and as soon as several wait, turns go to
-        whoever has least. So a tenant borrows what nobody wants, and gives it back as its requests are answered.
+        One tenant alone may have everything. As soon as several wait, turns go to whoever has least and was served
+        least: a tenant borrows what nobody wants, and gives it back as its requests are answered.
         """
         reader = self._readers.get(owner) or self._new_reader(owner)
+        waits = owner in self._waiting
+        if waits:
+            self._lines.leave(reader)
         self._part(reader)
-        joined = reader.tenant = self._tenants.setdefault(tenant, Tenant())
+        joined = self._tenants.get(tenant)
+        if joined is None:
+            joined = self._tenants[tenant] = Tenant(tenant)
+        reader.tenant, reader.served_bytes, reader.frame_placed = joined, None, False
         joined.connections += 1
         joined.used_bytes += reader.held_bytes
-        if owner in self._waiting:
-            joined.waiting[owner] = reader
-            joined.promised_bytes += reader.promised_bytes if reader.has_turn else 0
+        if reader.has_turn:
+            joined.promised_bytes += reader.promised_bytes
+        if waits:
+            self._lines.join(reader)
+            if not reader.has_turn:
+                self._line_up(reader)
+        self._lines.changed(joined)
 
     def wake(self, now_ns: int) -> list[int]:
-        """Give turns to those who wait, as far as the free bytes and requests reach.
-
-        Those of one tenant from the front of the queue; of several tenants, whoever has least goes first.
-        """
+        """Give turns to those who wait, as far as the free bytes and requests reach, in the order of `fair_lines`."""
         if not self._waiting:
             return []
-        owners: list[int] = []
+        lines, owners = self._lines, list[int]()
         requests_left = self.requests_max - self._requests - self._turns
-        for reader in self._in_turn():
+        while requests_left > len(owners) and (reader := lines.first(ANY)) is not None:
             room = self._room()
-            if requests_left <= 0 or room < reader.useful_bytes(self._useful_bytes):
+            if room < reader.useful_bytes(self._useful_bytes):
                 break
             self._give_turn(reader, min(reader.want_bytes, room))
-            requests_left -= 1
             owners.append(reader.owner)
         if owners:
             self._dry_spells.stop(now_ns)
+        while requests_left > len(owners) and (reader := lines.first(WHOLE)) is not None:
+            if reader.whole_bytes > self.reserve_bytes - self._reserve_used - self._reserve_promised:
+                break
+            self._give_turn(reader, reader.whole_bytes, reserved=True)
+            owners.append(reader.owner)
         if self._finisher is None:
             self._finisher = self._next_finisher()
         finisher = self._finisher
-        if requests_left > 0 and finisher is not None and finisher.owner in self._waiting and not finisher.has_turn:
+        if (
+            requests_left > len(owners)
+            and finisher is not None
+            and finisher.owner in self._waiting
+            and not finisher.has_turn
+        ):
             self._give_turn(finisher, 0)
             owners.append(finisher.owner)
         return owners
 
-    def pause(self, owner: int, now_ns: int) -> None:
+    def pause(self, owner: int, now_ns: int, *, excused: bool = True) -> None:
         """`owner` stops reading for a reason of its own: it gives up its place until it asks again.
 
-        The time until then does not count as slowness.
+        The time until then does not count as slowness, if it is `excused`. A client that does not take its answers is
+        not: what it holds (commands that were read and cannot be answered) comes free only if it does.
         """
         reader = self._readers.get(owner)
         if reader is not None:
             self._leave(reader, now_ns)
-            if reader.stopped_ns is None:
+            if reader.stopped_ns is None and excused:
                 reader.stopped_ns = now_ns
+            if not reader.held_bytes:
+                reader.frame_placed = False
             if reader is self._finisher:
                 self._finisher = None
 
@@ -317,6 +387,10 @@ class RequestMemory(SimpleMemoryPool):
             self._part(reader)
             self._used -= reader.held_bytes + reader.granted_bytes
             self._held_bytes -= reader.held_bytes
+            reserved_bytes = reader.held_reserved_bytes + (reader.granted_bytes if reader.granted_reserved else 0)
+            self._reserve_used -= reserved_bytes
+            self._reserve_held -= reader.held_reserved_bytes
+            self._ordinary_end -= reserved_bytes
             if reader is self._finisher:
                 self._finisher = None
 
@@ -324,12 +398,15 @@ class RequestMemory(SimpleMemoryPool):
         """Name the owners to disconnect: slow holders of unfinished frames that others wait for, largest first.
 
         Pending requests come back by themselves, so nobody is evicted unless unfinished frames hold more than half of
-        the size; and no more owners than it takes to get below that. To be called a few times a second.
+        the ordinary part; and no more owners than it takes to get below that. To be called a few times a second.
         """
-        excess_bytes = self._held_bytes - self.size // 2
-        if excess_bytes <= 0 or not self._waiting:
+        excess_bytes = self._held_bytes - self.ordinary_bytes // 2
+        if excess_bytes <= 0 or self._starved_since_ns is None:
             return []
-        slow = [reader for reader in self._readers.values() if reader.held_bytes and reader.is_slow(now_ns)]
+        pace_min = self._pace_min(now_ns)
+        slow = [
+            reader for reader in self._readers.values() if reader.held_bytes and _recent_pace(reader, now_ns) < pace_min
+        ]
         slow.sort(key=lambda reader: reader.held_bytes, reverse=True)
         owners: list[int] = []
         for reader in slow:
@@ -353,6 +430,8 @@ class RequestMemory(SimpleMemoryPool):
             held_bytes=self._held_bytes,
             reading_bytes=reading_bytes,
             pending_bytes=self._used - self._held_bytes - reading_bytes,
+            reserve_bytes=self.reserve_bytes,
+            reserve_used_bytes=self._reserve_used,
             requests=self._requests,
             requests_max=self.requests_max,
             depleted_percent=self._dry_spells.percent(now_ns),
@@ -360,50 +439,37 @@ class RequestMemory(SimpleMemoryPool):
             evicted_total=self._evicted_total,
             finisher=None if self._finisher is None else self._finisher.owner,
             muted=tuple(_muted(reader) for reader in self._waiting.values()),
+            waits=self._waits.snapshot(now_ns),
         )
 
     # -- tenants -----------------------------------------------------------------------------------------------------
 
-    def _new_reader(self, owner: int) -> _Reader:
+    def _new_reader(self, owner: int) -> Reader:
         nobody = self._tenants[NOBODY]
         nobody.connections += 1
-        reader = self._readers[owner] = _Reader(owner, nobody)
+        reader = self._readers[owner] = Reader(owner, nobody)
         return reader
 
-    def _part(self, reader: _Reader) -> None:
-        """Take a reader from its tenant, and forget a tenant without any."""
+    def _part(self, reader: Reader) -> None:
+        """Take a reader that stands in no line from its tenant, and forget a tenant without any."""
         tenant = reader.tenant
         tenant.connections -= 1
         tenant.used_bytes -= reader.held_bytes
-        if tenant.waiting.pop(reader.owner, None) is not None and reader.has_turn:
+        if reader.has_turn:
             tenant.promised_bytes -= reader.promised_bytes
-        if not tenant.connections:
-            self._tenants = {name: one for name, one in self._tenants.items() if one.connections or name == NOBODY}
-
-    def _in_turn(self) -> Iterator[_Reader]:
-        """Those who wait without a turn, in the order in which they should have theirs."""
-        if len(self._tenants) == 1:
-            yield from (reader for reader in self._waiting.values() if not reader.has_turn)
-            return
-        lines = {
-            tenant: (reader for reader in tenant.waiting.values() if not reader.has_turn)
-            for tenant in self._tenants.values()
-            if tenant.waiting
-        }
-        while lines:
-            tenant = min(lines, key=lambda one: one.used_bytes + one.promised_bytes)
-            reader = next(lines[tenant], None)
-            if reader is None:
-                del lines[tenant]
-            else:
-                yield reader
+        if tenant.connections or tenant.name == NOBODY:
+            self._lines.changed(tenant)
+        else:
+            del self._tenants[tenant.name]
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _grant_with_care(self, reader: _Reader, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
+    def _grant_with_care(self, reader: Reader, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
         """Grant when somebody waits, a bound is near, or this reader was stopped before."""
-        had_turn = reader.has_turn
+        had_turn = reader.has_turn and not reader.turn_reserved
+        reader.called = reader.has_turn and reader.turn_reserved
         self._end_turn(reader)
+        self._lines.withdraw(reader, WHOLE)  # until it has looked again
         reader.want_bytes, reader.missing_bytes = want_bytes, missing_bytes
         if self._requests + self._turns >= self.requests_max:
             return self._refuse(reader, MuteReason.REQUEST_COUNT, now_ns)
@@ -416,89 +482,152 @@ class RequestMemory(SimpleMemoryPool):
                 return self._refuse(reader, next(iter(self._waiting.values())).reason, now_ns)
             return self._admit(reader, min(want_bytes, room), now_ns)
         self._dry_spells.start(now_ns)
+        if self._starved_since_ns is None:
+            self._starved_since_ns, self._served_since = now_ns, 0
         self._refuse(reader, MuteReason.REQUEST_MEMORY, now_ns)
         if self._next_finisher() is not reader:
             return 0
         self._finisher = reader
         return self._admit(reader, min(want_bytes, missing_bytes), now_ns)
 
-    def _admit(self, reader: _Reader, nbytes: int, now_ns: int) -> int:
+    def _admit(self, reader: Reader, nbytes: int, now_ns: int) -> int:
+        if reader.owner in self._waiting and reader.stopped_ns is not None:
+            self._waits.observe(now_ns - reader.stopped_ns, now_ns)
         self._leave(reader, now_ns)
         if reader.stopped_ns is not None:
-            reader.mark_ns += now_ns - reader.stopped_ns
+            reader.mark_ns = min(now_ns, reader.mark_ns + now_ns - reader.stopped_ns)
             reader.stopped_ns = None
         reader.granted_bytes = nbytes
         self._used += nbytes
         return nbytes
 
-    def _refuse(self, reader: _Reader, reason: MuteReason, now_ns: int) -> int:
-        """Put it at the end of the queue; one that waits already, with or without a turn, keeps its place."""
+    def _settle_reserved(self, reader: Reader, granted_bytes: int, held_before: int, pending_bytes: int) -> int:
+        """Charge to the reserve only what is left of what came from it; returns how much of that is pending.
+
+        Frames from the reserve are whole, but a command among them may be kept until its turn.
+        """
+        charged_bytes = reader.held_reserved_bytes + (granted_bytes if reader.granted_reserved else 0)
+        ordinary_bytes = held_before - reader.held_reserved_bytes
+        left_bytes = min(charged_bytes, max(0, reader.held_bytes + pending_bytes - ordinary_bytes))
+        reserved_bytes = min(left_bytes, pending_bytes)
+        self._reserve_held += left_bytes - reserved_bytes - reader.held_reserved_bytes
+        reader.held_reserved_bytes = left_bytes - reserved_bytes
+        reader.granted_reserved = False
+        self._reserve_used += left_bytes - charged_bytes
+        self._ordinary_end += left_bytes - charged_bytes
+        return reserved_bytes
+
+    def _returned(self, reserved_bytes: int, tenant: Tenant | None) -> None:
+        """Bytes of a lease are free again."""
+        self._reserve_used -= reserved_bytes
+        self._ordinary_end -= reserved_bytes
+        if tenant is not None:
+            self._lines.changed(tenant)
+
+    def _refuse(self, reader: Reader, reason: MuteReason, now_ns: int) -> int:
+        """Let it wait; one that waits already, with or without a turn, keeps its place."""
         reader.reason = reason
         if reader.owner not in self._waiting:
-            self._waiting[reader.owner] = reader.tenant.waiting[reader.owner] = reader
-            self._holders_waiting += reader.held_bytes > 0
+            self._waiting[reader.owner] = reader
+            self._lines.join(reader)
+        self._line_up(reader)
         if reader.stopped_ns is None:
             reader.stopped_ns = now_ns
         return 0
 
-    def _leave(self, reader: _Reader, now_ns: int) -> None:
-        """Out of the queue, if it is in it."""
+    def _line_up(self, reader: Reader) -> None:
+        self._lines.enter(reader, ANY)
+        if reader.held_bytes:
+            self._lines.enter(reader, HOLDING)
+
+    def _leave(self, reader: Reader, now_ns: int) -> None:
+        """Wait no more, if it does."""
         self._end_turn(reader)
         if self._waiting.pop(reader.owner, None) is not None:
-            del reader.tenant.waiting[reader.owner]
-            self._holders_waiting -= reader.held_bytes > 0
+            self._lines.leave(reader)
             if not self._waiting:
                 self._dry_spells.stop(now_ns)
+                self._starved_since_ns = None
 
-    def _give_turn(self, reader: _Reader, promised_bytes: int) -> None:
-        reader.has_turn = True
+    def _give_turn(self, reader: Reader, promised_bytes: int, *, reserved: bool = False) -> None:
+        for line in (ANY, HOLDING, WHOLE):
+            self._lines.withdraw(reader, line)
+        reader.has_turn, reader.turn_reserved = True, reserved
         reader.promised_bytes = promised_bytes
         self._turns += 1
-        self._promised_bytes += promised_bytes
-        reader.tenant.promised_bytes += promised_bytes
+        self._holders_called += reader.held_bytes > 0
+        self._promise(reader, promised_bytes)
 
-    def _end_turn(self, reader: _Reader) -> None:
+    def _end_turn(self, reader: Reader) -> None:
         if reader.has_turn:
-            reader.has_turn = False
             self._turns -= 1
-            self._promised_bytes -= reader.promised_bytes
-            reader.tenant.promised_bytes -= reader.promised_bytes
+            self._holders_called -= reader.held_bytes > 0
+            self._promise(reader, -reader.promised_bytes)
+            reader.has_turn = False
+
+    def _promise(self, reader: Reader, nbytes: int) -> None:
+        if reader.turn_reserved:
+            self._reserve_promised += nbytes
+        else:
+            self._ordinary_promised += nbytes
+        reader.tenant.promised_bytes += nbytes
+        self._lines.changed(reader.tenant)
 
     def _room(self) -> int:
-        """Bytes nobody has and nobody was promised."""
-        return self.size - self._used - self._promised_bytes
+        """Bytes of the ordinary part that nobody has and nobody was promised."""
+        return self._ordinary_end - self._used - self._ordinary_promised
 
-    def _next_finisher(self) -> _Reader | None:
+    def _next_finisher(self) -> Reader | None:
         """The first in line with an unfinished frame, if nobody finishes now and the bound leaves room for the rest.
 
         If it does not, a release will come and make the room. Only when none can come, because unfinished frames have
-        everything (earlier finishers paused after they had overdrawn), the next in line that fits may go first: the
-        latest of those finishers does fit, so somebody always goes on.
+        all of the ordinary part (earlier finishers paused after they had overdrawn), the one that lacks least may go
+        first: the latest of those finishers does fit, so somebody always goes on.
         """
-        if self._finisher is not None or not self._holders_waiting:
+        if self._finisher is not None or self._holders_called:
             return None
-        for reader in self._waiting.values():
-            if reader.held_bytes:
-                if reader.has_turn:
-                    return None
-                if self._fits(reader):
-                    return reader
-                if self._used != self._held_bytes:
-                    return None
-        return None
+        first = self._lines.first(HOLDING)
+        if first is None or self._fits(first):
+            return first
+        if self._used - self._reserve_used != self._held_bytes - self._reserve_held:
+            return None
+        holders = (one for one in self._waiting.values() if one.held_bytes)
+        nearest = min(holders, key=self._missing_bytes)
+        return nearest if self._fits(nearest) else None
 
-    def _fits(self, reader: _Reader) -> bool:
+    def _fits(self, reader: Reader) -> bool:
         """Whether the rest of its frame stays within the bound.
 
-        Ordinary reads meanwhile do not matter: they end at the size, and from there any rest of any frame fits.
+        Ordinary reads meanwhile do not matter: they end at their part, and from there any rest of any frame fits.
         """
-        missing_bytes = reader.missing_bytes
+        return self._used + self._missing_bytes(reader) < self._ordinary_end + self.single_max_bytes
+
+    def _missing_bytes(self, reader: Reader) -> int:
+        """What its frame lacks at most."""
         if reader.held_bytes < LENGTH_BYTES:
-            missing_bytes = self.single_max_bytes - reader.held_bytes
-        return self._used + missing_bytes < self.size + self.single_max_bytes
+            return self.single_max_bytes - reader.held_bytes
+        return reader.missing_bytes
+
+    def _pace_min(self, now_ns: int) -> int:
+        """How many bytes an unfinished frame must grow by in a second, for those who wait to go on waiting for it."""
+        assert self._starved_since_ns is not None
+        starved_ns = max(PROGRESS_NS, now_ns - self._starved_since_ns)
+        return PROGRESS_BYTES * starved_ns // PROGRESS_NS
 
 
-def _muted(reader: _Reader) -> MutedReader:
+def _recent_pace(reader: Reader, now_ns: int) -> int | float:
+    """Bytes a second that its unfinished frame grew by while it was read, over the last second or two of that."""
+    until_ns = now_ns if reader.stopped_ns is None else reader.stopped_ns
+    if until_ns - reader.mark_ns > PROGRESS_NS:
+        return _pace(reader, until_ns)
+    return float("inf") if reader.pace_bytes_per_s is None else reader.pace_bytes_per_s
+
+
+def _pace(reader: Reader, until_ns: int) -> int:
+    return (reader.held_bytes - reader.mark_held_bytes) * NS_PER_S // (until_ns - reader.mark_ns)
+
+
+def _muted(reader: Reader) -> MutedReader:
     assert reader.stopped_ns is not None, "in the queue, yet reading"
     return MutedReader(
         reader.owner, reader.stopped_ns, reader.reason, reader.want_bytes, reader.held_bytes, reader.missing_bytes

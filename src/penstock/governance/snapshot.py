@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.governance.muting import MuteReason
+    from penstock.governance.wait_times import WaitTimesSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,13 @@ class RequestMemorySnapshot:
     held_bytes: int  # unfinished frames
     reading_bytes: int  # granted and not yet settled
     pending_bytes: int  # admitted requests not yet answered
+    reserve_bytes: int  # what of the size only reads of whole frames may have
+    reserve_used_bytes: int  # what of `used_bytes` is charged to it
     requests: int
     requests_max: int
     depleted_percent: float  # MemoryPoolAvgDepletedPercent
     depleted_ms: int  # MemoryPoolDepletedTimeTotal
     evicted_total: int
     finisher: int | None
-    muted: tuple[MutedReader, ...]  # in the order they will be woken
+    muted: tuple[MutedReader, ...]  # in the order in which they began to wait
+    waits: WaitTimesSnapshot  # of reads that had to wait

@@ -8,6 +8,7 @@ Where: app calls these at the start; `Live` is what the broker asks when a setti
 
 from __future__ import annotations
 
+import logging
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.settings.model import Settings
+
+log = logging.getLogger(__name__)
 
 _DYNAMIC: Final = tuple(key.name for key in KEYS.values() if key.dynamic)
 
@@ -62,6 +65,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         cluster_name=settings.cluster_name,
         commands_bytes=settings.budget.commands_bytes,
         sessions_bytes=settings.budget.sessions_bytes,
+        http_bytes=settings.budget.http_bytes,
         dispatch_bytes=settings.budget.dispatch_bytes,
         policies=_policy_defaults(settings),
         access=access_rules(settings),
@@ -70,6 +74,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         persistent_topics=settings.enable_persistent_topics,
         non_persistent_topics=settings.enable_non_persistent_topics,
         partitions_max=settings.max_num_partitions_per_partitioned_topic,
+        delete_inactive_with_messages=settings.sources["brokerDeleteInactiveTopicsMode"] != sources.DEFAULT,
         delete_inactive_partitioned=settings.delete_inactive_partitioned_metadata_enabled,
         force_delete_tenant=settings.force_delete_tenant_allowed,
         force_delete_namespace=settings.force_delete_namespace_allowed,
@@ -85,7 +90,6 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         key_shared_consistent_hashing=settings.key_shared_use_consistent_hashing,
         key_shared_points=settings.key_shared_replica_points,
         delayed_strict=settings.delayed_delivery_strict,
-        delayed_lookahead=settings.delayed_delivery_lookahead,
         delayed_index_bytes=settings.budget.delayed_bytes,
         deduplication_producers_max=settings.deduplication_producers_max,
         deduplication_entries_interval=settings.deduplication_entries_interval,
@@ -93,6 +97,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         deduplication_snapshot_check_s=settings.deduplication_snapshot_frequency_s,
         deduplication_inactivity_min=settings.deduplication_producer_inactivity_min,
         compaction_check_s=settings.compaction_monitor_interval_s,
+        schema_bytes_max=settings.max_schema_bytes,
         stop_s_max=settings.broker_shutdown_timeout_ms / 1000,
         status_file=settings.status_file,
     )
@@ -118,17 +123,28 @@ def log_limits(settings: Settings) -> LogLimits:
     """A run is what one read brings: at most one large frame, or an arena full. Segments grow with large messages."""
     run_bytes_max = settings.frame_bytes_max + ARENA_BYTES
     return LogLimits(
-        run_bytes_max=run_bytes_max, segment_bytes=max(64 * MIB, 4 * run_bytes_max), relaxed=settings.relaxed
+        run_bytes_max=run_bytes_max,
+        segment_bytes=max(64 * MIB, 4 * run_bytes_max),
+        relaxed=settings.relaxed,
+        skip_missing=settings.skip_missing,
     )
 
 
 def http_limits(settings: Settings, descriptors: int) -> HttpLimits:
     """An eighth of the descriptors is the most that callers of the admin port may hold."""
     connections_max = min(settings.max_http_server_connections, descriptors // 8)
+    if connections_max < settings.max_http_server_connections:
+        log.warning(
+            "maxHttpServerConnections=%d is lowered to %d: an eighth of the %d files that this process may open",
+            settings.max_http_server_connections,
+            connections_max,
+            descriptors,
+        )
     return HttpLimits(
         connections_max=connections_max,
         requests_max=settings.max_concurrent_http_requests,
         head_bytes_max=settings.http_max_request_header_bytes,
+        entry_bytes_max=settings.frame_bytes_max,
     )
 
 

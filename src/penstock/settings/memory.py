@@ -111,7 +111,7 @@ DELAYED: Final = BudgetRow("index of delayed messages", 10)
 # Every other command than a publish: decoded, waiting for a disk or a turn, its answer being made.
 COMMANDS: Final = BudgetRow("commands being carried out", 4)
 # Names, properties and metadata that clients give to what lasts as long as their connection.
-SESSIONS: Final = BudgetRow("producers, consumers and watchers", 3)
+SESSIONS: Final = BudgetRow("producers, consumers and watchers", 3, "sessionsMB")
 # Unacknowledged ids, acknowledged ranges and ack sets of cursors, keys of Key_Shared subscriptions.
 DISPATCH: Final = BudgetRow("what consumers owe and have acknowledged", 6)
 HTTP: Final = BudgetRow("requests at the admin port", 2)
@@ -157,6 +157,7 @@ class MemoryBudget:
         requests_bytes: int | None = None,
         outbound_bytes: int | None = None,
         tail_cache_bytes: int | None = None,
+        sessions_bytes: int | None = None,
         listings_heap_bytes: int | None = None,
         listings_direct_bytes: int | None = None,
     ) -> MemoryBudget:
@@ -186,7 +187,7 @@ class MemoryBudget:
             listings_direct_bytes=listings_direct_bytes,
             delayed_bytes=share(DELAYED),
             commands_bytes=share(COMMANDS),
-            sessions_bytes=share(SESSIONS),
+            sessions_bytes=share(SESSIONS) if sessions_bytes is None else sessions_bytes,
             dispatch_bytes=share(DISPATCH),
             http_bytes=share(HTTP),
         )

@@ -55,7 +55,7 @@ _NAMES: Final = frozenset(
     activeConsumerFailoverConsistentHashing additionalSystemCursorNames aggregatePublisherStatsByProducerName
     allowAclChangesOnNonExistentTopics allowedTopicPropertyKeysForMetrics allowLoopback allowOverrideEntryFilters
     authenticateMetricsEndpoint authenticationRoleLoggingAnonymizer autoShrinkForConsumerPendingAcksMap
-    autoSkipNonRecoverableData bindAddresses bookieId bookiePort bootstrapNamespaces
+    bindAddresses bookieId bookiePort bootstrapNamespaces
     brokerCloseInactiveTopicsEnabled brokerPublisherThrottlingTickTimeMillis
     brokerReplicationInactiveThresholdSeconds brokerServiceCompactionPhaseOneLoopTimeInSeconds
     brokerServicePurgeInactiveFrequencyInSeconds cacheEvictionByExpectedReadCount

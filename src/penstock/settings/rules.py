@@ -27,6 +27,10 @@ METADATA_BYTES_MAX: Final = 10 * KIB
 # in the middle of what an honest client may send before its first receipt.
 CLIENT_WINDOW_MAX: Final = 20_000
 
+# What Pulsar's shipped file says of settings that have no effect here.
+LOOKAHEAD_DEFAULT: Final = 50_000
+TRACKERS_IN_MEMORY: Final = ("InMemoryDelayedDeliveryTrackerFactory", "InMemoryTopicDelayedDeliveryTrackerFactory")
+
 
 def check(settings: Settings) -> None:
     """Raise ConfigurationError for the first rule that is broken."""
@@ -59,6 +63,21 @@ def warnings(settings: Settings) -> Iterator[str]:
         yield (
             "clients may show who they are on a port without TLS, where others can read it along; "
             "set brokerServicePort= (empty) and webServicePort= to open the TLS ports alone"
+        )
+    yield from _without_effect(settings)
+
+
+def _without_effect(settings: Settings) -> Iterator[str]:
+    """Settings that are read from files made for Pulsar, when somebody chose something else than Pulsar's default."""
+    if settings.delayed_delivery_lookahead != LOOKAHEAD_DEFAULT:
+        yield (
+            f"delayedDeliveryFixedDelayDetectionLookahead={settings.delayed_delivery_lookahead} is ignored: the index "
+            f"of delayed messages is bounded in bytes, by memoryLimitMB"
+        )
+    if settings.delayed_delivery_tracker.rpartition(".")[2] not in TRACKERS_IN_MEMORY:
+        yield (
+            f"delayedDeliveryTrackerFactoryClassName={settings.delayed_delivery_tracker} is ignored: there is one "
+            f"tracker here, which keeps in memory what fits there and reads the rest from the log"
         )
 
 

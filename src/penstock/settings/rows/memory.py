@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.units import MIB, parse_bytes
-from penstock.settings.key import any_number, choice, row, size, whole
+from penstock.settings.key import any_number, choice, row, size, switch, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,14 @@ class Keeping:
         "fsync",
         "`fsync`: a receipt is sent after the disk has the message. `relaxed`: receipts do not wait; a crash of the "
         "machine may lose messages that were acknowledged.",
+    )
+    skip_missing: bool = row(
+        "autoSkipNonRecoverableData",
+        switch,
+        False,
+        "What a start does about segments of the log whose files are missing or cut short. `false`: their messages "
+        "stay in the backlogs, are passed over, and are served again by a later start that finds the files. `true`: "
+        "they are given up for good and count as damaged; subscriptions acknowledge them.",
     )
 
 
@@ -55,11 +63,24 @@ class Memory:
     max_message_bytes: int = row(
         "maxMessageSize", size(1), 5 * MIB, "The largest message, in bytes, as clients are told when they connect."
     )
+    max_schema_bytes: int = row(
+        "maxSchemaSize",
+        size(1),
+        MIB,
+        "The largest definition of a schema that a client or an administrator may give, in bytes.",
+    )
     outbound_mb: int = row(
         "outboundMB",
         whole(1),
         "<managedLedgerMaxReadsInFlightSizeInMB, else its row of the memory budget>",
         "MiB of data on its way to clients, over all of them.",
+    )
+    sessions_mb: int = row(
+        "sessionsMB",
+        whole(1),
+        "<its row of the memory budget>",
+        "MiB for producers, consumers and watchers, with their names and metadata; most take 1 KiB or a little more. "
+        "Newcomers beyond it are refused.",
     )
     tail_cache_mb: int = row(
         "tailCacheMB",

@@ -72,7 +72,8 @@ class Topics:
         "brokerDeleteInactiveTopicsMode",
         choice("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
         "delete_when_no_subscriptions",
-        "Which topics count: those without subscriptions, or those whose subscriptions have no backlog as well.",
+        "Which topics count: those without subscriptions, or those whose subscriptions have no backlog as well. Unless "
+        "this is set, here or as `inactiveTopicPolicies`, topics that hold messages stay.",
         dynamic=True,
     )
     delete_inactive_partitioned_metadata_enabled: bool = row(
@@ -257,8 +258,8 @@ class Delivery:
         "delayedDeliveryFixedDelayDetectionLookahead",
         whole(0),
         50_000,
-        "When so many messages wait that all were published with one and the same delay, reading pauses until the "
-        "first of them is due; 0: never.",
+        "After how many messages with one and the same delay Pulsar stops reading, to save memory. Any number "
+        "is taken, and changes nothing: the index here is bounded in bytes, and what does not fit stays on disk.",
     )
     delayed_delivery_tracker: str = row(
         "delayedDeliveryTrackerFactoryClassName",

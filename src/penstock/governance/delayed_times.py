@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of a due time and an entry id in the order of time, 17 bytes each.
+
+Why arrays and not a dictionary of slots: delays that are scattered over a month put nearly every message into a slot of
+its own, and a dictionary entry, two numbers and a place in an ordered set take 250 bytes.
+Where: `delayed_slots` keeps every slot of few ids here, and a mark (`BITMAP`) for a slot whose ids are in a bitmap.
+
+The pairs lie in blocks of at most `BLOCK_MAX`; all pairs of one time are in one block. Adding and removing costs two
+binary searches and moving half a block, whatever the number of pairs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# In the place of an id: the ids of this time are in a bitmap. No entry has this id.
+BITMAP: Final = 2**64 - 1
+# So many ids of one time are kept as pairs. One more, and a bitmap is smaller.
+PAIRS_MAX: Final = 16
+BLOCK_MAX: Final = 1_024
+# Blocks of a restored table have room for a few more pairs.
+_RESTORED_BLOCK: Final = 768
+# Two numbers of 8 bytes, in arrays that grow by a sixteenth at a time.
+PAIR_BYTES: Final = 17
+_BLOCK_BYTES: Final = 300  # two arrays, their places in lists, and the first time
+
+
+class TimeTable:
+    """An ordered multimap from due time to entry ids.
+
+    Attributes:
+        count: pairs, marks included.
+    """
+
+    __slots__ = ("_dues", "_firsts", "_ids", "count")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []  # the first time of each block
+        self._dues: list[array[int]] = []
+        self._ids: list[array[int]] = []
+        self.count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all pairs and blocks."""
+        return PAIR_BYTES * self.count + _BLOCK_BYTES * len(self._firsts)
+
+    @property
+    def first_ms(self) -> int | None:
+        """The earliest time; None when the table is empty."""
+        return self._firsts[0] if self._firsts else None
+
+    @property
+    def last_ms(self) -> int | None:
+        """The latest time; None when the table is empty."""
+        return self._dues[-1][-1] if self._dues else None
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def put(self, due_ms: int, entry_ids: Sequence[int]) -> Sequence[int] | None:
+        """Add ids to those of this time, which are no mark.
+
+        Returns None; or, when they are more than `PAIRS_MAX`, all ids of this time, in whose place there is a mark now.
+        """
+        if not self._dues or due_ms > self._dues[-1][-1]:
+            return self._append(due_ms, entry_ids)
+        at, low, high = self._find(due_ms)
+        dues, ids = self._dues[at], self._ids[at]
+        if high - low + len(entry_ids) > PAIRS_MAX:
+            entry_ids = [*ids[low:high], *entry_ids]
+            dues[low:high], ids[low:high] = array("q", (due_ms,)), array("Q", (BITMAP,))
+            self.count += 1 - (high - low)
+            self._added(at, low)
+            return entry_ids
+        for entry_id in entry_ids:
+            dues.insert(high, due_ms)
+            ids.insert(high, entry_id)
+            high += 1
+        self.count += len(entry_ids)
+        self._added(at, low)
+        return None
+
+    def _append(self, due_ms: int, entry_ids: Sequence[int]) -> Sequence[int] | None:
+        if not self._dues or len(self._dues[-1]) >= BLOCK_MAX:
+            self._firsts.append(due_ms)
+            self._dues.append(array("q"))
+            self._ids.append(array("Q"))
+        crowded = len(entry_ids) > PAIRS_MAX
+        added = (BITMAP,) if crowded else entry_ids
+        self._dues[-1].extend((due_ms,) * len(added))
+        self._ids[-1].extend(added)
+        self.count += len(added)
+        return entry_ids if crowded else None
+
+    def _added(self, at: int, low: int) -> None:
+        """Pairs were put into this block, the first of them into this row."""
+        dues = self._dues[at]
+        if not low:
+            self._firsts[at] = dues[0]
+        if len(dues) > BLOCK_MAX:
+            middle = self._group_end(dues, len(dues) // 2)
+            if middle < len(dues):
+                ids = self._ids[at]
+                self._firsts.insert(at + 1, dues[middle])
+                self._dues[at : at + 1] = [dues[:middle], dues[middle:]]
+                self._ids[at : at + 1] = [ids[:middle], ids[middle:]]
+
+    def restore(self, dues_ms: array[int], entry_ids: array[int]) -> None:
+        """Add pairs that come after all there are, in the order of time."""
+        row = 0
+        while row < len(dues_ms):
+            stop = self._group_end(dues_ms, min(row + _RESTORED_BLOCK, len(dues_ms)) - 1)
+            self._firsts.append(dues_ms[row])
+            self._dues.append(dues_ms[row:stop])
+            self._ids.append(entry_ids[row:stop])
+            row = stop
+        self.count += len(dues_ms)
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def remove(self, due_ms: int) -> array[int]:
+        """Take out all ids of this time, which there are; one mark if they are in a bitmap."""
+        at, low, high = self._find(due_ms)
+        gone = self._ids[at][low:high]
+        self._cut(at, low, high)
+        return gone
+
+    def tail(self, least_ms: int) -> tuple[array[int], array[int]]:
+        """Copies of the pairs of the last block whose time is `least_ms` or later."""
+        dues = self._dues[-1]
+        row = bisect_left(dues, least_ms)
+        return dues[row:], self._ids[-1][row:]
+
+    def cut_tail(self, from_ms: int) -> None:
+        """Drop the pairs of the last block whose time is `from_ms` or later."""
+        dues = self._dues[-1]
+        self._cut(len(self._dues) - 1, bisect_left(dues, from_ms), len(dues))
+
+    def _cut(self, at: int, low: int, high: int) -> None:
+        dues = self._dues[at]
+        self.count -= high - low
+        if high - low == len(dues):
+            del self._firsts[at], self._dues[at], self._ids[at]
+            return
+        del dues[low:high], self._ids[at][low:high]
+        if not low:
+            self._firsts[at] = dues[0]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        del self._firsts[:], self._dues[:], self._ids[:]
+        self.count = 0
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def at(self, due_ms: int) -> array[int]:
+        """The ids of this time, in the order in which they came; one mark if they are in a bitmap."""
+        if not self._dues:
+            return array("Q")
+        at, low, high = self._find(due_ms)
+        return self._ids[at][low:high]
+
+    def next_ms(self, due_ms: int) -> int | None:
+        """The first time that is later than this one; None when there is none."""
+        dues, _ = self.after(due_ms)
+        return dues[0] if dues else None
+
+    def after(self, due_ms: int) -> tuple[array[int], array[int]]:
+        """Times and ids of the next pairs whose time is later, up to the end of their block; empty when there are none.
+
+        They are never a part of what has one time.
+        """
+        at = max(bisect_right(self._firsts, due_ms) - 1, 0)
+        while at < len(self._dues):
+            row = bisect_right(self._dues[at], due_ms)
+            if row < len(self._dues[at]):
+                return self._dues[at][row:], self._ids[at][row:]
+            at += 1
+        return array("q"), array("Q")
+
+    def _find(self, due_ms: int) -> tuple[int, int, int]:
+        """Where the pairs of this time are, or belong: block, first row, and the row behind the last."""
+        at = max(bisect_right(self._firsts, due_ms) - 1, 0)
+        dues = self._dues[at]
+        low = bisect_left(dues, due_ms)
+        high = low
+        while high < len(dues) and dues[high] == due_ms:
+            high += 1
+        return at, low, high
+
+    @staticmethod
+    def _group_end(dues: array[int], row: int) -> int:
+        """The row behind the pairs that have the same time as this one."""
+        return bisect_right(dues, dues[row], row)
