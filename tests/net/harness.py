@@ -17,8 +17,8 @@ from penstock.broker.broker import Broker, BrokerLimits
 from penstock.core.checksum import is_sealed
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.governance.outbound import Outbound
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
-from penstock.net.connection import Outbound
 from penstock.net.listener import Connections, Listener
 from penstock.net.memory_limiter import LimitType
 from penstock.storage.catalog import Catalog
@@ -49,11 +49,16 @@ TOPIC = "persistent://public/default/t"
 
 
 class Disk(OsFiles):
-    """The real disk, whose log and snapshots can be held in the middle of a sync: nothing is durable until let go."""
+    """The real disk, whose log and snapshots can be held in the middle of a sync: nothing is durable until let go.
+
+    With `read_error` no byte of the log's segments can be read.
+    """
 
     def __init__(self) -> None:
         self._free = threading.Event()
         self._free.set()
+        self.read_error: OSError | None = None
+        self.failed_reads = 0
 
     def hold(self) -> None:
         """Let the next sync of the log, or of a snapshot, wait."""
@@ -65,13 +70,20 @@ class Disk(OsFiles):
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
         file = super().open(path, create=create)
-        return _HeldFile(file, self._free) if path.suffix in {".seg", ".draft"} else file
+        return _HeldFile(file, self._free, self) if path.suffix in {".seg", ".draft"} else file
 
 
 class _HeldFile(OsFile):
-    def __init__(self, file: OsFile, free: threading.Event) -> None:
+    def __init__(self, file: OsFile, free: threading.Event, disk: Disk) -> None:
         super().__init__(file._descriptor)  # noqa: SLF001 - it is the same file
         self._free = free
+        self._disk = disk
+
+    def read(self, size: int, offset: int) -> bytes:
+        if self._disk.read_error is not None:
+            self._disk.failed_reads += 1
+            raise self._disk.read_error
+        return super().read(size, offset)
 
     def sync(self) -> None:
         assert self._free.wait(TIMEOUT_S), "the disk was held and never let go"
@@ -133,6 +145,7 @@ async def running(
     outbound_bytes: int = 64 * MIB,
     tls: ssl.SSLContext | None = None,
     authenticator: Authenticator | None = None,
+    log_limits: LogLimits | None = None,
     **limits: Any,  # noqa: ANN401 - of the broker, beside what a test has always
 ) -> AsyncIterator[Harness]:
     """Compose a broker as `penstock.app` does, on this loop; at the end it must stop, and leave no memory in use."""
@@ -145,7 +158,7 @@ async def running(
         def post(callback: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(callback)
 
-        entry_log = EntryLog.open(data.broker(0), disk, LogLimits(), post, clock=clock)
+        entry_log = EntryLog.open(data.broker(0), disk, log_limits or LogLimits(), post, clock=clock)
         stack.callback(entry_log.close)
         catalog = Catalog.open(data.metadata, post, disk)
         stack.callback(catalog.close)
@@ -180,6 +193,7 @@ async def running(
         yield Harness(broker, memory, connections, clock, disk, *ports)
     await until(lambda: memory.available == memory.size)
     await until(lambda: listings_free(broker))
+    await until(lambda: broker.sessions_memory.used_bytes == 0)
 
 
 def listings_free(broker: Broker) -> bool:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.core.units import KIB, MIB
 from penstock.governance.muting import MuteReason
-from penstock.net.connection import OUTBOUND_BYTES_MAX
+from penstock.governance.outbound import CONNECTION_BYTES_MAX
+from penstock.net.connection import ANSWER_BYTES, REFERENCE_BYTES, TLS_SHARED_BYTES
 from penstock.testing.client import Type, frame
 from tests.net.harness import SMALL, TIMEOUT_S, Client, connect, publish, running, turns, until
 
@@ -93,10 +95,9 @@ async def test_a_client_that_does_not_read_holds_its_share_and_others_go_on(tmp_
         lazy = await Client.consuming(broker.port, permits=count)
         lazy.stop_reading()
         connection = broker.connection_of(lazy)
-        await until(lambda: connection.out_bytes >= OUTBOUND_BYTES_MAX)
+        await until(lambda: connection.out_bytes >= CONNECTION_BYTES_MAX - 2 * size)
         await turns()
-        # What was being dispatched when the share was reached is delivered; it is one read of the log at most.
-        assert connection.out_bytes <= OUTBOUND_BYTES_MAX + MIB
+        assert connection.out_bytes <= CONNECTION_BYTES_MAX
 
         producer.publish(SMALL, first=count)
         assert await producer.receipts(1) == [count]
@@ -105,7 +106,7 @@ async def test_a_client_that_does_not_read_holds_its_share_and_others_go_on(tmp_
         for _ in range(count):
             await lazy.expect(Type.MESSAGE)
         await until(lambda: broker.connections.outbound.used_bytes == 0)
-        assert broker.connections.outbound.busy == 0
+        assert len(broker.connections.outbound) == 0
 
 
 async def test_a_client_that_asks_and_does_not_take_its_answers_is_muted_until_it_does(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ async def test_a_client_that_asks_and_does_not_take_its_answers_is_muted_until_i
         client = await Client.connected(broker.port)
         client.stop_reading()
         connection = broker.connection_of(client)
-        pings = 200_000
+        pings = 100_000
         client.write(frame(Type.PING) * pings)
         await until(lambda: connection.muted)
         assert [mute.reason for mute in connection.muted.snapshot()] == [MuteReason.OUTBOUND]
@@ -135,8 +136,8 @@ async def test_who_lent_memory_for_an_answer_hears_when_the_socket_has_taken_it_
         connection = broker.connection_of(client)
         client.stop_reading()
         heard: list[str] = []
-        connection.write_until_passed((bytes(KIB), bytes(KIB)), 2 * KIB, lambda: heard.append("small"))
-        connection.write_until_passed((bytes(32 * MIB),), 32 * MIB, lambda: heard.append("large"))
+        connection.write_shared(bytes(KIB), (bytes(KIB),), KIB, lambda: heard.append("small"))
+        connection.write_shared(bytes(KIB), (bytes(32 * MIB),), 32 * MIB, lambda: heard.append("large"))
         connection.write_frame(bytes(KIB))
         await until(lambda: heard == ["small"])
         await turns()
@@ -144,8 +145,55 @@ async def test_who_lent_memory_for_an_answer_hears_when_the_socket_has_taken_it_
         client.abort()
         await until(lambda: not connection.is_open)
         assert heard == ["small", "large"]
-        connection.write_until_passed((SMALL,), len(SMALL), lambda: heard.append("closed"))
+        connection.write_shared(SMALL, (), 0, lambda: heard.append("closed"))
         assert heard == ["small", "large", "closed"]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_bytes_that_are_charged_elsewhere_do_not_count_for_the_connection_nor_mute_it(
+    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, *, secure: bool
+) -> None:
+    shared = bytes(8 * MIB)
+    async with running(tmp_path, tls=server_tls) as broker:
+        client = await (
+            Client.connected(broker.tls_port, certificate.client()) if secure else Client.connected(broker.port)
+        )
+        connection, outbound = broker.connection_of(client), broker.connections.outbound
+        client.stop_reading()
+        passed: list[int] = []
+        for number in range(4):
+            connection.write_shared(b"head", (shared, shared), 2 * len(shared), partial(passed.append, number))
+        connection.write_frame(bytes(KIB))
+        await turns()
+        ciphertext_bytes = TLS_SHARED_BYTES if secure else 0
+        assert connection.out_bytes == outbound.used_bytes
+        assert KIB <= connection.out_bytes - ciphertext_bytes <= KIB + 4 * KIB
+        assert not connection.muted
+        client.go_on_reading()
+        await client.reader.readexactly(4 * (4 + 16 * MIB) + KIB)
+        await until(lambda: passed == [0, 1, 2, 3])
+        assert (connection.out_bytes, outbound.used_bytes, len(outbound)) == (0, 0, 0)
+
+
+async def test_of_a_queue_of_own_and_shared_bytes_exactly_the_own_ones_are_counted_at_every_moment(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        client = await Client.connected(broker.port)
+        connection = broker.connection_of(client)
+        own_bytes, shared_bytes, rounds = 900 * KIB, 3 * MIB, 3
+        start, each, kept = connection.bytes_out, own_bytes + shared_bytes, ANSWER_BYTES + REFERENCE_BYTES
+        for _ in range(rounds):
+            connection.deliver((bytes(own_bytes),), own_bytes)
+            connection.write_shared(b"", (bytes(shared_bytes),), shared_bytes, lambda: None)
+        read = 0
+        while read < rounds * each:
+            out, within = divmod(connection.bytes_out - start, each)
+            unsent = (rounds - out) * (own_bytes + kept) - min(within, own_bytes)
+            assert connection.out_bytes == unsent
+            read += len(await client.reader.read(100 * KIB))
+        await until(lambda: connection.out_bytes == 0)
+        assert len(broker.connections.outbound) == 0
 
 
 async def test_who_lent_memory_for_an_answer_hears_when_the_client_has_read_all_of_it(tmp_path: Path) -> None:
@@ -153,7 +201,7 @@ async def test_who_lent_memory_for_an_answer_hears_when_the_client_has_read_all_
         client = await Client.connected(broker.port)
         connection = broker.connection_of(client)
         heard: list[str] = []
-        connection.write_until_passed((bytes(16 * MIB),), 16 * MIB, lambda: heard.append("passed"))
+        connection.write_shared(b"", (bytes(16 * MIB),), 16 * MIB, lambda: heard.append("passed"))
         assert not heard
         assert len(await client.reader.readexactly(16 * MIB)) == 16 * MIB
         await until(lambda: heard == ["passed"])

@@ -4,7 +4,14 @@
 from __future__ import annotations
 
 from penstock.broker.broker import Health
-from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, ProcessUse, SubscriptionSnapshot, TopicSnapshot
+from penstock.broker.stats.snapshot import (
+    BrokerSnapshot,
+    LoopTurnsSnapshot,
+    MemoryUse,
+    ProcessUse,
+    SubscriptionSnapshot,
+    TopicSnapshot,
+)
 from penstock.governance.permit_types import PermitLimits
 from penstock.governance.permits import PermitQueue
 from penstock.governance.request_memory import RequestLimits, RequestMemory
@@ -26,6 +33,9 @@ LOG = LogStats(
     moved_bytes=0,
     recycled=0,
     damaged=0,
+    read_failures=0,
+    unreadable=0,
+    missing_entries=0,
 )
 
 MEMORY = RequestMemory(RequestLimits(request_bytes_max=1000, requests_max=0, frame_bytes_max=100)).snapshot(0)
@@ -53,6 +63,7 @@ IDLE = BrokerSnapshot(
     listings=LISTINGS,
     outbound=MemoryUse(used_bytes=0, budget_bytes=100),
     tail_cache=MemoryUse(used_bytes=0, budget_bytes=200),
+    loop_turns=LoopTurnsSnapshot(longest_ns=0, longer={50: 0}),
     process=ProcessUse(resident_bytes=0, cpu_ns=0),
 )
 

@@ -159,7 +159,9 @@ def test_a_connection_muted_for_two_reasons_counts_in_both_and_every_reason_is_a
     )
     snapshot = replace(IDLE, muted=(muted, replace(muted, muted_ns=1, reasons=("outbound",))))
     by_reason = {labels["reason"]: number for labels, number in samples(snapshot)["penstock_connections_muted"]}
-    assert by_reason == {"request-memory": 1, "request-count": 0, "storage": 0, "outbound": 2, "publish-rate": 0}
+    assert by_reason == {
+        "request-memory": 1, "request-count": 0, "storage": 0, "commands": 0, "outbound": 2, "publish-rate": 0
+    }  # fmt: skip
     assert value(snapshot, "penstock_connection_muted_longest_seconds") == 2.5
 
 

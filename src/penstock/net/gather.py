@@ -10,14 +10,19 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from penstock.core.units import KIB
+
 if TYPE_CHECKING:
     import socket
     from collections import deque
+    from collections.abc import Iterable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # sendmsg takes at most IOV_MAX (1024 on Linux) buffers.
 IOVECS_MAX: Final = 1024
+# Copies of what waits are cut into pieces of this size, which go one by one as they are sent; one TLS record each.
+PIECE_BYTES: Final = 16 * KIB
 
 
 def send_queued(sock: socket.socket, queue: deque[Buffer]) -> int:
@@ -36,3 +41,35 @@ def drop_sent(queue: deque[Buffer], nbytes: int) -> None:
             return
         nbytes -= len(head)
         queue.popleft()
+
+
+def own(buffers: Iterable[Buffer]) -> list[Buffer]:
+    """The same bytes, those that are views of something larger copied out of it."""
+    owned: list[Buffer] = []
+    for buffer in buffers:
+        if type(buffer) is memoryview:
+            owned += [bytes(buffer[at : at + PIECE_BYTES]) for at in range(0, len(buffer), PIECE_BYTES)]
+        else:
+            owned.append(buffer)
+    return owned
+
+
+def without(buffers: Iterable[Buffer], position: int, gone: list[tuple[int, int]]) -> list[Buffer]:
+    """What is left of these buffers, the first of which begins at `position`, without these ascending byte ranges."""
+    kept: list[Buffer] = []
+    ranges = iter([*gone, (1 << 63, 1 << 63)])
+    start, stop = next(ranges)
+    for buffer in buffers:
+        at, end = position, position + len(buffer)
+        while at < end:
+            if stop <= at:
+                start, stop = next(ranges)
+            elif start <= at:
+                at = min(stop, end)
+            else:
+                until = min(start, end)
+                whole = at == position and until == end
+                kept.append(buffer if whole else memoryview(buffer)[at - position : until - position])
+                at = until
+        position = end
+    return kept

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
-from penstock.net.connection import ARENA_BYTES, Connection, Handler, Outbound
+from penstock.governance.outbound import STUCK_NS
+from penstock.net.connection import ARENA_BYTES, Connection, Handler
+from penstock.net.turns import Turns
+from penstock.wire.bounds import BOUNDS
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.governance.memory_pool import Lease
+    from penstock.governance.outbound import Outbound
     from penstock.governance.request_memory import RequestMemory
+    from penstock.wire.bounds import Bounds
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +47,11 @@ OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, 
 # segment is worse than a client that waits.
 RESERVED_DESCRIPTORS: Final = 128
 
+# While somebody waits for outbound memory, how often we look for clients that take nothing.
+LOOK_FOR_STALLED_S: Final = 0.05
+# What is put back in one turn of the loop, about.
+PUT_BACK_BYTES_MAX: Final = 256 * KIB
+
 
 class Connections:
     """All open connections, what they share, and who waits for request memory."""
@@ -51,22 +61,28 @@ class Connections:
         *,
         loop: asyncio.AbstractEventLoop,
         memory: RequestMemory,
-        outbound: Outbound,
+        outbound: Outbound[Connection],
         clock: Clock,
         frame_bytes_max: int,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self.loop = loop
         self.memory = memory
         self.outbound = outbound
         self.clock = clock
         self.frame_bytes_max = frame_bytes_max
+        self.bounds = bounds
         self.accepted = 0
         self.refused = 0
         self.reserved_descriptors = 0  # beside those that are reserved always: for callers of the admin port
         self._refusing = False
+        self._granting = False
+        self._looking = False  # for clients that take nothing, because somebody waits
+        self._looking_since_ns = 0
         # Whether one more from this address may come in; else what to tell it. See `count` and `of_address`.
         self.admit: Callable[[str], bytes | None] = _everybody
         self.arena = memoryview(bytearray(ARENA_BYTES))
+        self.turns = Turns(loop, clock)
         self._open: dict[int, Connection] = {}
         self._addresses: dict[int, str] = {}
         self._of_address: Counter[str] = Counter()
@@ -116,6 +132,7 @@ class Connections:
             del self._of_address[address]  # Addresses come and go; nothing of them stays.
         self.memory.forget(connection.id, self.clock.monotonic_ns())
         self.wake()
+        self.outbound_freed()
 
     def release(self, lease: Lease) -> None:
         """The requests of a lease were answered."""
@@ -134,10 +151,56 @@ class Connections:
                     # Its turn would be wasted: the next one in line gets it.
                     self.memory.pause(owner, now_ns)
 
+    def outbound_freed(self) -> None:
+        """There may be room for those who wait to be sent something; they hear of it once a turn of the loop."""
+        if not self._granting and (len(self.outbound) or self.outbound.turn is not None):
+            self._granting = True
+            self.loop.call_soon(self._grant_room)
+
+    def _grant_room(self) -> None:
+        outbound, before = self.outbound, self.outbound.turn
+        if before is not None and outbound.ends_turn(before):
+            # What it wanted room for went to somebody else, or is not there any more.
+            before.wanted_bytes, before.wanting = 1, None
+        turn = outbound.turn
+        for connection in outbound.grants():
+            connection.go_on()
+        self._granting = False
+        if outbound.turn is not turn:
+            # Behind the dispatches that this caused: a turn that none of them used goes to the next one.
+            self.outbound_freed()
+        if len(outbound) and not self._looking:
+            self._looking, self._looking_since_ns = True, self.clock.monotonic_ns()
+            self.loop.call_later(LOOK_FOR_STALLED_S, self._look_for_stalled)
+
+    def _look_for_stalled(self) -> None:
+        """While some wait for room: what is queued for clients that take nothing is put back, some of it at a time."""
+        self._looking = bool(len(self.outbound))
+        if not self._looking:
+            return
+        put_back_bytes, now_ns = 0, self.clock.monotonic_ns()
+        for connection in list(self._open.values()):
+            put_back_bytes += connection.put_back_if_stalled(now_ns)
+            if put_back_bytes >= PUT_BACK_BYTES_MAX:
+                break
+        self.outbound_freed()
+        self.loop.call_later(0 if put_back_bytes else LOOK_FOR_STALLED_S, self._look_for_stalled)
+
     def evict_slow(self) -> None:
-        """Close those whose unfinished frames hold memory that others wait for."""
-        for owner in self.memory.evict(self.clock.monotonic_ns()):
+        """Close those whose unfinished frames, or whose unsent bytes, hold memory that others wait for."""
+        now_ns = self.clock.monotonic_ns()
+        for owner in self.memory.evict(now_ns):
             self._open[owner].close("evicted: its unfinished frame held request memory that others wait for")
+        stuck = self.outbound.overdue(now_ns) or self._most_stalled(now_ns)
+        if stuck is not None:
+            stuck.close("evicted: it did not read what it was sent, with memory that others wait for")
+
+    def _most_stalled(self, now_ns: int) -> Connection | None:
+        """Of those who take nothing while others wait, and have for long, the one that holds most."""
+        if not self._looking or now_ns - self._looking_since_ns < STUCK_NS:
+            return None
+        stalled = [one for one in self._open.values() if one.out_bytes and one.stalled_ns(now_ns) >= STUCK_NS]
+        return max(stalled, key=lambda one: one.out_bytes, default=None)
 
 
 def _everybody(_address: str) -> bytes | None:

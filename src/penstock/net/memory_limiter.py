@@ -67,6 +67,14 @@ class AsyncDualMemoryLimiter:
         """Give back; a second time changes nothing. Raises ValueError for a permit that is not of this limiter."""
         self._of(permit).release(permit)
 
+    def lower(self, permit: Permit, size_bytes: int) -> None:
+        """Give back all but so many bytes, at once. Raises ValueError as `release`, and while the permit is updated."""
+        self._of(permit).lower(permit, size_bytes)
+
+    def move(self, source: Permit, size_bytes: int, into: Permit | None) -> Permit:
+        """Take so many bytes out of one permit and put them into another of the same memory, or into a new one."""
+        return self._of(source).move(source, size_bytes, into)
+
     @asynccontextmanager
     async def with_acquired_permits(
         self, size_bytes: int, kind: LimitType, *, owner: Owner = NOBODY, deadline_ns: int | None = None

@@ -75,6 +75,15 @@ class AsyncSemaphore:
         self._queue.release(permit, self._clock.monotonic_ns())
         self._tell()
 
+    def lower(self, permit: Permit, permits: int) -> None:
+        """Give back all but so many, at once; see `PermitQueue.lower`."""
+        self._queue.lower(permit, permits, self._clock.monotonic_ns())
+        self._tell()
+
+    def move(self, source: Permit, permits: int, into: Permit | None) -> Permit:
+        """Make so many permits of one holder another's; see `PermitQueue.move`."""
+        return self._queue.move(source, permits, into)
+
     def cancel(self, connection: Hashable) -> None:
         """A connection is gone: whatever waits on its behalf raises PermitAcquireCancelled, its places are free now."""
         self._queue.cancel_connection(connection, self._clock.monotonic_ns())
@@ -106,6 +115,11 @@ class AsyncSemaphore:
     def queue_size(self) -> int:
         """How many requests wait."""
         return self._queue.queue_size
+
+    @property
+    def names(self) -> PermitNames:
+        """What its messages call it."""
+        return self._queue.names
 
     def owns(self, permit: Permit) -> bool:
         """Whether the permit came from here."""

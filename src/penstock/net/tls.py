@@ -69,8 +69,16 @@ class TlsLayer:
 
     def peek(self, buffer: memoryview) -> int:
         """Like `receive` into one buffer of a record's size at most, but the bytes will be received again."""
-        if not self._ahead:
-            self._ahead = memoryview(bytes(buffer[: self.receive([buffer])]))
+        if len(self._ahead) < len(buffer):
+            ahead, self._ahead = self._ahead, memoryview(b"")
+            seen = len(ahead)
+            buffer[:seen] = ahead
+            try:
+                seen += self.receive([buffer[seen:]])
+            except BlockingIOError:
+                if not seen:
+                    raise
+            self._ahead = memoryview(bytes(buffer[:seen]))
         nbytes = min(len(buffer), len(self._ahead))
         buffer[:nbytes] = self._ahead[:nbytes]
         return nbytes
@@ -118,11 +126,14 @@ class TlsLayer:
                     return 0
                 self._incoming.write(data)
 
-    def send(self, queue: deque[Buffer]) -> int:
-        """Encrypt and send one step; returns the plaintext bytes whose last ciphertext byte the socket has taken."""
+    def send(self, queue: deque[Buffer], step_bytes: int) -> int:
+        """Encrypt and send one step of about `step_bytes`.
+
+        Returns the plaintext bytes whose last ciphertext byte the socket has taken.
+        """
         if not self._ciphertext:
             self._collect()
-            while self.established and queue and self._plain_bytes < TLS_WRITE_BYTES:
+            while self.established and queue and self._plain_bytes < step_bytes:
                 self._plain_bytes += self._ssl.write(_take_record(queue))
                 self._collect()
         if self._ciphertext:

@@ -97,6 +97,7 @@ class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
         loop: asyncio.AbstractEventLoop,
         direct_refused: str = BROKER_DIRECT_REFUSED,
     ) -> None:
+        self.limits = limits
         super().__init__(
             {kind: limits.of(kind) for kind in LimitType},
             clock=clock,
@@ -109,6 +110,7 @@ class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
 
     def set_limits(self, limits: TopicListLimits) -> None:
         """Go on with other limits: what is held stays, what waits and cannot be had any more is refused."""
+        self.limits = limits
         for kind in LimitType:
             self.limiter(kind).set_limits(limits.of(kind))
 

@@ -103,6 +103,11 @@ def _subs(snapshot: BrokerSnapshot) -> Iterable[SubscriptionSnapshot]:
     return (subscription for topic in snapshot.topics for subscription in topic.subscriptions)
 
 
+LONG_TURN: Final[Scope[int]] = Scope(
+    ("longer_than_ms",),
+    lambda snapshot: (((str(threshold),), count) for threshold, count in snapshot.loop_turns.longer.items()),
+)
+
 # -- the list ---------------------------------------------------------------------------------------------------------
 
 # Rows of a table; the formatter would take five lines for each.
@@ -112,7 +117,9 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
     Instrument("penstock_build_info", "gauge", "", BUILD, lambda one: one,
                "Always 1; the label tells the version"),
     Instrument("penstock_healthy", "gauge", "boolean", PROCESS, lambda s: int(s.health.ok),
-               "1 while /healthz answers ok"),
+               "1 while /healthz answers 200"),
+    Instrument("penstock_degraded", "gauge", "boolean", PROCESS, lambda s: int(bool(s.health.problems)),
+               "1 while something of the log is damaged, missing or unreadable; /healthz names it"),
     Instrument("penstock_stopping", "gauge", "boolean", PROCESS, lambda s: int(s.stopping),
                "1 from SIGTERM on"),
     Instrument("process_start_time_seconds", "gauge", "seconds", PROCESS, lambda s: s.started_at_ms / 1000,
@@ -121,6 +128,11 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
                "Memory of the process that is in RAM"),
     Instrument("process_cpu_seconds_total", "counter", "seconds", PROCESS, lambda s: s.process.cpu_ns / NS_PER_S,
                "Processor time used, of all threads, user and system"),
+    Instrument("penstock_loop_turn_longest_seconds", "gauge", "seconds", PROCESS,
+               lambda s: s.loop_turns.longest_ns / NS_PER_S,
+               "The longest turn of the event loop since the start: nobody else was heard meanwhile"),
+    Instrument("penstock_loop_long_turns_total", "counter", "", LONG_TURN, lambda turns: turns,
+               "Turns of the event loop that took longer than so many milliseconds"),
     Instrument("pulsar_broker_lookup_pending_requests", "gauge", "", CLUSTER, lambda s: s.lookups_pending,
                "Requests that look for topics, being answered"),
     Instrument("pulsar_broker_topic_load_pending_requests", "gauge", "", CLUSTER, lambda s: s.topic_loads_pending,
@@ -163,6 +175,12 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
     Instrument("penstock_request_memory_evicted_total", "counter", "", PROCESS,
                lambda s: s.request_memory.evicted_total,
                "Connections closed because their slow, unfinished frames held memory that others waited for"),
+    Instrument("penstock_request_memory_reserve_used_bytes", "gauge", "bytes", PROCESS,
+               lambda s: s.request_memory.reserve_used_bytes,
+               "Request memory used of the reserve, which only reads of whole frames may have"),
+    Instrument("penstock_request_memory_wait_seconds", "summary", "seconds", PROCESS,
+               lambda s: s.request_memory.waits,
+               "How long reads waited for request memory, or for the number of requests to fall; of those that waited"),
     Instrument("penstock_memory_used_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.used_bytes,
                "Memory held by this owner of a row of the memory budget"),
     Instrument("penstock_memory_budget_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.budget_bytes,
@@ -198,7 +216,13 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
     Instrument("penstock_log_recycled_segments_total", "counter", "", PROCESS, lambda s: s.log.recycled,
                "Segments whose space came back"),
     Instrument("penstock_log_damaged", "gauge", "", PROCESS, lambda s: s.log.damaged,
-               "Places in the log that could not be read, in this run and earlier ones; each is named in a log line"),
+               "Places in the log that are damaged or missing, in this run and earlier ones; each is named in the log"),
+    Instrument("penstock_log_missing_entries", "gauge", "", PROCESS, lambda s: s.log.missing_entries,
+               "Entries whose segment's file is missing or cut short; they stay in the backlogs until it is back"),
+    Instrument("penstock_log_read_failures_total", "counter", "", PROCESS, lambda s: s.log.read_failures,
+               "Reads of the log that the disk failed; each is tried again, nothing counts as lost"),
+    Instrument("penstock_log_unreadable_segments", "gauge", "", PROCESS, lambda s: s.log.unreadable,
+               "Segments that could not be read when it was tried last; /healthz names them"),
     Instrument("penstock_log_read_only", "gauge", "boolean", PROCESS, lambda s: int(s.log_read_only),
                "1 once a write or a sync has failed; a restart leaves this state"),
     Instrument("penstock_log_stalled", "gauge", "boolean", PROCESS, lambda s: int(s.log_stalled),

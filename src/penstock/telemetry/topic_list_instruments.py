@@ -54,7 +54,7 @@ def _memory(
             "",
             scope,
             lambda s: of(s).queue_size,
-            f"Current {kind} memory limiter queue size: requests that wait for it",
+            f"Current {kind} memory limiter queue size: requests that wait for it, or for their turn to use it",
             f"{otel}.queue.size",
         ),
         Instrument(

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work on the loop that may be long, done half a millisecond at a time, and what may begin of it.
+
+Why: a list of twenty thousand topics by a pattern takes some ten milliseconds, and a client may ask for a thousand.
+Done at once, or all of them side by side, they hold up everybody's publishes and their own first answer.
+Where: shared lists gather, refresh and encode through it.
+
+Theory of operation
+    Slices.   Work is a generator that yields every few hundred microseconds, and is told how long its last step took.
+              It is done in slices of SLICE_NS, one work after another; what takes longer than PART_NS goes behind the
+              rest each time. While the loop has nothing else to do, one slice follows another; otherwise there is one
+              in each round of the loop as long as there is credit. It grows with time, and a slice takes from it what
+              it took, so that the others have OTHERS times as long; an ordinary list lives on what is there.
+    Quiet.    Whether there is something else to do is seen by how long one round of the loop takes without us.
+    Slots.    At most SLOTS begin to gather at a time, so that half-made lists are few and the first is done soon. Those
+              who wait take turns by tenant and connection (`FairLine`), until their deadline, and not more of them than
+              may wait for heap memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from penstock.governance.fair_line import FairLine
+from penstock.governance.permit_errors import GatheringTimeout, PermitAcquireQueueFull
+from penstock.net.deadlines import Deadlines
+from penstock.net.memory_limiter import LimitType
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator
+
+    from penstock.core.clock import Clock
+    from penstock.net.topic_list_limiter import Owner, TopicListMemoryLimiter
+
+T = TypeVar("T")
+
+SLICE_NS: Final = 500 * NS_PER_US
+# Then the next one has its turn, also if this one is not done.
+PART_NS: Final = 40 * NS_PER_MS
+# A clock that stands still, or a machine that sleeps, must not make a slice of all there is.
+STEPS_PER_SLICE: Final = 4
+JOBS_PER_SLICE: Final = 20
+# When others have work they get this many times what a slice took: our share is then a quarter.
+OTHERS: Final = 3
+# What work may take at once, before it must wait for what it uses: a list of ten thousand topics.
+CREDIT_NS: Final = 20 * NS_PER_MS
+# A slice that took longer than that was not running all the time: other processes were.
+CHARGED_NS: Final = 2 * SLICE_NS
+# One round of the loop that finds nothing to do takes 20 to 50 microseconds.
+QUIET_NS: Final = 150 * NS_PER_US
+SLOTS: Final = 4
+
+
+class _Job:
+    """Some work, and who waits for it."""
+
+    __slots__ = ("deadline_ns", "done", "since_ns", "steps", "took_ns", "used_ns")
+
+    def __init__(
+        self, steps: Generator[None, int, Any], since_ns: int, deadline_ns: int | None, done: asyncio.Future[Any]
+    ) -> None:
+        self.steps = steps
+        self.since_ns = since_ns
+        self.deadline_ns = deadline_ns
+        self.done = done
+        self.used_ns = 0  # since it came to the front
+        self.took_ns: int | None = None  # the last step; None: nothing is done yet
+
+    def step(self) -> None:
+        """One step; the last one settles `done`."""
+        try:
+            if self.took_ns is None:
+                next(self.steps)
+            else:
+                self.steps.send(self.took_ns)
+        except StopIteration as end:
+            self.done.set_result(end.value)
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            self.done.set_exception(error)
+
+
+class LoopShare:
+    """Everything is called on the loop."""
+
+    def __init__(self, limiter: TopicListMemoryLimiter, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._limiter = limiter
+        self._clock = clock
+        self._loop = loop
+        self._jobs: deque[_Job] = deque()
+        self._scheduled = False
+        self._credit_ns = CREDIT_NS
+        self._credit_at_ns = clock.monotonic_ns()
+        self._inside = 0
+        self.timeouts_total = self.queue_full_total = 0
+        self._line: FairLine[asyncio.Future[None]] = FairLine()
+        self._owners: dict[asyncio.Future[Any], tuple[Owner, int]] = {}  # of those in the line: who, since when
+        self._deadlines = Deadlines(clock, loop, self._too_late)
+
+    @property
+    def inside(self) -> int:
+        """How many gather now, or wait for the memory to do so."""
+        return self._inside
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a slot."""
+        return len(self._line)
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def slot(self, owner: Owner, deadline_ns: int | None) -> AsyncIterator[None]:
+        """Be one of those who gather. Raises PermitAcquireQueueFull, GatheringTimeout."""
+        if self._inside < SLOTS:
+            self._inside += 1
+        else:
+            await self._wait_for_slot(owner, deadline_ns)
+        try:
+            yield
+        finally:
+            self._free_slot()
+
+    async def _wait_for_slot(self, owner: Owner, deadline_ns: int | None) -> None:
+        limits = self._limiter.limits
+        now_ns = self._clock.monotonic_ns()
+        last_ns = now_ns + limits.heap_timeout_ns
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._line.join(owner, future)
+        self._owners[future] = (owner, now_ns)
+        if 0 < limits.heap_queue_max < len(self._line):
+            other, latest = self._line.gives_way()
+            self._leave_line(other, latest)
+            names = self._limiter.limiter(LimitType.HEAP_MEMORY).names
+            self.queue_full_total += 1
+            latest.set_exception(PermitAcquireQueueFull(names, limits.heap_queue_max))
+        self._deadlines.add(last_ns if deadline_ns is None else min(last_ns, deadline_ns), future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future in self._owners:
+                self._leave_line(owner, future)
+            elif future.done() and not future.cancelled() and future.exception() is None:
+                self._free_slot()  # It was ours in the meantime.
+            raise
+        finally:
+            self._deadlines.ended()
+
+    def _free_slot(self) -> None:
+        while len(self._line):
+            _, future = self._line.next()
+            del self._owners[future]
+            if not future.done():
+                future.set_result(None)
+                return
+        self._inside -= 1
+
+    def _leave_line(self, owner: Owner, future: asyncio.Future[None]) -> None:
+        self._line.leave(owner, future)
+        del self._owners[future]
+
+    def _too_late(self, future: asyncio.Future[Any]) -> None:
+        owner, since_ns = self._owners[future]
+        self._leave_line(owner, future)
+        self.timeouts_total += 1
+        future.set_exception(GatheringTimeout((self._clock.monotonic_ns() - since_ns) // NS_PER_MS))
+
+    # -- slices -------------------------------------------------------------------------------------------------------
+
+    async def run(self, steps: Generator[None, int, T], deadline_ns: int | None = None) -> T:
+        """Do all steps and return what they return.
+
+        Raises GatheringTimeout when the deadline comes first, and what the steps raise.
+        """
+        now_ns = self._clock.monotonic_ns()
+        job = _Job(steps, now_ns, deadline_ns, self._loop.create_future())
+        if not self._jobs and self._credit_at(now_ns) > 0:
+            self._charge(now_ns, self._advance(job, now_ns, now_ns))  # What is short is done at once.
+        try:
+            if not job.done.done():
+                self._jobs.append(job)
+                self._go_on()
+            return await job.done  # type: ignore[no-any-return]
+        finally:
+            steps.close()  # Cancelled, it is skipped where it stands.
+
+    def _advance(self, job: _Job, began_ns: int, now_ns: int) -> int:
+        """Some steps of one job, as far as the slice that began then goes; returns when they ended."""
+        for _ in range(STEPS_PER_SLICE):
+            job.step()
+            before_ns, now_ns = now_ns, self._clock.monotonic_ns()
+            job.took_ns = now_ns - before_ns
+            if job.done.done() or now_ns - began_ns >= SLICE_NS:
+                break
+        return now_ns
+
+    def _slice(self) -> None:
+        self._scheduled = False
+        began_ns = now_ns = self._clock.monotonic_ns()
+        for _ in range(min(JOBS_PER_SLICE, len(self._jobs))):
+            job = self._jobs.popleft()
+            if job.done.done():
+                continue
+            if job.deadline_ns is not None and job.deadline_ns <= now_ns:
+                self.timeouts_total += 1
+                job.done.set_exception(GatheringTimeout((now_ns - job.since_ns) // NS_PER_MS))
+                continue
+            before_ns, now_ns = now_ns, self._advance(job, began_ns, now_ns)
+            if not job.done.done():
+                self._put_back(job, now_ns - before_ns)
+            if now_ns - began_ns >= SLICE_NS:
+                break
+        self._charge(began_ns, now_ns)
+        self._go_on()
+
+    def _put_back(self, job: _Job, used_ns: int) -> None:
+        """In front, until it has had its part: what is begun first is to be done first, but not to hold up the rest."""
+        job.used_ns += used_ns
+        if job.used_ns < PART_NS:
+            self._jobs.appendleft(job)
+        else:
+            job.used_ns = 0
+            self._jobs.append(job)
+
+    def _go_on(self) -> None:
+        """See what one round of the loop takes without us, and have the next slice after what that says."""
+        if self._jobs and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._before_round)
+
+    def _before_round(self) -> None:
+        self._loop.call_soon(self._after_round, self._clock.monotonic_ns())
+
+    def _after_round(self, began_ns: int) -> None:
+        now_ns = self._clock.monotonic_ns()
+        credit_ns = self._credit_at(now_ns)
+        if now_ns - began_ns <= QUIET_NS or credit_ns > 0:
+            self._slice()
+        else:
+            self._loop.call_later((SLICE_NS - credit_ns) * OTHERS / NS_PER_S, self._slice)
+
+    def _credit_at(self, now_ns: int) -> int:
+        return min(CREDIT_NS, self._credit_ns + (now_ns - self._credit_at_ns) // OTHERS)
+
+    def _charge(self, began_ns: int, ended_ns: int) -> None:
+        self._credit_ns = self._credit_at(began_ns) - min(CHARGED_NS, ended_ns - began_ns)
+        self._credit_at_ns = ended_ns

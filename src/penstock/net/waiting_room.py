@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callers that wait for what another one is doing, and are told of it some at a time.
+
+Why not one future that all await: two thousand tasks that wake in one turn of the loop hold it for a tenth of a second.
+Where: shared lists, whose first caller takes memory and gathers for all who came meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from penstock.net.deadlines import Deadlines
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.core.clock import Clock
+
+# A caller that goes on takes about 0.05 ms.
+WOKEN_PER_TURN: Final = 20
+
+
+class WaitingRoom:
+    """Those who wait. Everything is called on the loop."""
+
+    __slots__ = ("_clock", "_deadlines", "_leaving", "_loop", "_pumping", "_waiting")
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._waiting: dict[asyncio.Future[bool], None] = {}
+        self._leaving: deque[asyncio.Future[bool]] = deque()
+        self._pumping = False
+        self._deadlines = Deadlines(clock, loop, self._due)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(self, deadline_ns: int | None) -> bool:
+        """Return True once `release` has been called, False when the deadline comes first."""
+        if deadline_ns is not None and deadline_ns <= self._clock.monotonic_ns():
+            return False
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting[future] = None
+        if deadline_ns is not None:
+            self._deadlines.add(deadline_ns, future)
+        try:
+            return await future
+        finally:
+            self._waiting.pop(future, None)
+            if deadline_ns is not None:
+                self._deadlines.ended()
+
+    def release(self) -> None:
+        """Let all who wait now go on, some in this turn, the others in the next ones, in the order they came."""
+        self._leaving += self._waiting
+        self._waiting.clear()
+        if not self._pumping:
+            self._pump()
+
+    def _pump(self) -> None:
+        for _ in range(min(WOKEN_PER_TURN, len(self._leaving))):
+            future = self._leaving.popleft()
+            if not future.done():
+                future.set_result(True)
+        self._pumping = bool(self._leaving)
+        if self._pumping:
+            self._loop.call_soon(self._pump)
+
+    def _due(self, future: asyncio.Future[bool]) -> None:
+        if future in self._waiting:
+            future.set_result(False)
