@@ -25,11 +25,13 @@ from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
 from penstock.broker.broker import Broker, ServiceUrls
 from penstock.broker.configuration import Configuration
-from penstock.core.errors import ConfigurationError
+from penstock.core.errors import ConfigurationError, PersistenceFailed
+from penstock.governance.outbound import Outbound
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.net.clock import SystemClock
-from penstock.net.connection import Outbound
-from penstock.net.listener import Connections, Listener
+from penstock.net.listener import RESERVED_DESCRIPTORS, Connections, Listener
+from penstock.net.loop_turns import LoopTurns, timed_loop
+from penstock.net.signals import on_signal
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.settings.limits import Live, http_limits, log_limits, named_listeners, unnamed_listener
 from penstock.settings.security import provider_options, tls_options
@@ -39,6 +41,7 @@ from penstock.storage.entry_log import EntryLog
 from penstock.storage.files import OsFiles
 from penstock.storage.snapshots import Snapshots
 from penstock.telemetry.logs import set_up_logging
+from penstock.wire.bounds import Bounds
 
 if TYPE_CHECKING:
     import ssl
@@ -62,6 +65,11 @@ SWITCH_INTERVAL_S: Final = 0.0005
 GC_THRESHOLDS: Final = (10_000, 20, 100)
 # A loop that does not answer for so long has other worries than a push of metrics.
 SNAPSHOT_S: Final = 5.0
+# A log that the disk cannot read at the start is tried again this often, with pauses of this length.
+OPEN_TRIES_MAX: Final = 11
+OPEN_RETRY_S: Final = 1.0
+# Open files without which a broker would be ready and let hardly anybody in: 40 clients, with what others need.
+DESCRIPTORS_MIN: Final = RESERVED_DESCRIPTORS * 3 // 2
 # Of a process that could not end in good order.
 EXIT_FAILED: Final = 1
 
@@ -77,18 +85,20 @@ def run(settings: Settings, data_dir: Path) -> int:
         log.warning("%s", warning)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    return asyncio.run(_serve(settings, data_dir))
+    turns = LoopTurns()
+    with asyncio.Runner(loop_factory=lambda: timed_loop(turns, SystemClock())) as runner:
+        return runner.run(_serve(settings, data_dir, turns))
 
 
-async def _serve(settings: Settings, data_dir: Path) -> int:
+async def _serve(settings: Settings, data_dir: Path, turns: LoopTurns) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stopping.set)
+        on_signal(loop, signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
         gc.disable()  # Loading a large catalog makes nothing but lasting objects.
-        serving = await start(settings, data_dir, stack, stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, serving.reload)
+        serving = await start(settings, data_dir, stack, stopping.set, turns)
+        on_signal(loop, signal.SIGHUP, serving.reload)
         # Programs that start penstock wait for this line.
         print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
         gc.freeze()
@@ -130,26 +140,24 @@ async def start(
     data_dir: Path,
     stack: contextlib.AsyncExitStack,
     shut_down: Callable[[], None] | None = None,
+    turns: LoopTurns | None = None,
 ) -> Serving:
     """Build everything on the running loop and serve; closing `stack` stops it and gives everything back.
 
     `shut_down` is called when an administrator asks for the end: whoever holds `stack` closes it then. Without one,
-    administrators cannot end this broker.
+    administrators cannot end this broker. `turns` is what measures the running loop, if anything does.
 
     Raises:
         ConfigurationError: a setting, a port or the data directory cannot be used.
     """
+    _check_descriptors()
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     post = _poster(loop)
     files = OsFiles()
     directory = open_data_directory(data_dir, files)
-    entry_log = EntryLog.open(
-        directory.broker(0),
-        files,
-        log_limits(settings),
-        post,
-        clock=clock,
+    entry_log = await _open_log(
+        lambda: EntryLog.open(directory.broker(0), files, log_limits(settings), post, clock=clock)
     )
     stack.callback(entry_log.close)
     catalog = Catalog.open(directory.metadata, post, files)
@@ -164,10 +172,11 @@ async def start(
     connections = Connections(
         loop=loop,
         memory=memory,
-        outbound=Outbound(settings.budget.outbound_bytes),
+        outbound=Outbound(settings.budget.outbound_bytes, entry_bytes_max=settings.frame_bytes_max),
         clock=clock,
         # The request memory counts whole frames; a frame's length field does not count itself.
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
+        bounds=Bounds(schema_bytes_max=settings.max_schema_bytes),
     )
     live = Live(settings)
     broker = Broker(
@@ -184,9 +193,26 @@ async def start(
     broker.configuration = Configuration(broker, live, _apply_log_level)
     broker.configuration.restore()
     broker.shut_down = shut_down
+    broker.loop_turns = turns or LoopTurns()
     serving = _listen(settings, broker, connections, stack)
     _push_metrics(broker, serving.url, stack)
     return serving
+
+
+async def _open_log(opening: Callable[[], EntryLog]) -> EntryLog:
+    """Open the log; a disk that cannot read it now is tried again, for a while. Raises PersistenceFailed."""
+    for attempt in range(1, OPEN_TRIES_MAX + 1):
+        try:
+            return opening()
+        except OSError as error:
+            reason = f"{error.filename or ''} {error.strerror or error}".strip()
+            if attempt == OPEN_TRIES_MAX:
+                raise PersistenceFailed(
+                    f"the entry log cannot be opened: {reason}; nothing is lost: see to the disk, then start again"
+                ) from error
+            log.error("the entry log cannot be opened, trying again: %s", reason)  # noqa: TRY400 -- the reason is enough
+        await asyncio.sleep(OPEN_RETRY_S)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _apply_log_level(keys: Keys) -> None:
@@ -220,6 +246,7 @@ def _listen(settings: Settings, broker: Broker, connections: Connections, stack:
             tls_port=settings.admin_tls_port,
             tls=server_context(admin_tls) if admin_tls is not None else None,
             limits=http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+            memory=broker.http_memory,
         ),
     )
     stack.push_async_callback(admin.stop)
@@ -323,6 +350,17 @@ def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], N
             loop.call_soon_threadsafe(callback)
 
     return post
+
+
+def _check_descriptors() -> None:
+    """Raises ConfigurationError when the limit of open files leaves none for clients."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit < DESCRIPTORS_MIN:
+        raise ConfigurationError(
+            f"this process may open {limit} files, and penstock needs {DESCRIPTORS_MIN} at least: "
+            f"{RESERVED_DESCRIPTORS} for its log, an eighth for the admin port, the others for clients; raise the "
+            f"limit with `ulimit -n`, or LimitNOFILE= of a systemd unit"
+        )
 
 
 def _raise_descriptor_limit() -> None:

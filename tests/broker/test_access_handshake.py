@@ -448,7 +448,7 @@ async def test_p24_a_client_that_expires_with_requests_in_the_memory_gives_them_
 
 async def test_p24_credentials_that_are_refused_cost_no_memory(tmp_path: Path) -> None:
     async with guarded(tmp_path) as broker:
-        await failed(broker, connect("token", b"x" * (500 * KIB)))
+        await failed(broker, connect("token", b"x" * (64 * KIB)))
         assert broker.used == 0
 
 
@@ -469,6 +469,38 @@ async def test_p25_a_refresh_between_publishes_leaks_nothing_and_mutes_nobody(tm
         else:
             await client.closed()
         await until(lambda: broker.used == 0)
+
+
+@pytest.mark.parametrize("watches", [False, True])
+async def test_a_client_that_is_muted_gets_nothing_any_more_when_its_credentials_have_expired(
+    tmp_path: Path, *, watches: bool
+) -> None:
+    async with guarded(tmp_path, keep_alive_ns=10**18) as broker:
+        client = await came_in(broker, connect("token", expiring(30), refreshes=True))
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        await client.request(Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=1)
+        if watches:
+            await client.request(
+                Type.WATCH_TOPIC_LIST,
+                Type.WATCH_TOPIC_LIST_SUCCESS,
+                namespace="public/default",
+                watcher_id=0,
+                topics_pattern=".*",
+            )
+        connection = broker.connection_of(client)
+        connection.mute(MuteReason.PUBLISH_RATE)
+        broker.clock.advance(ms=60_000)
+        await client.expect(Type.AUTH_CHALLENGE)
+        broker.clock.advance(ms=60_000)
+        if watches:
+            await client.closed()
+        else:
+            await client.expect(Type.CLOSE_PRODUCER)
+            await client.expect(Type.CLOSE_CONSUMER)
+        (topic,) = broker.broker.topics.loaded()
+        assert not topic.producers
+        assert not topic.subscriptions["s"].consumers
+        connection.unmute(MuteReason.PUBLISH_RATE)
 
 
 async def test_p25_while_the_client_is_not_read_its_answer_is_waited_for(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Wait, Writers, decide
+from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Wait, WriteAccess, Writers, decide
 from penstock.core.errors import PenstockError, ProducerBusy, ProducerFenced, WireCode
 from penstock.testing.client import RawClient, Refused, Type, entry, frame, send
 
@@ -24,6 +24,7 @@ SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode
 # ------------------------------------------------------------------------------------------------------- the decision
 
 epochs = st.none() | st.integers(0, 5)
+shown_epochs = epochs | st.sampled_from((2**63 - 1, 2**63, 2**64 - 1))
 nobody = Writers(connected=0, exclusive=None, waiting=0, epoch=None)
 
 
@@ -48,8 +49,8 @@ def test_nobody_joins_or_takes_a_topic_that_is_held_unless_it_fences(
         assert isinstance(verdict, Wait) or (isinstance(verdict, Hold) and verdict.fence)
 
 
-@given(mode=st.sampled_from(AccessMode), shown=epochs, seen=writers())
-def test_an_exclusive_grant_is_never_below_the_current_epoch_and_a_new_one_is_above(
+@given(mode=st.sampled_from(AccessMode), shown=shown_epochs, seen=writers())
+def test_an_exclusive_grant_repeats_the_current_epoch_or_is_one_above_whatever_is_shown(
     mode: AccessMode, shown: int | None, seen: Writers
 ) -> None:
     try:
@@ -58,7 +59,7 @@ def test_an_exclusive_grant_is_never_below_the_current_epoch_and_a_new_one_is_ab
         return
     if isinstance(verdict, Hold):
         current = -1 if seen.epoch is None else seen.epoch
-        assert verdict.epoch > current if shown is None else verdict.epoch == shown >= current
+        assert verdict.epoch == (current if shown == current else current + 1)
 
 
 @given(mode=st.sampled_from(AccessMode), shown=epochs, seen=writers())
@@ -94,6 +95,12 @@ def test_waiting_is_refused_for_nothing_but_an_old_epoch(shown: int | None, seen
     else:
         taken = seen.connected or seen.exclusive or seen.waiting
         assert isinstance(verdict, Wait if taken else Hold)
+
+
+@pytest.mark.parametrize("stored", [2**62, 2**63 - 1, 2**64 - 1, 2**64])
+def test_a_stored_epoch_that_no_topic_can_have_reached_counts_for_nothing(stored: int) -> None:
+    assert WriteAccess(stored).seen(0).epoch is None
+    assert WriteAccess(7).seen(0).epoch == 7
 
 
 def test_sharers_join_each_other_and_hear_of_the_last_epoch() -> None:
@@ -258,6 +265,20 @@ def test_who_reconnects_with_its_epoch_holds_the_topic_again(broker: BrokerProce
         assert produce(client, topic, EXCLUSIVE, producer_name="p") == (True, 0)
     with RawClient(broker.port) as client:
         assert produce(client, topic, EXCLUSIVE, producer_name="p", topic_epoch=0, epoch=1) == (True, 0)
+
+
+@pytest.mark.parametrize("shown", [1, 2**63 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])
+def test_an_epoch_that_the_topic_never_granted_keeps_nobody_out_and_is_not_stored(
+    own_broker: BrokerProcess, topic: str, mode: AccessMode, shown: int
+) -> None:
+    with RawClient(own_broker.port) as client:
+        assert produce(client, topic, mode, topic_epoch=shown) == (True, 0)
+    own_broker.kill()
+    own_broker.start()
+    for epoch in (1, 2):
+        with RawClient(own_broker.port) as client:
+            assert produce(client, topic, mode) == (True, epoch)
 
 
 def test_epochs_survive_a_kill(own_broker: BrokerProcess, topic: str) -> None:

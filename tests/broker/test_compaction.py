@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.broker.administration import subscription_admin, topic_admin
 from penstock.broker.topics import compaction, topic_life
 from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER, COMPACTION_SUBSCRIPTION
 from penstock.core.checksum import is_sealed, seal
-from penstock.core.errors import AlreadyExists, MetadataFailed, NotAllowed
+from penstock.core.errors import AlreadyExists, MetadataFailed, NotAllowed, PreconditionFailed
+from penstock.core.names import TopicName
+from penstock.core.position import LATEST
 from penstock.storage.latest_keys import LatestKeys, Place
 from penstock.testing.client import Type, frame
 from penstock.wire import batches, metadata
@@ -522,3 +525,79 @@ async def test_only_one_receiver_can_read_what_is_compacted(harness: Harness) ->
         )
     )
     assert "readCompacted only allowed" in (await client.expect(Type.ERROR)).error.message
+
+
+# ------------------------------------------------------------------------------------- who touches its subscription
+
+T = TopicName.parse(TOPIC)
+
+
+async def test_nobody_but_compaction_moves_its_subscription(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("k", b"old")])
+    await compacted(harness)
+    await publish(producer, [("k", b"new")], first=1)
+    broker, name = harness.broker, COMPACTION_SUBSCRIPTION
+    for move in (
+        topic_admin.skip_messages(broker, T, name, 1),
+        topic_admin.skip_all(broker, T, name),
+        topic_admin.expire_older_than(broker, T, name, 0),
+        topic_admin.expire_to_position(broker, T, name, LATEST),
+        topic_admin.reset_to_time(broker, T, name, 2**60),
+        topic_admin.reset_to_position(broker, T, name, LATEST),
+        subscription_admin.clear_backlogs(broker, [T], name),
+    ):
+        with pytest.raises(NotAllowed, match="moved by compaction only"):
+            await move
+    assert topic_of(harness).subscriptions[name].cursor.mark_delete == 0
+
+
+async def test_a_compacted_topic_goes_with_its_subscription_and_shows_no_old_values_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as harness:
+        producer = await Client.producing(harness.port)
+        await publish(producer, [("k", b"old")])
+        await compacted(harness)
+        topic = topic_of(harness)
+        compacted_ledger = topic.compacted
+        assert compacted_ledger is not None
+        await topic.open_subscription("s", durable=True, start=0)
+        await topic_admin.delete_subscription(harness.broker, T, COMPACTION_SUBSCRIPTION)
+        await publish(producer, [("k", b"new")], first=1)
+        topic.subscriptions["s"].skip_all()
+        await harness.broker.delete_subscription(topic.subscriptions["s"])
+        assert topic.compacted is None
+        await close_clients()
+    async with running(tmp_path) as harness:
+        assert compacted_ledger.ledger_id not in harness.broker.log.ledgers()
+        topic = await harness.broker.topics.load(T)
+        assert topic.compacted is None
+        reader = await reading(harness)
+        producer = await Client.producing(harness.port)
+        await publish(producer, [("k", b"newest")], first=2)
+        assert await received(reader, 3) == [(0, "k", b"old"), (1, "k", b"new"), (2, "k", b"newest")]
+
+
+async def test_a_truncated_topic_shows_nothing_of_what_was_compacted(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("k", b"old")])
+    await compacted(harness)
+    await publish(producer, [("k", b"new")], first=1)
+    await topic_life.truncate(topic_of(harness))
+    assert topic_of(harness).compacted is None
+    reader = await reading(harness)
+    await publish(producer, [("k", b"newest")], first=2)
+    assert await received(reader, 1) == [(2, "k", b"newest")]
+
+
+async def test_while_a_topic_is_compacted_its_subscription_is_not_deleted(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await publish(producer, [("k", b"old")])
+    topic = topic_of(harness)
+    await compacted(harness)
+    harness.broker.compaction.start(topic)
+    with pytest.raises(PreconditionFailed, match="being compacted"):
+        await topic_admin.delete_subscription(harness.broker, T, COMPACTION_SUBSCRIPTION)
+    assert await finished(harness) == "SUCCESS"
+    assert COMPACTION_SUBSCRIPTION in topic.subscriptions

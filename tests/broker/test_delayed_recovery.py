@@ -262,9 +262,7 @@ def in_drafts(path: Path) -> Callable[[], int]:
 
 
 def test_a_broker_is_imported_without_anything_that_delays() -> None:
-    program = (
-        "import sys, penstock.app; sys.exit(bool({'pyroaring', 'penstock.governance.delayed'} & set(sys.modules)))"
-    )
+    program = "import sys, penstock.app; sys.exit('penstock.governance.delayed' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
-import asyncio
+from inspect import GEN_CREATED, getgeneratorstate
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.topics.listing import Filter, Mode, NameIndex, PatternNotServed, Wanted, gather, matcher
-from penstock.broker.topics.listing_blocks import in_order
+from penstock.broker.topics.listing import Filter, Mode, NameIndex, Wanted, gather
+from penstock.broker.topics.listing_blocks import Listing, in_order
+from penstock.broker.topics.patterns import Pattern, PatternNotServed
 from penstock.core.errors import InvalidTopicName
 from penstock.core.names import is_system_topic, parent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 ORDERS = "persistent://acme/sales/orders"
 NAMESPACE = "acme/sales"
@@ -21,10 +26,19 @@ NAMESPACE = "acme/sales"
 # -- the index --------------------------------------------------------------------------------------------------------
 
 
+def gathered(steps: Generator[None, int, Listing]) -> Listing:
+    """What comes of it."""
+    try:
+        while True:
+            steps.send(None if getgeneratorstate(steps) == GEN_CREATED else 0)  # type: ignore[arg-type]
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 async def listed(
     index: NameIndex, namespace: str = NAMESPACE, mode: Mode = Mode.PERSISTENT, *, system: bool = False
 ) -> list[str]:
-    return list((await gather(index, Filter(Wanted(namespace, mode, system=system)))).names())
+    return list(gathered(gather(index, Filter(Wanted(namespace, mode, system=system)).compile())).names())
 
 
 async def test_a_listing_holds_the_names_of_its_namespace_only_sorted_and_partitions_one_by_one() -> None:
@@ -60,13 +74,11 @@ async def test_pulsars_own_topics_are_hidden_in_pulsars_own_namespace() -> None:
 
 async def test_a_long_list_is_the_list_of_the_moment_it_was_asked_for() -> None:
     index = NameIndex(f"persistent://acme/sales/t-{i:05d}" for i in range(2_000))
-    wanted = Filter(Wanted(NAMESPACE, pattern=".*"))
-    gathering = asyncio.ensure_future(gather(index, wanted))
-    await asyncio.sleep(0)  # It has begun.
+    steps = gather(index, Filter(Wanted(NAMESPACE, pattern=".*")).compile())
+    next(steps)
     for i in range(2_000):
         index.discard(f"persistent://acme/sales/t-{i:05d}")
-    assert not gathering.done()
-    assert (await gathering).count == 2_000
+    assert gathered(steps).count == 2_000
     assert await listed(index) == []
 
 
@@ -86,8 +98,9 @@ async def test_a_long_list_is_the_list_of_the_moment_it_was_asked_for() -> None:
 async def test_a_topic_that_comes_later_is_wanted_if_it_would_be_gathered(
     wanted: Wanted, name: str, *, in_it: bool
 ) -> None:
-    assert Filter(wanted).wants(name) is in_it
-    assert ((await gather(NameIndex([name]), Filter(wanted))).count == 1) is in_it
+    wanting = Filter(wanted).compile()
+    assert wanting.wants(name) is in_it
+    assert (gathered(gather(NameIndex([name]), wanting)).count == 1) is in_it
 
 
 def test_a_name_is_added_and_taken_out_once() -> None:
@@ -134,24 +147,25 @@ async def test_the_index_holds_what_was_added_and_not_taken_out(steps: list[tupl
 def test_a_pattern_matches_the_whole_name_without_domain_and_partition(
     pattern: str, name: str, *, wanted: bool
 ) -> None:
-    assert matcher(pattern)(name) is wanted
+    assert Pattern(pattern).matches(name) is wanted
+    assert Pattern(pattern).for_many().of([name]) == [name] * wanted
 
 
 @pytest.mark.parametrize("pattern", ["acme/sales/(?!orders).*", r"acme/(\w)\1"])
 def test_what_only_backtracking_can_match_is_left_to_the_client(pattern: str) -> None:
     with pytest.raises(PatternNotServed):
-        matcher(pattern)
+        Pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["acme/sales/(", "acme/[", "segment://acme/sales/.*"])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidTopicName):
-        matcher(pattern)
+        Pattern(pattern)
 
 
 def test_a_pattern_made_to_backtrack_takes_no_longer_than_any_other() -> None:
     # With a backtracking matcher this line would not end in our lifetime.
-    assert not matcher("acme/sales/(a*)*(a*)*(a*)*b")("persistent://acme/sales/" + 5_000 * "a")
+    assert not Pattern("acme/sales/(a*)*(a*)*(a*)*b").matches("persistent://acme/sales/" + 5_000 * "a")
 
 
 # -- names as text ----------------------------------------------------------------------------------------------------

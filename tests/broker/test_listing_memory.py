@@ -17,8 +17,12 @@ import pytest
 
 from penstock.broker.commands import discovery
 from penstock.broker.topics.listing import Wanted
+from penstock.broker.topics.listing_blocks import BLOCK_NAMES
+from penstock.broker.topics.unsent_pieces import REFERENCE_BYTES
 from penstock.core.errors import TooManyRequests, WireCode
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
+from penstock.net.connection import ANSWER_BYTES
+from penstock.net.loop_share import SLOTS
 from penstock.net.topic_list_limiter import INITIAL_BYTES, NOBODY, LimitType, TopicListLimits
 from penstock.testing.client import Type, frame
 from tests.broker.listed import (
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from tests.net.harness import Harness
 
 LARGE = TopicListLimits(heap_bytes_max=8 * MIB, direct_bytes_max=9 * MIB)
+MODEST = replace(LIMITS, heap_bytes_max=8 * MIB)
 SHORT = replace(LIMITS, heap_timeout_ns=300 * NS_PER_MS, direct_timeout_ns=300 * NS_PER_MS)
 
 
@@ -57,7 +62,8 @@ async def test_a_list_that_many_ask_for_at_once_is_charged_once_and_sent_to_each
         async with all_taken(harness, DIRECT):
             for client in clients:
                 ask(client)
-            await until(lambda: waiting(harness, DIRECT) == 20)
+            await until(lambda: waiting(harness, DIRECT) == 1 and harness.broker.lookups.inside == 20)
+            await turns()
             assert acquired(harness, HEAP) == assembled == 1_000 * (100 + 32)
             assert len(harness.broker.shared_listings) == 1
         for client in clients:
@@ -71,7 +77,7 @@ async def test_the_bytes_that_go_out_are_the_same_objects_for_everybody(tmp_path
             for client in clients:
                 client.stop_reading()
                 ask(client)
-            await until(lambda: waiting(harness, DIRECT) == 2)
+            await until(lambda: waiting(harness, DIRECT) == 1 and harness.broker.lookups.inside == 2)
         await until(lambda: acquired(harness, HEAP) == 0)
         queues = [{id(buffer) for buffer in harness.connection_of(client)._queue} for client in clients]  # noqa: SLF001
         assert len(queues[0] & queues[1]) > 0
@@ -82,6 +88,7 @@ async def test_who_asks_while_another_still_reads_gets_the_same_bytes_and_only_t
 ) -> None:
     async with listed(tmp_path, 20_000, LARGE, length=200) as (harness, slow, names):
         slow.stop_reading()
+        _, written = await list_sizes(harness)
         ask(slow)
         await until(lambda: acquired(harness, DIRECT) and not acquired(harness, HEAP))
         before = {id(buffer) for buffer in harness.connection_of(slow)._queue}  # noqa: SLF001
@@ -89,7 +96,9 @@ async def test_who_asks_while_another_still_reads_gets_the_same_bytes_and_only_t
         other.stop_reading()
         harness.broker.topics.vanished(names[-1])
         ask(other)
-        await until(lambda: acquired(harness, DIRECT) > 5 * MIB and not acquired(harness, HEAP))
+        await until(lambda: harness.connection_of(other).out_bytes and not acquired(harness, HEAP))
+        # Both versions share all blocks but the last one.
+        assert written < acquired(harness, DIRECT) < written + written // 10
         assert len(before & {id(buffer) for buffer in harness.connection_of(other)._queue}) > 1  # noqa: SLF001
         for client in (slow, other):
             client.go_on_reading()
@@ -104,7 +113,8 @@ async def test_a_list_is_as_new_as_the_request_though_an_older_one_was_being_gat
             await until(lambda: waiting(harness, DIRECT) == 1)
             harness.broker.topics.appeared(f"{names[500]}-new")
             ask(client, 2)
-            await until(lambda: waiting(harness, DIRECT) == 2)
+            await until(lambda: harness.broker.lookups.inside == 2)
+            await turns()
         first, second = await answer(client), await answer(client)
         assert (len(first.topics), len(second.topics)) == (1_000, 1_001)
         assert f"{names[500]}-new" in second.topics
@@ -153,7 +163,8 @@ async def test_d1_first_listings_that_each_need_most_of_the_memory_are_all_answe
         async with all_taken(harness, HEAP):
             for number in range(30):  # each another pattern, so each another list, of 129 KiB
                 ask(client, number, topics_pattern=f"{NAMESPACE}/t-[0-9]+-x{{{number},}}.*")
-            await until(lambda: waiting(harness, HEAP) == 30)
+            share = harness.broker.shared_listings.share
+            await until(lambda: share.waiting == 30 - SLOTS == 30 - waiting(harness, HEAP))
         for _ in range(30):
             assert len((await answer(client)).topics) == 1_000
 
@@ -207,7 +218,7 @@ async def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
     async with listed(tmp_path, 10, replace(LIMITS, direct_queue_max=1)) as (harness, client, _):
         async with all_taken(harness, DIRECT):
             ask(client, 1)
-            ask(client, 2)
+            ask(client, 2, topics_pattern=f"{NAMESPACE}/t-.*")
             error = await refusal(client)
             assert "waiting places are taken" in error.message
         assert (await answer(client)).request_id == 3 - error.request_id
@@ -267,6 +278,68 @@ async def test_a_proxy_is_answered_sooner_so_that_its_client_still_hears_of_it(t
         assert waits == {False: now_ns + 25 * NS_PER_S, True: now_ns + 20 * NS_PER_S}
 
 
+# -- many patterns ----------------------------------------------------------------------------------------------------
+
+
+def _pattern(number: int) -> str:
+    """One of many that all names match."""
+    return f"{NAMESPACE}/t-[0-9]+-x{{{number % 30},}}.*" + "|n" * (number // 30)
+
+
+async def test_of_many_lists_that_one_connection_asks_for_the_first_is_answered_before_the_last_is_begun(
+    tmp_path: Path,
+) -> None:
+    async with listed(tmp_path, 3_000, LARGE) as (harness, client, names):
+        share = harness.broker.shared_listings.share
+        for number in range(100):
+            ask(client, number, topics_pattern=_pattern(number))
+        await until(lambda: share.waiting > 0)
+        assert len((await answer(client)).topics) == len(names)
+        assert share.waiting > 50
+        for _ in range(99):
+            assert len((await answer(client)).topics) == len(names)
+
+
+async def test_a_client_that_asks_for_one_list_does_not_wait_for_the_hundred_of_another(tmp_path: Path) -> None:
+    async with listed(tmp_path, 3_000, LARGE) as (harness, greedy, names):
+        share = harness.broker.shared_listings.share
+        modest = await Client.connected(harness.port)
+        for number in range(100):
+            ask(greedy, number, topics_pattern=_pattern(number))
+        await until(lambda: share.waiting > 90)
+        ask(modest, topics_pattern=f"{NAMESPACE}/.*")
+        assert len((await answer(modest)).topics) == len(names)
+        assert share.waiting > 50
+        for _ in range(100):
+            await answer(greedy)
+
+
+async def test_who_waits_for_others_lists_until_the_deadline_is_refused(tmp_path: Path) -> None:
+    async with listed(tmp_path, 10, SHORT) as (harness, client, names):
+        async with all_taken(harness, HEAP):
+            for number in range(30):
+                ask(client, number, topics_pattern=_pattern(number))
+            errors = [await refusal(client) for _ in range(30)]
+            assert {error.error for error in errors} == {WireCode.TOO_MANY_REQUESTS}
+            assert sorted(error.request_id for error in errors) == list(range(30))
+        ask(client)
+        assert list((await answer(client)).topics) == names
+        assert harness.broker.shared_listings.share.inside == 0
+
+
+async def test_a_pattern_takes_memory_only_once_it_is_its_turn(tmp_path: Path) -> None:
+    async with listed(tmp_path, 10) as (harness, client, _), all_taken(harness, HEAP):
+        for number in range(30):
+            ask(client, number, topics_pattern=_pattern(number))
+        share = harness.broker.shared_listings.share
+        await until(lambda: share.waiting == 30 - SLOTS)
+        lists = harness.broker.shared_listings._lists.values()  # noqa: SLF001
+        assert len(lists) == 30
+        assert all(one._filter.pattern is None for one in lists)  # noqa: SLF001
+        client.abort()
+        await until(lambda: not harness.broker.lookups.inside)
+
+
 # -- clients that do not read -----------------------------------------------------------------------------------------
 
 
@@ -276,29 +349,95 @@ async def test_a_client_that_never_reads_its_list_holds_its_own_direct_memory_an
         _, written = await list_sizes(harness)
         ask(slow)
         await until(lambda: acquired(harness, DIRECT) and not acquired(harness, HEAP))
-        assert written < acquired(harness, DIRECT) < written + 100
+        own = REFERENCE_BYTES * 20_000 // BLOCK_NAMES + 100
+        assert written < acquired(harness, DIRECT) < written + own
         quick = await Client.connected(harness.port)
         ask(quick)
         assert len((await answer(quick)).topics) == len(names)
-        await until(lambda: acquired(harness, DIRECT) < written + 100)
+        await until(lambda: acquired(harness, DIRECT) < written + own)
         slow.abort()
         await until(lambda: acquired(harness, DIRECT) == 0)
 
 
-async def test_a_client_that_asks_a_thousand_times_and_reads_nothing_makes_the_broker_hold_no_more_than_its_limits(
-    tmp_path: Path,
-) -> None:
+async def test_a_client_that_asks_a_thousand_times_and_reads_nothing_pays_for_a_thousand_heads(tmp_path: Path) -> None:
     async with listed(tmp_path, 1_000) as (harness, client, _):
+        _, written = await list_sizes(harness)
         client.stop_reading()
         for number in range(1_000):
             ask(client, number)
-        await until(lambda: waiting(harness, DIRECT) > 900)
-        assert acquired(harness, DIRECT) <= MIB
-        assert harness.connection_of(client).out_bytes <= MIB
-        assert acquired(harness, HEAP) == 1_000 * (100 + 32)
+        connection = harness.connection_of(client)
+        await until(lambda: connection.out_bytes > 990 * ANSWER_BYTES and not harness.broker.lookups.inside)
+        assert written < acquired(harness, DIRECT) < written + 1_000 * 100
+        assert connection.out_bytes < 1_000 * (ANSWER_BYTES + 100)
+        assert acquired(harness, HEAP) == 0
         client.go_on_reading()
         for _ in range(1_000):
             assert len((await answer(client)).topics) == 1_000
+        await until(lambda: acquired(harness, DIRECT) == connection.out_bytes == 0)
+
+
+async def test_clients_that_read_nothing_of_one_list_keep_nobody_from_it(tmp_path: Path) -> None:
+    async with listed(tmp_path, 6_000, MODEST) as (harness, _, names):
+        _, written = await list_sizes(harness)
+        assert written > LIMITS.direct_bytes_max // 2  # two lists would be more than all direct memory
+        slow = [await Client.connected(harness.port) for _ in range(20)]
+        for client in slow:
+            client.stop_reading()
+            for number in range(4):
+                ask(client, number)
+        quick = [await Client.connected(harness.port) for _ in range(20)]
+        for client in quick:
+            for number in range(4):
+                ask(client, number)
+        for client in quick:
+            for _ in range(4):
+                assert len((await answer(client)).topics) == len(names)
+        assert acquired(harness, DIRECT) < written + 80 * 200
+        assert harness.broker.listings.snapshot().direct.timeouts_total == 0
+        assert all(not harness.connection_of(client).muted for client in slow)
+        for client in slow:
+            client.go_on_reading()
+            for _ in range(4):
+                assert len((await answer(client)).topics) == len(names)
+
+
+async def test_old_versions_that_slow_clients_still_read_are_charged_and_bounded(tmp_path: Path) -> None:
+    async with listed(tmp_path, 2_000, replace(MODEST, direct_timeout_ns=300 * NS_PER_MS)) as (harness, _, names):
+        _, written = await list_sizes(harness)
+        readers: list[Client] = []
+        charged = [0]
+        while True:
+            slow = await Client.connected(harness.port)
+            slow.stop_reading()
+            await _fill_socket(harness, slow)
+            ask(slow)
+            await until(lambda: acquired(harness, DIRECT) > charged[-1] or _timed_out(harness))
+            if _timed_out(harness):
+                break
+            readers.append(slow)
+            charged.append(acquired(harness, DIRECT))
+            assert charged[-1] - charged[-2] > written
+            assert charged[-1] <= LIMITS.direct_bytes_max
+            for number, name in enumerate(names):  # no block is as it was
+                harness.broker.topics.vanished(name)
+                names[number] = f"{name}+"
+                harness.broker.topics.appeared(names[number])
+        assert len(readers) >= LIMITS.direct_bytes_max // written - 1
+        for client in readers:
+            client.abort()
+        await until(lambda: acquired(harness, DIRECT) == 0)
+
+
+def _timed_out(harness: Harness) -> bool:
+    return harness.broker.listings.snapshot().direct.timeouts_total > 0
+
+
+async def _fill_socket(harness: Harness, client: Client) -> None:
+    """See that nothing more goes out to this client."""
+    connection = harness.connection_of(client)
+    while not connection.out_bytes:
+        connection.deliver((bytes(MIB),), MIB)
+        await turns(2)
 
 
 @pytest.mark.timeout(60)

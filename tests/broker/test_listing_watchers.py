@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.topics.listing_blocks import BLOCK_BYTES, REFERENCE_BYTES, topics_hash
-from penstock.broker.topics.shared_listings import KEEPERS_PER_TURN
+from penstock.broker.topics.namespace_news import NEWS_MAX
+from penstock.broker.topics.patterns import Pattern
+from penstock.broker.topics.shared_listings import KEEPERS_PER_TURN, NEWS_PER_STEP
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, MIB, NS_PER_MS
 from penstock.net.topic_list_limiter import INITIAL_BYTES
@@ -256,17 +258,18 @@ async def test_whatever_comes_and_goes_each_client_ends_with_what_there_is(tmp_p
 
 async def test_d6_what_watchers_remember_is_charged_once_for_all_who_know_the_same(tmp_path: Path) -> None:
     async with listed(tmp_path, 500) as (harness, client, _):
-        remembered = BLOCK_BYTES + 500 * REFERENCE_BYTES
+        remembered = BLOCK_BYTES + 500 * REFERENCE_BYTES + Pattern(ALL).size_bytes
         for watcher_id in range(30):
             await watching(client, watcher_id)
             await until(lambda: acquired(harness, HEAP) == remembered)
         assert len({id(watcher.known) for watcher in _watchers(harness)}) == 1
         await watching(client, 99, f"{NAMESPACE}/t-0.*")
-        await until(lambda: acquired(harness, HEAP) == 2 * remembered)
+        remembered_2 = BLOCK_BYTES + 500 * REFERENCE_BYTES + Pattern(f"{NAMESPACE}/t-0.*").size_bytes
+        await until(lambda: acquired(harness, HEAP) == remembered + remembered_2)
         harness.broker.topics.appeared(full_name(777))
         for _ in range(31):
             await update(client)
-        await until(lambda: acquired(harness, HEAP) == 2 * (remembered + REFERENCE_BYTES))
+        await until(lambda: acquired(harness, HEAP) == remembered + remembered_2 + 2 * REFERENCE_BYTES)
         for watcher_id in (*range(30), 99):
             client.write(frame(Type.WATCH_TOPIC_LIST_CLOSE, request_id=watcher_id, watcher_id=watcher_id))
             await client.expect(Type.SUCCESS)
@@ -278,6 +281,7 @@ async def test_d6_a_watcher_that_does_not_read_is_charged_for_the_names_it_has_n
 ) -> None:
     async with listed(tmp_path, 500, outbound_bytes=MIB) as (harness, slow, names):
         quick = await Client.connected(harness.port)
+        watched_bytes = INITIAL_BYTES + Pattern(ALL).size_bytes
         for client in (slow, quick):
             await watching(client)
         slow.stop_reading()
@@ -288,18 +292,18 @@ async def test_d6_a_watcher_that_does_not_read_is_charged_for_the_names_it_has_n
         for name in names[:499]:
             harness.broker.topics.vanished(name)
         assert len((await update(quick)).deleted_topics) == 499
-        await until(lambda: acquired(harness, HEAP) == INITIAL_BYTES + 500 * (100 + 32))
+        await until(lambda: acquired(harness, HEAP) == watched_bytes + 500 * (100 + 32))
         slow.abort()
         harness.broker.topics.appeared(names[0])
         await update(quick)
-        await until(lambda: acquired(harness, HEAP) == INITIAL_BYTES)
+        await until(lambda: acquired(harness, HEAP) == watched_bytes)
 
 
 async def test_d6_watching_nothing_is_charged_too(tmp_path: Path) -> None:
     async with listed(tmp_path, 0) as (harness, client, _):
         for number in range(5):
             assert list((await watching(client, number, f"{NAMESPACE}/none-{number}")).topic) == []
-        await until(lambda: acquired(harness, HEAP) == 5 * INITIAL_BYTES)
+        await until(lambda: acquired(harness, HEAP) == 5 * (INITIAL_BYTES + Pattern(f"{NAMESPACE}/none-0").size_bytes))
 
 
 async def test_a_list_that_is_asked_for_while_it_is_watched_is_charged_as_written_until_it_is_sent(
@@ -307,12 +311,12 @@ async def test_a_list_that_is_asked_for_while_it_is_watched_is_charged_as_writte
 ) -> None:
     async with listed(tmp_path, 500) as (harness, client, names):
         await watching(client)
-        remembered = BLOCK_BYTES + 500 * REFERENCE_BYTES
+        remembered = BLOCK_BYTES + 500 * REFERENCE_BYTES + Pattern(ALL).size_bytes
         await until(lambda: acquired(harness, HEAP) == remembered)
         async with all_taken(harness, DIRECT):
             client.write(frame(Type.GET_TOPICS_OF_NAMESPACE, request_id=5, namespace=NAMESPACE, topics_pattern=ALL))
             await until(lambda: waiting(harness, DIRECT) == 1)
-            assert acquired(harness, HEAP) == 500 * (100 + 32)
+            assert acquired(harness, HEAP) == 500 * (100 + 32) + Pattern(ALL).size_bytes
         got = await client.expect(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE)
         assert list(got.getTopicsOfNamespaceResponse.topics) == names
         await until(lambda: acquired(harness, HEAP) == remembered)
@@ -325,3 +329,117 @@ async def test_a_watched_list_that_cannot_grow_now_is_told_when_it_can(tmp_path:
             harness.broker.topics.appeared(full_name(77))
             await until(lambda: harness.broker.listings.snapshot().heap.timeouts_total == 2)
         assert list((await update(client)).new_topics) == [full_name(77)]
+
+
+async def test_watchers_of_patterns_of_their_own_are_refused_when_no_memory_is_left_for_more(tmp_path: Path) -> None:
+    limits = replace(SHORT, heap_bytes_max=100 * KIB)
+    async with listed(tmp_path, 10, limits) as (harness, client, _):
+        watched = 0
+        while True:
+            watch(client, watched, pattern_of_its_own(watched))
+            answer = await client.read()
+            if answer.error.request_id:
+                break
+            watched += 1
+            each = INITIAL_BYTES + Pattern(pattern_of_its_own(0)).size_bytes
+            await until(lambda: acquired(harness, HEAP) == watched * each)  # noqa: B023
+        assert watched == limits.heap_bytes_max // each
+        assert int(answer.error.error) == WireCode.TOO_MANY_REQUESTS
+        assert answer.error.message.startswith("Failed due to heap memory limit exceeded")
+        client.write(frame(Type.WATCH_TOPIC_LIST_CLOSE, request_id=999, watcher_id=0))
+        await client.expect(Type.SUCCESS)
+        assert acquired(harness, HEAP) == (watched - 1) * each
+        await watching(client, watched, pattern_of_its_own(watched))
+
+
+def pattern_of_its_own(number: int) -> str:
+    """One of many, all of the same size."""
+    return f"{NAMESPACE}/t-.*[0x]{{5}}.*{number:03}.*"
+
+
+async def test_watchers_of_one_pattern_share_what_it_takes(tmp_path: Path) -> None:
+    async with listed(tmp_path, 10) as (harness, client, _):
+        for number in range(20):
+            await watching(client, number, pattern_of_its_own(1))
+        each = INITIAL_BYTES + Pattern(pattern_of_its_own(1)).size_bytes
+        await until(lambda: acquired(harness, HEAP) == each)
+
+
+async def test_a_client_that_does_not_read_has_one_update_under_way_however_many_topics_come(tmp_path: Path) -> None:
+    async with listed(tmp_path, 5) as (harness, client, names):
+        for number in range(5):
+            await watching(client, number)
+        client.stop_reading()
+        connection = harness.connection_of(client)
+        while not connection.out_bytes:
+            connection.deliver((bytes(MIB),), MIB)
+            await turns(2)
+        for number in range(100, 300):
+            harness.broker.topics.appeared(full_name(number))
+            await turns(3)
+        assert len(connection._passing) <= 5  # noqa: SLF001
+        assert acquired(harness, DIRECT) < 10 * KIB
+        client.abort()
+        assert len(names) == 5
+
+
+# -- news -------------------------------------------------------------------------------------------------------------
+
+
+async def stuffed(harness: Harness, client: Client) -> None:
+    """See that nothing more goes out to this client until it reads."""
+    client.stop_reading()
+    connection = harness.connection_of(client)
+    while not connection.out_bytes:
+        connection.write_frame(frame(Type.PONG) * KIB)
+        await turns(2)
+
+
+async def test_topics_that_come_at_once_are_compared_with_no_pattern_in_the_turn_in_which_they_come(
+    tmp_path: Path,
+) -> None:
+    async with listed(tmp_path, 5, replace(LIMITS, heap_bytes_max=8 * MIB)) as (harness, client, _):
+        for number in range(50):
+            await watching(client, number, f"{NAMESPACE}/t-.*{number}-x*")
+        lists = list(harness.broker.shared_listings._lists.values())  # noqa: SLF001
+        before = [one._read for one in lists]  # noqa: SLF001
+        names = [full_name(number) for number in range(100, 600)]
+        for name in names:
+            harness.broker.topics.appeared(name)
+        assert [one._read for one in lists] == before  # noqa: SLF001
+        wanted = {number: {name for name in names if name.rstrip("x").endswith(f"{number}-")} for number in range(50)}
+        heard: dict[int, set[str]] = {number: set() for number in range(50)}
+        while heard != wanted:
+            told = await update(client)
+            heard[told.watcher_id] |= set(told.new_topics)
+        # All have read it, and it is kept no more.
+        await until(lambda: all(one._read == before[0] + 500 for one in lists))  # noqa: SLF001
+
+
+async def test_of_more_news_than_is_kept_a_client_that_reads_again_hears_what_it_comes_to(tmp_path: Path) -> None:
+    async with listed(tmp_path, 300, replace(LIMITS, heap_bytes_max=8 * MIB)) as (harness, client, names):
+        await watching(client)
+        there = set(names)
+        await stuffed(harness, client)
+        for number in range(200, 200 + NEWS_MAX):
+            name = full_name(number)
+            (harness.broker.topics.vanished if name in there else harness.broker.topics.appeared)(name)
+            there ^= {name}
+            if number % 100 == 0:
+                await turns(2)
+        (news,) = harness.broker.shared_listings._news.values()  # noqa: SLF001
+        for number in range(100):
+            harness.broker.topics.vanished(names[number])
+            there.discard(names[number])
+        assert len(news) == NEWS_MAX
+        (shared,) = harness.broker.shared_listings._lists.values()  # noqa: SLF001
+        assert len(shared._changes) <= NEWS_PER_STEP  # noqa: SLF001
+        client.go_on_reading()
+        told = set(names)
+        while told != there:
+            command = await client.read()
+            if command.type == Type.WATCH_TOPIC_UPDATE:
+                now = command.watchTopicUpdate
+                told -= set(now.deleted_topics)
+                told |= set(now.new_topics)
+                assert now.topics_hash == topics_hash(told)

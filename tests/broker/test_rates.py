@@ -69,7 +69,7 @@ async def test_where_no_rate_is_a_producer_comes_and_goes_without_a_look_at_the_
         for producer_id in (1, 2):
             await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=producer_id)
             await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=producer_id)
-        session.producers = {}
+        session.producers = dict(session.producers)
 
 
 async def test_a_topic_without_a_rate_has_nothing_that_could_slow_it(tmp_path: Path) -> None:

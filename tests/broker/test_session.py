@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
-from penstock.testing.client import RawClient, Refused, Type, entry, frame, send
+from penstock.testing.client import TIMEOUT_S, RawClient, Refused, Type, entry, frame, send
+from penstock.wire.batch_counts import MEMBER_BYTES_MIN
+from penstock.wire.pulsar_pb2 import MessageMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +33,13 @@ def client(broker: BrokerProcess) -> Iterator[RawClient]:
 @pytest.fixture
 def topic() -> str:
     return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
+
+
+def batch(payload: bytes, messages: int) -> bytes:
+    """A sealed entry that holds so many messages, by its metadata."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=messages)
+    data = metadata.SerializeToString()
+    return seal(struct.pack(">I", len(data)) + data + payload)
 
 
 # -- handshake --------------------------------------------------------------------------------------------------------
@@ -214,7 +224,7 @@ def test_no_more_messages_are_delivered_than_were_asked_for(client: RawClient, t
 
 def test_permits_are_messages_and_a_batch_may_take_them_below_zero(client: RawClient, topic: str) -> None:
     client.produce(topic)
-    stored = entry(b"batch of ten")
+    stored = batch(b"batch of ten", 10)
     body = b"\x08\x06\x32\x06\x08\x00\x10\x00\x18\x0a"
     for _ in range(3):
         client.write(struct.pack(">II", 4 + len(body) + len(stored), len(body)) + body + stored)
@@ -236,6 +246,26 @@ def test_consumers_of_different_types_do_not_mix(broker: BrokerProcess, client: 
         other.subscribe(topic, "s", subType=FAILOVER)
     reading.join()
     assert refused.value.code == WireCode.CONSUMER_BUSY
+
+
+def test_a_hundred_who_want_the_place_of_a_client_send_it_one_liveness_probe(broker: BrokerProcess, topic: str) -> None:
+    with RawClient(broker.port) as holder, RawClient(broker.port) as other:
+        holder.subscribe(topic, "s", subType=SHARED)
+        other.write(
+            b"".join(
+                frame(Type.SUBSCRIBE, topic=topic, subscription="s", subType=FAILOVER, consumer_id=n, request_id=n)
+                for n in range(100)
+            )
+        )
+        # Until it answers the first, no second one comes.
+        holder.socket.settimeout(TIMEOUT_S)
+        pinged = holder.socket.recv(1 << 16)
+        with pytest.raises(TimeoutError):
+            other.read(0.2)
+        holder.socket.settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            holder.socket.recv(1 << 16)
+        assert pinged == frame(Type.PING)
 
 
 def test_a_topic_that_may_not_be_created_is_not_found(client: RawClient, topic: str) -> None:
@@ -379,8 +409,9 @@ def test_consumer_stats_are_answered_from_live_counters(client: RawClient, topic
 def test_a_shared_consumer_stops_at_its_bound_of_unacknowledged_messages(broker: BrokerProcess, topic: str) -> None:
     with RawClient(broker.port) as client:
         client.produce(topic)
-        body = b"\x08\x06\x32\x08\x08\x00\x10\x00\x18\xd0\x86\x03"  # an entry that claims 50,000 messages
-        stored = entry(b"many")
+        body = b"\x08\x06\x32\x08\x08\x00\x10\x00\x18\xd0\x86\x03"
+        many = bytes(50_000 * MEMBER_BYTES_MIN)
+        stored = batch(many, 50_000)
         for _ in range(2):
             client.write(struct.pack(">II", 4 + len(body) + len(stored), len(body)) + body + stored)
             client.next(Type.SEND_RECEIPT)
@@ -389,7 +420,7 @@ def test_a_shared_consumer_stops_at_its_bound_of_unacknowledged_messages(broker:
         with pytest.raises(TimeoutError):
             client.message(timeout_s=0.2)
         client.acknowledge(came)
-        assert client.message().payload == b"many"
+        assert client.message().payload == many
 
 
 @pytest.mark.parametrize("kind", ["NEW_TXN", "TC_CLIENT_CONNECT_REQUEST"])

@@ -15,8 +15,8 @@ from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.muting import MuteReason
+from penstock.governance.outbound import Outbound
 from penstock.governance.request_memory import RequestLimits, RequestMemory
-from penstock.net.connection import Outbound
 from penstock.net.listener import Connections, Listener
 from penstock.storage.catalog import Catalog
 from penstock.storage.cursor import Cursor

@@ -15,7 +15,7 @@ from penstock.core.units import NS_PER_MS
 from penstock.testing.client import Refused
 from penstock.wire import codec
 from penstock.wire.pulsar_pb2 import MessageIdData
-from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, subscription_of
+from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, subscription_of, topic_of
 from tests.net.harness import TOPIC, Harness, running, turns, until
 
 if TYPE_CHECKING:
@@ -207,3 +207,84 @@ async def test_a_subscription_that_is_stored_is_known_also_when_its_client_went_
         await asyncio.wait((coming,))
     await until(lambda: harness.broker.catalog.subscription(TOPIC, "s") is not None)
     await until(lambda: "s" in topic.subscriptions)
+
+
+# -- closed while it comes ---------------------------------------------------------------------------------------------
+
+
+def subscribe_of(consumer_id: int = 0, *, durable: bool = True, name: str = "s") -> codec.CommandSubscribe:
+    """A SUBSCRIBE to be sent without waiting for its answer."""
+    return codec.CommandSubscribe(
+        topic=TOPIC,
+        subscription=name,
+        subType=codec.CommandSubscribe.Exclusive,
+        consumer_id=consumer_id,
+        request_id=77,
+        durable=durable,
+    )
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_consumer_that_is_closed_in_the_same_breath_does_not_come(harness: Harness, *, durable: bool) -> None:
+    first, second = await Peer.connected(harness), await Peer.connected(harness)
+    await first.produce()
+    first.send(Type.SUBSCRIBE, subscribe_of(durable=durable))
+    await first.close_consumer()
+    await second.subscribe(EXCLUSIVE, durable=durable)
+    assert [one.session.connection.peer for one in subscription_of(harness).consumers] == [
+        harness.connection_of(second.client).peer
+    ]
+    assert not any(command.type == Type.SUCCESS for command in await first.settled())
+
+
+async def test_a_consumer_that_is_closed_while_its_subscription_is_stored_does_not_come(harness: Harness) -> None:
+    first, second = await Peer.connected(harness), await Peer.connected(harness)
+    await first.produce()
+    with harness.catalog_held():
+        first.send(Type.SUBSCRIBE, subscribe_of())
+        await turns()
+        await first.close_consumer()
+    await until(lambda: "s" in topic_of(harness).subscriptions)
+    await turns()
+    await second.subscribe(EXCLUSIVE)
+    assert len(subscription_of(harness).consumers) == 1
+    await first.subscribe(EXCLUSIVE, name="other")  # Its id is free again.
+
+
+async def test_a_client_that_goes_while_its_subscription_is_stored_leaves_no_consumer(harness: Harness) -> None:
+    first, second = await Peer.connected(harness), await Peer.connected(harness)
+    await first.produce()
+    with harness.catalog_held():
+        first.send(Type.SUBSCRIBE, subscribe_of())
+        await turns()
+        await first.client.close()
+    await until(lambda: "s" in topic_of(harness).subscriptions)
+    await turns()
+    await second.subscribe(EXCLUSIVE)
+    assert len(subscription_of(harness).consumers) == 1
+
+
+async def test_a_subscription_that_is_not_durable_does_not_outlive_the_refusal_of_its_consumer(
+    harness: Harness,
+) -> None:
+    peer = await Peer.connected(harness)
+    await peer.subscribe(EXCLUSIVE)
+    await harness.broker.policies.set_topic(TOPIC, "maxConsumers", 1)
+    await refused(peer, name="r", consumer_id=1, durable=False)
+    assert set(topic_of(harness).subscriptions) == {"s"}
+
+
+async def test_all_consumers_of_a_subscription_are_told_of_its_end_though_who_asked_for_it_goes(
+    harness: Harness,
+) -> None:
+    first, second = await Peer.connected(harness), await Peer.connected(harness)
+    await first.subscribe(SHARED)
+    await second.subscribe(SHARED)
+    with harness.catalog_held():
+        first.send(Type.UNSUBSCRIBE, codec.CommandUnsubscribe(consumer_id=0, request_id=5, force=True))
+        await turns()
+        await first.client.close()
+        await turns()
+    command, _ = await second.next(Type.CLOSE_CONSUMER)
+    assert command.close_consumer.consumer_id == 0
+    assert not topic_of(harness).subscriptions

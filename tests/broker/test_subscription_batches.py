@@ -9,13 +9,18 @@ import pytest
 import pytest_asyncio
 
 from penstock.broker.broker import Broker
+from penstock.core.errors import WireCode
 from penstock.core.units import MIB
+from penstock.net.connection import Connection
+from penstock.testing.client import Refused
+from penstock.wire import codec
 from tests.broker.consuming import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
     SHARED,
     Peer,
+    Type,
     nothing_more,
     subscription_of,
 )
@@ -23,10 +28,13 @@ from tests.net.harness import Harness, running, until
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.core.checksum import Buffer
+    from penstock.net.connection import Parcel
     from penstock.storage.results import ReadResult
+    from penstock.wire.pulsar_pb2 import CommandAckResponse
 
 ALL_BUT_FIRST_3_OF_10 = [0b11_1111_1000]
 
@@ -169,9 +177,18 @@ async def test_no_more_is_read_than_permits_are_there_for_once_it_is_seen_how_la
     asked: list[int] = []
     read_log = Broker.read_log
 
-    def noted(self: Broker, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> Future[ReadResult]:
+    def noted(
+        self: Broker, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int
+    ) -> Future[ReadResult]:
         asked.append(entries_max)
-        return read_log(self, ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max)
+        return read_log(
+            self,
+            ledger_id,
+            entry_id,
+            bytes_max=bytes_max,
+            entries_max=entries_max,
+            first_bytes_max=first_bytes_max,
+        )
 
     async with running(tmp_path) as harness:
         harness.broker.tail_cache.budget_bytes = 0
@@ -189,3 +206,123 @@ async def test_no_more_is_read_than_permits_are_there_for_once_it_is_seen_how_la
         # What comes alone is read by as many as there are permits for again.
         assert await peer.payloads(12) == payloads
         assert asked[-1] > 1
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+WORDS = [-1] * 1_000  # of a batch of 64,000 messages, all of them wanted still
+
+
+async def asked(peer: Peer, members: Mapping[int, Sequence[int]], *entry_ids: int) -> CommandAckResponse:
+    """Acknowledge all but these members of batches, and whole entries, in one command; the answer."""
+    body = codec.CommandAck(consumer_id=0, ack_type=codec.CommandAck.Individual, request_id=5)
+    for entry_id, words in (*members.items(), *((entry_id, ()) for entry_id in entry_ids)):
+        body.message_id.add(ledgerId=peer.ledger_id, entryId=entry_id, ack_set=words)
+    peer.send(Type.ACK, body)
+    return (await peer.next(Type.ACK_RESPONSE))[0].ackResponse
+
+
+async def with_entries(harness: Harness, count: int) -> Peer:
+    """A client that has published so many entries, and has a subscription that was sent none of them."""
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    await peer.publish(*(b"ten" for _ in range(count)), messages=10)
+    await peer.subscribe(SHARED, permits=0)
+    return peer
+
+
+async def test_ack_sets_that_do_not_fit_the_memory_are_refused_and_never_forgotten_after_a_success(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as harness:
+        row = harness.broker.dispatch_memory
+        row.size_bytes = row.used_bytes + 100_000
+        peer = await with_entries(harness, 20)
+        answers = [await asked(peer, {entry_id: WORDS}) for entry_id in range(20)]
+        assert row.used_bytes <= row.size_bytes
+        kept = [entry_id for entry_id, answer in enumerate(answers) if not answer.HasField("error")]
+        assert 0 < len(kept) < 20
+        assert all("raise memoryLimitMB" in answer.message for answer in answers[len(kept) :])
+    async with running(tmp_path) as harness:
+        peer = await Peer.connected(harness)
+        await peer.subscribe(SHARED)
+        received = await peer.messages(20)
+        assert [one.entry_id for one in received if list(one.message.ack_set) == WORDS] == kept
+
+
+async def test_whole_entries_are_acknowledged_where_ack_sets_are_refused(harness: Harness) -> None:
+    peer = await with_entries(harness, 4)
+    harness.broker.dispatch_memory.size_bytes = 100
+    answer = await asked(peer, {0: WORDS}, 1, 3)
+    assert int(answer.error) == WireCode.TOO_MANY_REQUESTS
+    cursor = subscription_of(harness).cursor
+    assert [cursor.is_acknowledged(entry_id) for entry_id in range(4)] == [False, True, False, True]
+    assert not cursor.has_ack_sets
+
+
+async def test_an_ack_set_gives_back_what_it_was_charged_when_its_entry_is_acknowledged(harness: Harness) -> None:
+    peer = await with_entries(harness, 4)
+    row = harness.broker.dispatch_memory
+    before = row.used_bytes
+    await asked(peer, {0: WORDS, 1: WORDS})
+    assert row.used_bytes - before >= 2 * 8_000
+    await asked(peer, {}, 0, 1)
+    await until(lambda: row.used_bytes == before)
+
+
+async def test_ack_sets_for_entries_that_do_not_exist_cost_nothing(harness: Harness) -> None:
+    peer = await with_entries(harness, 4)
+    row = harness.broker.dispatch_memory
+    before = row.used_bytes
+    assert not (await asked(peer, dict.fromkeys(range(4, 34), WORDS))).HasField("error")
+    assert (row.used_bytes, subscription_of(harness).cursor.has_ack_sets) == (before, False)
+
+
+async def test_more_ack_sets_in_one_command_than_allowed_are_refused_altogether(harness: Harness) -> None:
+    peer = await with_entries(harness, 40)
+    answer = await asked(peer, dict.fromkeys(range(39), WORDS), 39)
+    assert "32,768" in answer.message
+    assert subscription_of(harness).backlog == 40
+
+
+async def test_a_seek_into_a_batch_is_refused_where_the_memory_is_used_up(harness: Harness) -> None:
+    peer = await with_entries(harness, 4)
+    harness.broker.dispatch_memory.size_bytes = 100
+    seek = codec.CommandSeek(consumer_id=0, request_id=0)
+    seek.message_id.CopyFrom(codec.MessageIdData(ledgerId=peer.ledger_id, entryId=2, ack_set=WORDS))
+    with pytest.raises(Refused, match="memoryLimitMB"):
+        await peer.request(Type.SEEK, seek)
+    assert subscription_of(harness).cursor.mark_delete == -1
+
+
+async def test_ack_sets_on_their_way_to_a_client_take_no_more_than_its_room(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    deliver = Connection.deliver
+
+    def noted(self: Connection, out: Sequence[Buffer], nbytes: int, parcel: Parcel | None = None) -> None:
+        sent.append(nbytes)
+        deliver(self, out, nbytes, parcel)
+
+    monkeypatch.setattr(Connection, "room_bytes", property(lambda _: 100_000))
+    monkeypatch.setattr(Connection, "deliver", noted)
+    peer = await with_entries(harness, 120)
+    for first in range(0, 120, 30):
+        await asked(peer, dict.fromkeys(range(first, first + 30), WORDS))
+    peer.flow(120 * 10)
+    assert [list(one.message.ack_set) for one in await peer.messages(120)] == [WORDS] * 120
+    assert max(sent) <= 100_000
+
+
+async def test_entries_that_come_again_are_counted_though_one_between_them_is_owed_in_part(harness: Harness) -> None:
+    peer = await with_entries(harness, 3)
+    peer.flow(30)
+    received = await peer.messages(3)
+    peer.acknowledge(received[1], words=ALL_BUT_FIRST_3_OF_10)
+    consumer = subscription_of(harness).consumers[0]
+    await until(lambda: consumer.unacked == 27)
+    peer.flow(30)
+    peer.redeliver(received[0], received[2])
+    assert [one.entry_id for one in await peer.messages(2)] == [0, 2]
+    assert consumer.unacked == 27

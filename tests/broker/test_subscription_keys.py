@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.broker.subscriptions import key_shared_delivery
-from penstock.broker.subscriptions.key_shared import slot_of
+from penstock.broker.subscriptions.key_shared import hash_of, slot_of
 from penstock.broker.subscriptions.key_shared_delivery import KeyShared
 from penstock.core.errors import WireCode
 from penstock.core.units import MIB
@@ -130,12 +130,12 @@ async def test_a_key_that_moved_waits_until_its_old_consumer_has_acknowledged(ha
         await old.publish(f"{name} after".encode(), partition_key=name)
     first, second = subscription_of(harness).consumers
     order = keys(harness).order
-    moved = [name for name in names if order.selector.select(order.selector.slot(name.encode())) is second]
+    moved = [name for name in names if order.selector.select(order.selector.slot(hash_of(name.encode()))) is second]
     assert moved
     assert sorted(await old.payloads(20 - len(moved))) == sorted(f"{n} after".encode() for n in names if n not in moved)
     await nothing_more(harness, new, old)
     assert sorted(slot for slot, _ in keys(harness).draining(first)) == sorted(
-        order.selector.slot(name.encode()) for name in moved
+        order.selector.slot(hash_of(name.encode())) for name in moved
     )
     for count, name in enumerate(moved, 1):
         old.acknowledge(held[name])

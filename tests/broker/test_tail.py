@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.subscriptions.tail import Tail, TailCache
+from penstock.broker.subscriptions.tail import COLUMNS_BYTES, Tail, TailCache
 from penstock.storage.entry_log import Batch
 
 LEDGER = 7
@@ -77,8 +77,8 @@ def test_scattered_entries_are_gathered_up_to_the_first_that_is_not_cached() -> 
     assert list(few.entry_ids) == [2, 5]
 
 
-def test_what_was_gathered_goes_in_its_turn() -> None:
-    cache, tail = TailCache(10), Tail()
+def test_what_was_gathered_goes_in_its_turn_and_counts_with_its_columns() -> None:
+    cache, tail = TailCache(10 + 2 * COLUMNS_BYTES), Tail()
     cache.add_gathered(tail, Batch(LEDGER, [2, 5], b"x" * 6, range(2), [3] * 2, None))
     add(cache, tail, 10, 4)
     assert tail.gather([2], 100) is not None

@@ -680,6 +680,53 @@ async def test_a_subscription_or_its_backlog_keeps_a_topic(
         assert harness.broker.topics.exists(T) is not goes
 
 
+async def published_and_left(harness: Harness, client: Client, *, topic: TopicName = T) -> None:
+    """Three messages are acknowledged to their producer, which goes."""
+    client.publish(b"a", b"b", b"c")
+    await client.receipts(3)
+    await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
+
+
+async def test_acknowledged_messages_that_nobody_subscribed_to_stay_by_default(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await published_and_left(harness, client)
+        await unused_for(harness, 10**5)
+        topic = harness.broker.topics.get(T)
+        assert topic is not None
+        assert (topic.first_entry_id, topic.last_entry_id) == (0, 2)
+
+
+@pytest.mark.parametrize("where", ["mode", "namespace", "topic"])
+async def test_a_topic_goes_with_its_messages_where_an_operator_said_so(tmp_path: Path, where: str) -> None:
+    policy = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 60,
+        "deleteWhileInactive": True,
+    }
+    async with producing(tmp_path, delete_inactive_with_messages=where == "mode") as (harness, client):
+        if where == "namespace":
+            await harness.broker.policies.set_namespace("public/default", "inactiveTopicPolicies", policy)
+        if where == "topic":
+            await harness.broker.policies.set_topic(T, "inactiveTopicPolicies", policy)
+        await published_and_left(harness, client)
+        await unused_for(harness, 60)
+        assert not harness.broker.topics.exists(T)
+
+
+async def test_a_topic_goes_by_default_once_its_last_subscription_has_acknowledged_everything_and_left(
+    tmp_path: Path,
+) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await topic_admin.create_subscription(harness.broker, T, "s")
+        await published_and_left(harness, client)
+        topic = harness.broker.topics.get(T)
+        assert topic is not None
+        topic.subscriptions["s"].skip_all()
+        await harness.broker.delete_subscription(topic.subscriptions["s"])
+        await unused_for(harness, 60)
+        assert not harness.broker.topics.exists(T)
+
+
 async def test_a_topic_stays_while_retention_says_so_or_nothing_is_to_be_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
@@ -737,3 +784,13 @@ async def test_an_empty_partitioned_topic_goes_with_its_last_partition_only_if_t
         await unused_for(harness, 60)
         assert not harness.broker.topics.loaded()
         assert (partitions.count(harness.broker, parent) == 0) is forget
+
+
+async def test_messages_that_a_deleted_subscription_acknowledged_can_still_be_looked_at(tmp_path: Path) -> None:
+    async with producing(tmp_path) as (harness, client):
+        await topic_admin.create_subscription(harness.broker, T, "s")
+        await published_and_left(harness, client)
+        await topic_admin.skip_all(harness.broker, T, "s")
+        await topic_admin.delete_subscription(harness.broker, T, "s")
+        message = await topic_admin.examine_message(harness.broker, T, "earliest", 1)
+        assert message.entry_id == 0

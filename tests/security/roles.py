@@ -114,7 +114,7 @@ def everything(harness: Harness, tenant: str = "") -> dict[str, Any]:
                 topic.last_entry_id,
                 topic.terminated,
                 len(topic.producers),
-                [(one.name, one.cursor.encode()) for one in topic.subscriptions.values()],
+                [(one.name, one.cursor.mark_delete, one.cursor.version) for one in topic.subscriptions.values()],
             )
             for topic in broker.topics.loaded()
             if f"://{tenant}" in topic.text

@@ -6,14 +6,16 @@ A command that comes to the protocol without a row here fails a test.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.broker.access.revocation import take_back
 from penstock.broker.commands.session import Session
+from penstock.broker.configuration import Configuration
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, connect, turns
@@ -36,9 +38,10 @@ from tests.security.roles import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from penstock.broker.limits import BrokerLimits
     from penstock.wire.pulsar_pb2 import BaseCommand
 
 TOPIC = f"persistent://{NAMESPACE}/new"
@@ -276,3 +279,84 @@ async def test_an_admin_who_is_none_any_more_is_disconnected(tmp_path: Path) -> 
         await administer(harness, TENANT, "successor", NAMESPACE, {})
         await take_back(harness.broker, TENANT)
         await owner.expect(Type.CLOSE_PRODUCER)
+
+
+async def watching(client: Client) -> None:
+    """Let a client watch all topics of the namespace."""
+    await client.request(
+        Type.WATCH_TOPIC_LIST, Type.WATCH_TOPIC_LIST_SUCCESS, namespace=NAMESPACE, watcher_id=0, topics_pattern=".*"
+    )
+
+
+async def test_who_may_no_more_look_up_hears_of_no_topic_any_more(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as harness:
+        reader, writer = await connected(harness, READER), await connected(harness, WRITER)
+        await watching(reader)
+        await watching(writer)
+        grants = {"namespace_auth": {WRITER: ["produce"]}}
+        await harness.broker.policies.set_namespace(NAMESPACE, "auth_policies", grants)
+        await reader.closed()
+        writer.write(frame(Type.PRODUCER, request_id=7, topic=TOPIC, producer_id=0))
+        update = await writer.read()
+        while update.type != Type.WATCH_TOPIC_UPDATE:  # The producer may be told before, or behind.
+            update = await writer.read()
+        assert list(update.watchTopicUpdate.new_topics) == [TOPIC]
+
+
+class Rules:
+    """Settings of which the superusers can be changed while the broker runs."""
+
+    dynamic = ("superUserRoles",)
+
+    def __init__(self, limits: BrokerLimits) -> None:
+        self.limits = limits
+
+    def values(self) -> Mapping[str, str]:
+        return {"superUserRoles": ",".join(self.limits.access.super_user_roles)}
+
+    def changed(self, changes: Mapping[str, str]) -> Rules:
+        if not changes:
+            return self
+        access = replace(self.limits.access, super_user_roles=frozenset(changes["superUserRoles"].split(",")))
+        return Rules(replace(self.limits, access=access))
+
+
+async def test_who_is_no_superuser_any_more_is_disconnected(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as harness:
+        harness.broker.configuration = Configuration(harness.broker, Rules(harness.broker.limits))
+        root, watcher = await connected(harness, ROOT), await connected(harness, ROOT)
+        owner = await connected(harness, OWNER)
+        await root.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        await root.request(Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=1)
+        await owner.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        await watching(watcher)
+        await harness.broker.configuration.put("superUserRoles", "successor")
+        await root.expect(Type.CLOSE_PRODUCER)
+        await root.expect(Type.CLOSE_CONSUMER)
+        await watcher.closed()
+        (topic,) = harness.broker.topics.loaded()
+        assert {producer.session.role for producer in topic.producers.values()} == {OWNER}
+
+
+@pytest.mark.parametrize("kind", ["PRODUCER", "SUBSCRIBE"])
+async def test_who_waits_for_the_disk_while_a_grant_is_taken_back_is_not_let_in(tmp_path: Path, kind: str) -> None:
+    async with guarded(tmp_path) as harness:
+        ways: dict[str, tuple[str, dict[str, Any]]] = {
+            "PRODUCER": (WRITER, {"producer_id": 0}),
+            "SUBSCRIBE": (READER, {"subscription": "s", "consumer_id": 0, "subType": 1}),
+        }
+        role, fields = ways[kind]
+        client = await connected(harness, role)
+        with harness.catalog_held():  # The topic must be stored first.
+            client.write(frame(Type.Value(kind), request_id=7, topic=TOPIC, **fields))
+            await turns()
+            taking = asyncio.ensure_future(harness.broker.policies.set_namespace(NAMESPACE, "auth_policies", {}))
+            await turns()
+        await taking
+        command = await client.read()
+        while command.type not in {Type.ERROR, Type.CLOSE_PRODUCER, Type.CLOSE_CONSUMER}:
+            command = await client.read()
+        await turns()
+        (topic,) = harness.broker.topics.loaded()
+        assert not topic.producers
+        assert not any(one.consumers for one in topic.subscriptions.values())

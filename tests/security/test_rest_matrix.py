@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpx
+import pytest
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
@@ -391,3 +392,28 @@ async def test_head_is_for_those_whom_get_is_for(tmp_path: Path) -> None:
         tenant = await ask.furnish()
         for role, status in ((NO_CREDENTIALS, 401), (WRITER, 403), (OWNER, 200)):
             assert (await ask(Route("HEAD", SHORT["NS"], ""), tenant, role)).status_code == status
+
+
+OF_COMPACTION = [
+    ("DELETE", "/admin/v2/persistent/{tenant}/orders/t/subscription/__compaction?force=true"),
+    ("POST", "/admin/v2/persistent/{tenant}/orders/t/subscription/__compaction/skip_all"),
+    ("POST", "/admin/v2/persistent/{tenant}/orders/t/subscription/__compaction/skip/1"),
+    ("POST", "/admin/v2/persistent/{tenant}/orders/t/subscription/__compaction/expireMessages/1"),
+    ("POST", "/admin/v2/persistent/{tenant}/orders/t/subscription/__compaction/resetcursor/1"),
+    ("POST", "/admin/v2/namespaces/{tenant}/orders/unsubscribe/__compaction"),
+    ("POST", "/admin/v2/namespaces/{tenant}/orders/clearBacklog/__compaction"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), OF_COMPACTION)
+async def test_who_may_only_consume_does_not_touch_what_compaction_stands_on(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    async with asking(tmp_path) as here:
+        tenant = await here.furnish()
+        topic = await here.harness.broker.topics.load(TopicName.parse(f"persistent://{tenant}/orders/t"))
+        await topic.open_subscription("__compaction", durable=True, start=0)
+        headers = {"Authorization": f"Bearer {token(READER)}"}
+        answer = await here.client.request(method, path.format(tenant=tenant), headers=headers)
+        assert answer.status_code == 403, answer.text
+        assert topic.subscriptions["__compaction"].cursor.mark_delete == -1

@@ -152,6 +152,8 @@ class World:
     def seek(self, member: Member, entry_id: int) -> None:
         """Everything from this entry on is wanted again."""
         member.cursor.reset(entry_id)
+        assert member.view is not None
+        member.view.was_reset()
         self.disconnect(member)
         self._moved(member)
         self._pass_cancelled(member)
@@ -320,7 +322,7 @@ class World:
         for entry_id in self.cancelled:
             manager.cancel(entry_id)  # since the snapshot
         for name, member in list(self.members.items()):
-            self.members[name] = Member(name, Cursor.decode(member.cursor.encode()))
+            self.members[name] = Member(name, _restarted(member.cursor))
             self._attach(self.members[name])
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -335,7 +337,9 @@ class World:
                 for entry in view.held(member.cursor.mark_delete + 1, len(self.log))
                 if entry not in self.cancelled
             ]
-            wanted = sum(not member.cursor.is_acknowledged(entry) for entry in held)
+            # What it was offered ahead of its reader is stepped over, and not delayed any more.
+            offered = member.owed | member.again
+            wanted = sum(not member.cursor.is_acknowledged(entry) for entry in held if entry not in offered)
             # What was acknowledged before the index held it for this view may be counted: a rewound reader or a clock
             # that was set back can bring such messages.
             count = view.number_of_delayed_messages
@@ -354,3 +358,11 @@ class World:
             lost = any(member.view and member.view.back_fill(member.read_entry_id) for member in self.members.values())
             moved = before != (self.deliveries, self.manager.topic_delayed_messages())
             idle = 0 if moved or lost or self._filling is not None else idle + 1
+
+
+def _restarted(cursor: Cursor) -> Cursor:
+    """The cursor as it comes back."""
+    again = Cursor(cursor.mark_delete)
+    above = range(cursor.mark_delete + 1, cursor.last_acknowledged + 1)
+    again.acknowledge_many([entry_id for entry_id in above if cursor.is_acknowledged(entry_id)])
+    return again

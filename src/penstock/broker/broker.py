@@ -4,7 +4,8 @@
 Where: app builds it over the log, the catalog and the request memory; listeners hand it connections.
 
 What it promises: a topic, a subscription or an acknowledgement that was answered is stored; cursors that moved are
-stored within `CURSOR_SAVE_S`; when the disk fails, publishers are told and `/healthz` says so, consumers go on.
+stored in less than a second (`cursor_saves`); when the disk fails, publishers are told and `/healthz` says so, while
+consumers go on.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.policies.policies import PolicyBook
 from penstock.broker.policies.quotas import Quotas
-from penstock.broker.policies.retention import Retention
+from penstock.broker.policies.retention import Retention, retains
 from penstock.broker.publishing.deduplication import SNAPSHOTS_OFF_CHECK_S, Deduplication
 from penstock.broker.publishing.rates import Rates
 from penstock.broker.rounds import Round, Rounds
 from penstock.broker.schemas.schema_registry import SchemaRegistry
 from penstock.broker.stats.meters import Meters
+from penstock.broker.subscriptions.cursor_saves import CursorSaves, stored_form
+from penstock.broker.subscriptions.long_keys import LongKeys
 from penstock.broker.subscriptions.tail import TailCache
 from penstock.broker.topics import topic_life
 from penstock.broker.topics.compaction import Compactor
@@ -41,11 +44,15 @@ from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.inactive import InactiveTopics
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.topic_states import TopicStates
-from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly
+from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, StorageReadOnly, TooManyRequests
+from penstock.core.units import NS_PER_S
+from penstock.governance.command_memory import CommandMemory
 from penstock.governance.memory_row import MemoryRow
 from penstock.governance.muting import MuteReason
+from penstock.net.loop_turns import LoopTurns
 from penstock.net.topic_list_limiter import TopicListMemoryLimiter
-from penstock.storage.catalog import CursorSave, StoredCursor, SubscriptionRecord
+from penstock.storage.catalog import SubscriptionRecord
+from penstock.storage.catalog_rows import bulk_bytes
 from penstock.storage.journal import AppendRun
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
@@ -73,11 +80,15 @@ Submit = Callable[[Callable[[PenstockError | None], None]], None]
 
 log = logging.getLogger(__name__)
 
-# Acknowledgements are stored at least this often, at a clean stop, and before an ACK_RESPONSE.
-CURSOR_SAVE_S: Final = 0.8
+# Whoever is short of memory for unacknowledged ids looks again this often, and when some of its own are acknowledged.
+SHORT_S: Final = 0.5
 # Evictions, keep-alives and stalls are looked at this often.
 TICK_S: Final = 0.25
 READER_THREADS: Final = 2
+# A search by time looks for a readable entry among so many; beyond them it takes an earlier place, which loses nothing.
+DAMAGED_PASSED_MAX: Final = 100
+# What could not be read is tried again this often, also when nobody wants it.
+UNREADABLE_CHECK_NS: Final = 2 * NS_PER_S
 # How long a subscription without a cursor on disk outlives its last consumer after a seek: the client reconnects.
 RECONNECT_S: Final = 60.0
 
@@ -92,10 +103,11 @@ class ServiceUrls:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the broker can do its work, and if not, why."""
+    """Whether the broker can do its work, and if not, why; and what of the log it cannot serve while it does."""
 
     ok: bool
     reason: str
+    problems: tuple[str, ...] = ()
 
 
 class Broker:
@@ -126,6 +138,8 @@ class Broker:
         # What an administrator may change of the limits, and who ends the process: app sets both.
         self.configuration = Configuration(self, NoKeys(limits))
         self.shut_down: Callable[[], None] | None = None
+        # Who measures the turns of the loop, if anybody does: app sets it, too.
+        self.loop_turns = LoopTurns()
         # Where clients connect that ask for a listener by its name (advertisedListeners).
         self.listeners: Mapping[str, ServiceUrls] = {}
         self.topics = TopicDirectory(self)
@@ -145,16 +159,19 @@ class Broker:
         self.deduplication = Deduplication(self)
         self.compaction = Compactor(self)
         self.tail_cache = TailCache(limits.tail_cache_bytes)
+        self.commands_memory = CommandMemory(limits.commands_bytes)
         self.sessions_memory = MemoryRow("sessions", limits.sessions_bytes)
         self.dispatch_memory = MemoryRow("dispatch", limits.dispatch_bytes)
+        self.http_memory = MemoryRow("http", limits.http_bytes)
         self.sessions: set[Session] = set()
         self.stopping = False
         self.started_at_ms = clock.wall_ms()
+        self._unreadable_at_ns = 0  # when to try again what could not be read
+        self.long_keys = LongKeys(loop)
+        self._short_of_memory: set[Subscription] = set()
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="log-reader")
         self.delays = Delays(self, snapshots)
-        self._moved: set[Subscription] = set()
-        self._cursor_timer: asyncio.TimerHandle | None = None
-        self._cursor_error_told = False
+        self.cursors = CursorSaves(self)
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         self._producer_names = 0
         self._unfinished: set[asyncio.Task[Any]] = set()
@@ -162,6 +179,7 @@ class Broker:
         self._inactive = InactiveTopics(self)
         self.rounds = Rounds(self, self._kinds_of_rounds())
         topic_life.drop_unknown_ledgers(self)
+        topic_life.name_missing(self)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +214,7 @@ class Broker:
             return Health(ok=False, reason="the disk holds a write for too long")
         if self.catalog.failed is not None:
             return Health(ok=False, reason=self.catalog.failed)
-        return Health(ok=True, reason="ok")
+        return Health(ok=True, reason="ok", problems=self.log.problems())
 
     def check_lookup(self, name: TopicName) -> None:
         """Raises ServiceNotReady when topics are no longer served."""
@@ -225,9 +243,23 @@ class Broker:
     async def store_subscription(
         self, topic: Topic, name: str, cursor: Cursor, *, initial: str, properties: Mapping[str, str]
     ) -> None:
-        """Store a new durable subscription; raises MetadataFailed."""
+        """Store a new durable subscription. Raises MetadataFailed; TooManyRequests, see `check_properties`."""
+        self.check_properties(name, properties)
         record = SubscriptionRecord(topic.text, name, initial, properties)
-        await self.stored(lambda done: self.catalog.create_subscription(record, _stored_form(cursor), done))
+        await self.stored(lambda done: self.catalog.create_subscription(record, stored_form(cursor), done))
+
+    def check_properties(self, name: str, properties: Mapping[str, str]) -> None:
+        """Return if a subscription may have these properties: long ones stay in memory as long as it is there.
+
+        Raises:
+            TooManyRequests: those of all subscriptions take as much as producers and consumers may.
+        """
+        nbytes, bound = bulk_bytes(name, properties), self.limits.sessions_bytes
+        if nbytes and self.catalog.bulk_bytes + nbytes > bound:
+            raise TooManyRequests(
+                f"the name and properties of subscription {name[:100]!r} take {nbytes:,} bytes, and such long ones "
+                f"have {self.catalog.bulk_bytes:,} of {bound:,} in use; delete others, or raise sessionsMB"
+            )
 
     async def delete_subscription(self, subscription: Subscription) -> None:
         """End a subscription. Nobody joins it from now on; consumers that it has are the caller's to disconnect.
@@ -255,22 +287,25 @@ class Broker:
         self.rates.forget_subscription(subscription)
 
     async def _forget_subscription(self, topic: Topic, name: str) -> None:
-        # Its cursor told how far the topic was reclaimed; from now on the topic says so itself.
+        # Its cursor told how far the topic was reclaimed; from now on the topic says so itself. What was acknowledged
+        # behind that may still be looked at, but nobody needs it.
+        topic.unneeded_before = 0 if retains(topic.policies) else topic.first_needed() or 0
         topic.first_entry_id = topic.retained_from()
         await self.stored(lambda done: self.catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done))
         await self.stored(lambda done: self.catalog.delete_subscription(topic.text, name, done))
 
     async def save_cursors_of(self, topic: Topic) -> None:
         """Store all cursors of a topic now; returns when they are durable, raises MetadataFailed."""
-        self._moved.update(subscription for subscription in topic.subscriptions.values() if subscription.durable)
-        await self._save_cursors()
+        await self.cursors.save(*topic.subscriptions.values())
 
     async def save_cursor(self, subscription: Subscription) -> None:
         """Store a cursor now; returns when it is durable, raises MetadataFailed."""
-        if not subscription.durable:
-            return
-        self._moved.add(subscription)
-        await self._save_cursors()
+        if subscription.durable:
+            await self.cursors.save(subscription)
+
+    def cursor_moved(self, subscription: Subscription) -> None:
+        """A cursor changed; it is stored, with all others that did, in less than a second."""
+        self.cursors.moved(subscription)
 
     def stored(self, submit: Submit) -> asyncio.Future[None]:
         """Submit a change to the catalog; done when it is durable, or with what went wrong."""
@@ -300,51 +335,7 @@ class Broker:
         task.add_done_callback(done)
         return asyncio.shield(task)
 
-    # -- cursors ------------------------------------------------------------------------------------------------------
-
-    def cursor_moved(self, subscription: Subscription) -> None:
-        """A cursor changed; it is stored with all others that did, within CURSOR_SAVE_S."""
-        if subscription.durable:
-            self._moved.add(subscription)
-            if self._cursor_timer is None:
-                self._cursor_timer = self.loop.call_later(CURSOR_SAVE_S, self._save_cursors)
-
-    def _save_cursors(self) -> asyncio.Future[None]:
-        if self._cursor_timer is not None:
-            self._cursor_timer.cancel()
-            self._cursor_timer = None
-        moved, self._moved = self._moved, set()
-        saves = []
-        topics = set()
-        for subscription in moved:
-            topic = subscription.topic
-            if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
-                continue  # What it says now, it says of something that is gone; its name may be another one's.
-            saves.append(CursorSave(topic.text, subscription.name, _stored_form(subscription.cursor)))
-            topics.add(topic)
-        needed_from = {topic: topic.retained_from() for topic in topics}
-        future = self.stored(lambda done: self.catalog.save_cursors(saves, done))
-        future.add_done_callback(lambda done: self._cursors_saved(done, needed_from))
-        return future
-
-    def _cursors_saved(self, done: asyncio.Future[None], needed_from: Mapping[Topic, int]) -> None:
-        """What every subscription has durably acknowledged may be reclaimed.
-
-        That is what they had acknowledged when they were saved. Of what came since, a crash would leave nobody who
-        knows that those ids were used; and a subscription that was made or moved back since wants more.
-        """
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is not None:
-            if not self._cursor_error_told:  # It is final, and health says so from now on.
-                self._cursor_error_told = True
-                log.error("cursors cannot be stored any more: %s", error)
-            return
-        for topic, entry_id in needed_from.items():
-            if not topic.closed:
-                topic.first_entry_id = max(topic.first_entry_id, min(entry_id, topic.retained_from()))
-                self.log.trim(topic.ledger_id, topic.first_entry_id)
+    # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: a subscription that is not durable ends with it."""
@@ -356,16 +347,32 @@ class Broker:
         if not subscription.durable:
             self.loop.call_later(RECONNECT_S, self.subscription_idle, subscription)
 
+    def wait_for_dispatch_memory(self, subscription: Subscription) -> None:
+        """A consumer gets nothing, for there is no memory for what it would owe: try again soon."""
+        if not self._short_of_memory:
+            self.loop.call_later(SHORT_S, self._wake_short)
+        self._short_of_memory.add(subscription)
+
+    def _wake_short(self) -> None:
+        short, self._short_of_memory = self._short_of_memory, set()
+        for subscription in short:
+            subscription.wake()
+
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def read_log(
-        self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int
+        self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
     ) -> asyncio.Future[ReadResult]:
-        """Read entries in a reader thread."""
-        return self.loop.run_in_executor(
-            self._readers,
-            lambda: self.log.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=entries_max),
+        """Read entries in a reader thread, as `EntryLog.read`."""
+        read = partial(
+            self.log.read,
+            ledger_id,
+            entry_id,
+            bytes_max=bytes_max,
+            entries_max=entries_max,
+            first_bytes_max=first_bytes_max,
         )
+        return self.loop.run_in_executor(self._readers, read)
 
     def read_in_thread(self, read: Callable[[], T]) -> asyncio.Future[T]:
         """Carry out a read of the log that takes more than one call, in a reader thread."""
@@ -388,6 +395,16 @@ class Broker:
         result = await self.read_log(topic.ledger_id, entry_id, bytes_max=1, entries_max=1)
         return _first_entry(result, entry_id)
 
+    def about_entry(self, topic: Topic, entry_id: int, tell: Callable[[bytes | None], T]) -> asyncio.Future[T]:
+        """What `tell` says of an entry (of None when the log does not have it), asked in a reader thread.
+
+        For those who want a few words about an entry: its bytes do not wait for the loop.
+        """
+        ledger_id = topic.ledger_id
+        return self.read_in_thread(
+            lambda: tell(_first_entry(self.log.read(ledger_id, entry_id, bytes_max=1, entries_max=1), entry_id))
+        )
+
     async def first_entry_published_since(self, topic: Topic, wall_ms: int) -> int:
         """The first entry whose producer stamped it at or after this time; the end of the topic when there is none.
 
@@ -396,12 +413,24 @@ class Broker:
         low, high = topic.first_entry_id, topic.last_entry_id + 1
         while low < high:
             middle = (low + high) // 2
-            entry = await self.read_entry(topic, middle)
-            if entry is None or _publish_time(entry) < wall_ms:
-                low = middle + 1
+            entry_id, entry = await self._entry_from(topic, middle, high)
+            if entry is not None and _publish_time(entry) < wall_ms:
+                low = entry_id + 1
             else:
                 high = middle
         return low
+
+    async def _entry_from(self, topic: Topic, entry_id: int, stop: int) -> tuple[int, bytes | None]:
+        """The first entry of these that is there, its id first; a damaged or missing one is as old as the next."""
+        for _ in range(DAMAGED_PASSED_MAX):
+            result = await self.read_log(topic.ledger_id, entry_id, bytes_max=1, entries_max=1)
+            if result.batches:
+                entry_id = result.batches[0].entry_ids[0]
+                return entry_id, _first_entry(result, entry_id) if entry_id < stop else None
+            if not entry_id < result.next_entry_id < stop:
+                break
+            entry_id = result.next_entry_id
+        return entry_id, None
 
     def after_appends(self, action: Callable[[], None]) -> None:
         """Call back once everything that was appended before is durable or has failed."""
@@ -419,6 +448,7 @@ class Broker:
             session.check_alive(now_ns)
         self.connections.evict_slow()
         self._mute_while_stalled()
+        self._try_unreadable(now_ns)
         self.meters.tick(now_ns)
         self._inactive.tick(now_ns)
         self.delays.tick(now_ns)
@@ -462,6 +492,12 @@ class Broker:
             ),
         )
 
+    def _try_unreadable(self, now_ns: int) -> None:
+        """See whether what could not be read now can be: health tells of it, and perhaps nobody wants it any more."""
+        if now_ns >= self._unreadable_at_ns and self.log.troubles():
+            self._unreadable_at_ns = now_ns + UNREADABLE_CHECK_NS
+            self.read_in_thread(self.log.try_again)
+
     def _mute_while_stalled(self) -> None:
         """While the disk holds one write for too long, publishers are not read: memory would only fill."""
         stalled = self.log.health.stalled
@@ -491,7 +527,7 @@ class Broker:
         await drained
         # A failure was logged, and acknowledgements that were not stored are only delivered again.
         with contextlib.suppress(MetadataFailed):
-            await self._save_cursors()
+            await self.cursors.save()
         await self.delays.stop()
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
@@ -505,10 +541,6 @@ def _publish_time(entry: bytes) -> int:
         return metadata.publish_time(entry)
     except ProtocolError:
         return 0  # What says nothing of its time was published before everything that does.
-
-
-def _stored_form(cursor: Cursor) -> StoredCursor:
-    return StoredCursor(cursor.mark_delete, cursor.encode())
 
 
 def _first_entry(result: ReadResult, entry_id: int) -> bytes | None:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from penstock.broker.access.revocation import take_back
 from penstock.core.errors import ConfigurationError, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -151,7 +152,9 @@ class Configuration:
         """Everybody reads limits when they need them; what is made of them ahead is made anew here."""
         self._keys = keys
         broker = self._broker
-        broker.limits = keys.limits
+        before, broker.limits = broker.limits.access, keys.limits
+        if before != keys.limits.access:
+            broker.finish(take_back(broker))
         broker.tail_cache.budget_bytes = keys.limits.tail_cache_bytes
         broker.listings.set_limits(keys.limits.listings)
         broker.policies.refresh()

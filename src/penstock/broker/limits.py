@@ -35,6 +35,7 @@ class BrokerLimits:
     # Rows of the memory budget, each with one owner.
     commands_bytes: int = 64 * MIB  # commands being carried out
     sessions_bytes: int = 64 * MIB  # what clients call their producers, consumers and watchers, and say of them
+    http_bytes: int = 64 * MIB  # requests at the admin port
     dispatch_bytes: int = 64 * MIB  # what consumers owe, and what cursors have above their mark-delete position
 
     # What namespaces and topics can overrule, how often it is looked after, and rates of the whole broker.
@@ -54,6 +55,8 @@ class BrokerLimits:
     persistent_topics: bool = True  # enablePersistentTopics
     non_persistent_topics: bool = True  # enableNonPersistentTopics
     partitions_max: int = 0  # maxNumPartitionsPerPartitionedTopic
+    # Whether brokerDeleteInactiveTopicsMode was set, by anybody: only then topics go with the messages that they hold.
+    delete_inactive_with_messages: bool = False
     delete_inactive_partitioned: bool = False  # brokerDeleteInactivePartitionedTopicMetadataEnabled
     force_delete_tenant: bool = False  # forceDeleteTenantAllowed
     force_delete_namespace: bool = False  # forceDeleteNamespaceAllowed
@@ -73,7 +76,6 @@ class BrokerLimits:
     key_shared_consistent_hashing: bool = True  # subscriptionKeySharedUseConsistentHashing
     key_shared_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
     delayed_strict: bool = False  # isDelayedDeliveryDeliverAtTimeStrict
-    delayed_lookahead: int = 50_000  # delayedDeliveryFixedDelayDetectionLookahead
     delayed_index_bytes: int = 64 * MIB  # its row of the memory budget
 
     # --- deduplication and compaction
@@ -83,3 +85,4 @@ class BrokerLimits:
     deduplication_snapshot_check_s: int = 120  # brokerDeduplicationSnapshotFrequencyInSeconds; 0: never
     deduplication_inactivity_min: int = 360  # brokerDeduplicationProducerInactivityTimeoutMinutes
     compaction_check_s: int = 60  # brokerServiceCompactionMonitorIntervalInSeconds
+    schema_bytes_max: int = MIB  # maxSchemaSize

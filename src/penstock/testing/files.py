@@ -18,6 +18,7 @@ What it models, and how hard it tries:
 - Of a directory's unsynced changes (create, rename, delete) a prefix survives, as on a journalling file system.
 - A failed sync leaves pages that look clean and are not: syncing again succeeds and saves nothing.
 - Any bit can be flipped, any write or allocation refused with ENOSPC, any call with EIO.
+- Reads of chosen files fail, are interrupted or give too little, for a while or for ever; files vanish and come back.
 
 Where: hand it to `EntryLog.open` in place of `OsFiles`. `FaultyFile` reads and writes any byte range, so it can carry
 an SQLite VFS as well. All methods may be called from several threads.
@@ -35,7 +36,7 @@ from penstock.storage.files import FileLocked
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.storage.files import Buffer
@@ -112,6 +113,7 @@ class FaultyFile:
         """See `penstock.storage.files.File.read`."""
         with self._files.guard:
             self._files.check(self._life)
+            size = self._files.readable(self.inode, size, offset)
             return bytes(memoryview(self.inode.data)[offset : offset + size])
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
@@ -195,6 +197,9 @@ class FaultyFiles:
         self._off = False
         self._write_bytes_left: int | None = None
         self._sync_fails_at: int | None = None
+        # Asked with (path, size, offset) before each read: how many bytes it gives; or it raises.
+        self.on_read: Callable[[Path, int, int], int] | None = None
+        self._hidden: dict[Path, _Inode] = {}
 
     # -------------------------------------------------------------------------------------------------------- faults
 
@@ -241,6 +246,39 @@ class FaultyFiles:
         """Let the `call`-th sync from now fail with EIO, and lose what it should have saved."""
         self._sync_fails_at = self.syncs + call
 
+    def fail_reads(self, code: int = errno.EIO, *, of: str = ".seg", times: int | None = None) -> None:
+        """Let reads of files whose names end so fail with this error, this often or until `heal`."""
+        left = times
+
+        def fail(path: Path, size: int, _offset: int) -> int:
+            nonlocal left
+            if not path.name.endswith(of) or left == 0:
+                return size
+            if left is not None:
+                left -= 1
+            raise OSError(code, os.strerror(code), str(path))  # as an InterruptedError when it is EINTR
+
+        self.on_read = fail
+
+    def shorten_reads(self, size_max: int) -> None:
+        """Let no read give more than this at a time, until `heal`."""
+        self.on_read = lambda _path, size, _offset: min(size, size_max)
+
+    def heal(self) -> None:
+        """Let all reads go well again."""
+        self.on_read = None
+
+    def hide(self, path: Path) -> None:
+        """Let a file be gone, until `show`: as on a disk that is not mounted. Open files stay open."""
+        with self.guard:
+            self._hidden[path] = self._names.pop(path)
+            self._durable_names.pop(path, None)
+
+    def show(self, path: Path) -> None:
+        """Let it be there again."""
+        with self.guard:
+            self._names[path] = self._durable_names[path] = self._hidden.pop(path)
+
     def flip(self, path: Path, bit: int) -> None:
         """Flip one bit of a file, on the platters and in memory. Bit 0 is the lowest of the first byte."""
         with self.guard:
@@ -255,6 +293,13 @@ class FaultyFiles:
         """Fail if the power is off, or was since the file was opened."""
         if self._off or life != self.life:
             raise OSError(errno.EIO, "the power is off")
+
+    def readable(self, inode: _Inode, size: int, offset: int) -> int:
+        """Return how many bytes a read gives; raises what it is to fail with."""
+        if self.on_read is None:
+            return size
+        path = next((path for path, one in self._names.items() if one is inode), None)
+        return size if path is None else self.on_read(path, size, offset)
 
     def change(self, life: int) -> None:
         """Count a change; fail if it is not to be."""

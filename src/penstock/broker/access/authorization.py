@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.broker.access.actions import Action
+from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Authority:
         if policies is None:
             return f"nothing is granted on namespace {namespace}, which does not exist"
         granted = policies.get("auth_policies") or {}
+        if subscription == COMPACTION_SUBSCRIPTION and action is Action.CONSUME:
+            return f"subscription {subscription} is the broker's own, and for admins of the tenant only"
         if subscription is not None and action is Action.CONSUME:
             denial = _subscription_denial(role, subscription, policies, granted)
             if denial is not None:

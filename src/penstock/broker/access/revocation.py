@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was granted and is taken back: producers and consumers end that were let in under it.
+"""What was granted and is taken back: producers, consumers and watchers end that were let in under it.
 
-Where: called after grants in a namespace or admins of a tenant have changed. Clients connect anew, as after an unload,
-and are then told that they may not.
+Where: called after grants in a namespace, admins of a tenant, or the rules of the whole broker have changed. Clients
+connect anew, as after an unload, and are then told that they may not. The protocol has no word that ends a watcher, so
+its connection is closed: a client that waited for news that never come would not know. What is still on its way
+(a SUBSCRIBE that waits for the disk) is checked once more when it arrives.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.actions import Action
 from penstock.core.errors import AuthorizationFailed
+from penstock.core.names import NamespaceName
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.commands.session import Session
     from penstock.broker.topics.members import Consumer, Producer
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.watchers import TopicListWatcher
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +33,8 @@ GRANTS: Final = ("auth_policies", "subscription_auth_mode")
 _PORTION: Final = 200
 
 
-async def take_back(broker: Broker, tenant: str, namespace: str | None = None) -> None:
-    """Disconnect those in a tenant, or in one of its namespaces, who may not do any more what they do."""
+async def take_back(broker: Broker, tenant: str | None = None, namespace: str | None = None) -> None:
+    """Disconnect those who may not do any more what they do: anywhere, in a tenant, or in one of its namespaces."""
     if not broker.access.enabled:
         return
     checks = [
@@ -44,6 +49,12 @@ async def take_back(broker: Broker, tenant: str, namespace: str | None = None) -
         for consumer in session.consumers.values()
         if _concerns(consumer.subscription.topic, tenant, namespace)
     ]
+    checks += [
+        partial(_check_watcher, session, watcher)
+        for session in broker.sessions
+        for watcher in session.watchers.values()
+        if _is_in(NamespaceName.parse(watcher.namespace), tenant, namespace)
+    ]
     for done, check in enumerate(checks, start=1):
         try:
             check()
@@ -53,8 +64,12 @@ async def take_back(broker: Broker, tenant: str, namespace: str | None = None) -
             await asyncio.sleep(0)
 
 
-def _concerns(topic: Topic, tenant: str, namespace: str | None) -> bool:
-    return topic.name.tenant == tenant and namespace in {None, topic.name.namespace}
+def _concerns(topic: Topic, tenant: str | None, namespace: str | None) -> bool:
+    return tenant in {None, topic.name.tenant} and namespace in {None, topic.name.namespace}
+
+
+def _is_in(name: NamespaceName, tenant: str | None, namespace: str | None) -> bool:
+    return tenant in {None, name.tenant} and namespace in {None, name.namespace}
 
 
 def _check_producer(producer: Producer) -> None:
@@ -73,4 +88,12 @@ def _check_consumer(consumer: Consumer) -> None:
     except AuthorizationFailed:
         if consumer.session.consumers.get(consumer.consumer_id) is consumer:
             consumer.session.disconnect_consumer(consumer)
+        raise
+
+
+def _check_watcher(session: Session, watcher: TopicListWatcher) -> None:
+    try:
+        session.require(Action.LOOKUP, NamespaceName.parse(watcher.namespace))
+    except AuthorizationFailed as error:
+        session.connection.close(f"it may not watch {watcher.namespace} any more: {error}")
         raise

@@ -30,8 +30,8 @@ def listing_memory(broker: Broker) -> Json:
 
 
 def _memory(broker: Broker, kind: LimitType) -> Json:
-    limiter = broker.listings.limiter(kind)
-    seen = limiter.snapshot()
+    both = broker.shared_listings.snapshot()
+    seen = both.heap if kind is LimitType.HEAP_MEMORY else both.direct
     return {
         "limitBytes": seen.permits_max,
         "usedBytes": seen.acquired,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.administration.subscription_admin import entry_at, one, topic_of
@@ -13,10 +12,7 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.broker.broker import Broker
-    from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import TopicName
 
@@ -36,16 +32,12 @@ async def peek_message(broker: Broker, name: TopicName, subscription: str, nth: 
     """The nth entry, from 1 on, that the subscription has not acknowledged. Raises NotFound."""
     _check_stored(name, "Peek messages")
     found = await one(broker, name, subscription, "Peek messages")
-    for entry_id in islice(_unacknowledged(found), nth - 1, nth):
-        return await _read(found.topic, entry_id)
+    topic = found.topic
+    if 0 < nth <= found.backlog:
+        entry_id = found.cursor.nth_unacknowledged(nth - 1, topic.first_entry_id)
+        if entry_id <= topic.last_entry_id:
+            return await _read(topic, entry_id)
     raise NotFound("Message not found")
-
-
-def _unacknowledged(subscription: Subscription) -> Iterator[int]:
-    cursor, topic = subscription.cursor, subscription.topic
-    first = max(cursor.mark_delete + 1, topic.first_entry_id)
-    for start, last in cursor.unacknowledged_ranges(first, topic.last_entry_id):
-        yield from range(start, last + 1)
 
 
 async def get_message(broker: Broker, name: TopicName, position: Position) -> RawMessage:

@@ -7,7 +7,7 @@ partition has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.topics import partitions, places
 from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
@@ -22,6 +22,7 @@ from penstock.core.errors import (
 )
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST, LATEST
+from penstock.storage.ack_sets import WORD_BITS, WORDS_MAX
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from penstock.core.names import NamespaceName
     from penstock.core.position import Position
 
-WORD_BITS = 64
+# Messages of one batch that can be told apart: 128 KiB of bits.
+BATCH_MESSAGES_MAX: Final = WORDS_MAX * WORD_BITS
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------
@@ -118,6 +120,12 @@ def _check_stored(name: TopicName, doing: str) -> None:
         raise NotAllowed(f"{doing} on a non-persistent topic is not allowed")
 
 
+def _check_movable(subscription: str) -> None:
+    """Raises NotAllowed for where compaction has come to: what is passed and not compacted goes, and with it values."""
+    if subscription == COMPACTION_SUBSCRIPTION:
+        raise NotAllowed(f"subscription {subscription} is moved by compaction only")
+
+
 # -- made and deleted -------------------------------------------------------------------------------------------------
 
 
@@ -151,9 +159,10 @@ async def create_subscription(
         if subscription in topic.subscriptions:
             return
         start = entry_at(topic, position)
+        members = await _members_from(topic, start, batch_index) if batch_index > 0 else []
         made = await topic.open_subscription(subscription, durable=True, start=start)
-        if batch_index > 0:
-            made.reset(start, await _members_from(topic, start, batch_index))
+        if members:
+            made.reset(start, members)
             await broker.save_cursor(made)
         if properties:
             await _put_properties(made, properties)
@@ -174,6 +183,10 @@ async def delete_subscription(broker: Broker, name: TopicName, subscription: str
             raise PreconditionFailed("Subscription has active connected consumers")
         if found.fenced:
             raise ServiceNotReady(f"subscription {subscription!r} of {found.topic.text} is being reset; try again")
+        if subscription == COMPACTION_SUBSCRIPTION:
+            # As in Pulsar, the compacted topic goes with it. What is published from now on may be given up before it
+            # is compacted, so the compacted topic would go back to older values.
+            await broker.compaction.give_up(found.topic)
         for consumer in list(found.consumers):
             consumer.session.disconnect_consumer(consumer)
         if found.topic.subscriptions.get(subscription) is found:  # One that is not durable went with its consumers.
@@ -200,6 +213,7 @@ async def update_subscription_properties(
 
 async def _put_properties(subscription: Subscription, properties: Mapping[str, str]) -> None:
     broker, topic = subscription.topic.broker, subscription.topic.text
+    broker.check_properties(subscription.name, properties)
     await broker.stored(
         lambda done: broker.catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
     )
@@ -211,6 +225,7 @@ async def _put_properties(subscription: Subscription, properties: Mapping[str, s
 async def skip_messages(broker: Broker, name: TopicName, subscription: str, count: int) -> None:
     """Acknowledge the next `count` entries."""
     _check_stored(name, "Skipping messages")
+    _check_movable(subscription)
     found = await one(broker, name, subscription, "Skip messages")
     found.skip(count)
     await broker.save_cursor(found)
@@ -219,6 +234,7 @@ async def skip_messages(broker: Broker, name: TopicName, subscription: str, coun
 async def skip_all(broker: Broker, name: TopicName, subscription: str) -> None:
     """Acknowledge everything."""
     _check_stored(name, "Clearing a backlog")
+    _check_movable(subscription)
     await on_each_subscription(broker, name, subscription, _skip_all)
 
 
@@ -234,6 +250,7 @@ async def expire_older_than(broker: Broker, name: TopicName, subscription: str, 
         NothingToDo: the subscription has no backlog, on any partition; Pulsar answers the same.
     """
     _check_stored(name, "Expire messages")
+    _check_movable(subscription)
     behind = []
 
     async def expire(found: Subscription) -> None:
@@ -271,6 +288,7 @@ async def expire_to_position(
 ) -> None:
     """Acknowledge everything up to this position, or with `excluded` before it."""
     _check_stored(name, "Expire messages")
+    _check_movable(subscription)
     found = await one(broker, name, subscription, "Expire messages at a position")
     topic = found.topic
     if position != LATEST and position > (topic.ledger_id, topic.last_entry_id):
@@ -285,6 +303,7 @@ async def expire_to_position(
 async def reset_to_time(broker: Broker, name: TopicName, subscription: str, wall_ms: int) -> None:
     """Go on from the first message published at this time or later; consumers are disconnected, and come back."""
     _check_stored(name, "Reset-cursor")
+    _check_movable(subscription)
 
     async def reset(found: Subscription) -> None:
         await found.move_to(await broker.first_entry_published_since(found.topic, wall_ms))
@@ -303,6 +322,7 @@ async def reset_to_position(
 ) -> None:
     """Go on from this message, or with `excluded` from the one after it."""
     _check_stored(name, "Reset-cursor at a position")
+    _check_movable(subscription)
     if partitions.count(broker, name) and position not in {EARLIEST, LATEST}:
         raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
 
@@ -319,17 +339,28 @@ async def reset_to_position(
 
 
 async def _members_from(topic: Topic, entry_id: int, index: int) -> list[int]:
-    """Which messages of a batch come from `index` on, as an ack set; none when the entry ends before."""
+    """Which messages of a batch come from `index` on, as an ack set; none when the entry ends before.
+
+    Raises:
+        PreconditionFailed: the entry says that it holds more messages than can be told apart. Its producer wrote that
+            number, and it may be any.
+    """
     entry = await topic.broker.read_entry(topic, entry_id)
     try:
         size = (metadata.batch_size(entry) or 1) if entry is not None else 1
     except ProtocolError:
         size = 1
-    wanted = (1 << size) - (1 << min(index, size))
-    words = []
-    while wanted:
-        words.append(wanted & ((1 << WORD_BITS) - 1))
-        wanted >>= WORD_BITS
+    if index >= size:
+        return []
+    if size > BATCH_MESSAGES_MAX:
+        raise PreconditionFailed(
+            f"Invalid batch index {index}: entry {topic.ledger_id}:{entry_id} says that it holds {size:,} messages; "
+            f"up to {BATCH_MESSAGES_MAX:,} can be told apart: name the entry without a batch index"
+        )
+    words = [-1] * (size // WORD_BITS) + [(1 << size % WORD_BITS) - 1] * (size % WORD_BITS > 0)
+    first = index // WORD_BITS
+    words[:first] = [0] * first
+    words[first] &= -1 << index % WORD_BITS
     return words
 
 
@@ -338,13 +369,14 @@ async def _members_from(topic: Topic, entry_id: int, index: int) -> list[int]:
 
 async def clear_backlogs(broker: Broker, topics: Iterable[TopicName], subscription: str | None) -> None:
     """Acknowledge everything on these topics, for one subscription or all."""
+    if subscription is not None:
+        _check_movable(subscription)
 
     async def clear(name: TopicName) -> None:
         if not name.is_persistent or not names_of(broker, name):
             return
         topic = await broker.topics.load(name)
         for found in list(topic.subscriptions.values()):
-            # Where compaction has come to, only compaction moves.
             if found.name == subscription or (subscription is None and found.name != COMPACTION_SUBSCRIPTION):
                 await _skip_all(found)
 

@@ -52,6 +52,7 @@ metadata, payload).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.administration import namespaces
@@ -91,10 +92,10 @@ from penstock.core.names import TopicName, is_system_topic
 from penstock.core.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.broker import Broker, Submit
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import NamespaceName
 
@@ -174,20 +175,25 @@ def get_properties(broker: Broker, name: TopicName) -> dict[str, str]:
 
 async def update_properties(broker: Broker, name: TopicName, properties: Mapping[str, str]) -> None:
     """Attach these to a topic, beside what is attached already. Raises TopicNotFound."""
-    await _put_properties(broker, name, {**get_properties(broker, name), **properties})
+    await _change_properties(broker, name, lambda there: {**there, **properties})
 
 
 async def remove_property(broker: Broker, name: TopicName, key: str) -> None:
     """Take one off. Raises TopicNotFound."""
-    kept = {one: value for one, value in get_properties(broker, name).items() if one != key}
-    await _put_properties(broker, name, kept)
+    await _change_properties(broker, name, lambda there: {one: value for one, value in there.items() if one != key})
 
 
-async def _put_properties(broker: Broker, name: TopicName, properties: dict[str, str]) -> None:
+async def _change_properties(broker: Broker, name: TopicName, how: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    """Replace properties by what `how` makes of them; nobody else changes them in between."""
+    get_properties(broker, name)  # raises for a topic that has none
     if partitions.count(broker, name):
-        await partitions.change(broker, name, lambda document: document.update(properties=properties))
-    else:
-        await broker.stored(lambda done: broker.catalog.set_topic_properties(str(name), properties, done))
+        await partitions.change(broker, name, lambda document: document.update(properties=how(document["properties"])))
+        return
+
+    def changed() -> Submit:
+        return partial(broker.catalog.set_topic_properties, str(name), how(get_properties(broker, name)))
+
+    await broker.policies.store_alone(changed)
 
 
 # -- partitioned topics -----------------------------------------------------------------------------------------------

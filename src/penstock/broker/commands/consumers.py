@@ -7,17 +7,17 @@ to the subscription directly.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
+from penstock.broker.commands import membership
 from penstock.broker.commands.schemas import schema_in
 from penstock.broker.schemas.checks.model import SchemaType
 from penstock.broker.subscriptions.key_shared import AUTO_SPLIT, KeySharing
-from penstock.broker.subscriptions.subscription import EXCLUSIVE, FAILOVER, TYPE_NAMES
+from penstock.broker.subscriptions.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPE_NAMES
 from penstock.broker.topics.members import Consumer
 from penstock.core.errors import (
     ConsumerBusy,
@@ -30,14 +30,13 @@ from penstock.core.errors import (
 )
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST, LATEST
-from penstock.wire import codec, metadata
-from penstock.wire.batches import last_index
-from penstock.wire.errors import ProtocolError
+from penstock.wire import codec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.schemas.checks.model import Schema
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
 
@@ -49,8 +48,12 @@ _STRICT_NAME: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
 def _on_subscribe(session: Session, body: codec.CommandSubscribe) -> None:
-    key = ("consumer", body.consumer_id)
-    session.request(body.request_id, partial(session.create_once, key, partial(_create_consumer, session, body)))
+    coming, consumer_id = session.creating_consumers, body.consumer_id
+    create = partial(session.create_once, ("consumer", consumer_id), partial(_create_consumer, session, body))
+    task = session.request(body.request_id, create)
+    if consumer_id not in coming:
+        coming[consumer_id] = task
+        task.add_done_callback(lambda done: coming.pop(consumer_id) if coming.get(consumer_id) is done else None)
 
 
 async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> None:
@@ -67,7 +70,19 @@ async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> No
     schema = schema_in(body)
     await session.broker.schemas.attach_consumer(topic, schema)
     _check_subscribe(session, topic, body)
+    is_new = body.subscription not in topic.subscriptions
     subscription = await _subscription(session, topic, body)
+    try:
+        await _attach(session, body, subscription, schema)
+    except BaseException:
+        if is_new:  # One that is not durable was made for a consumer that does not come.
+            session.broker.subscription_idle(subscription)
+        raise
+
+
+async def _attach(
+    session: Session, body: codec.CommandSubscribe, subscription: Subscription, schema: Schema | None
+) -> None:
     consumer = Consumer(
         session=session,
         consumer_id=body.consumer_id,
@@ -81,11 +96,36 @@ async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> No
     )
     consumer.reads_compacted = body.read_compacted
     consumer.takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
+    memory = session.broker.sessions_memory
+    membership.charge(memory, consumer, f"consumer {consumer.name!r}", _price(consumer, body.subType))
+    try:
+        await _join(consumer, body)
+    except BaseException:
+        if session.consumers.get(consumer.consumer_id) is not consumer:
+            membership.give_back(memory, consumer)
+        raise
+
+
+def _price(consumer: Consumer, kind: int) -> int:
+    limits, subscription = consumer.session.broker.limits, consumer.subscription
+    nbytes = membership.MEMBER_BYTES + membership.texts_bytes(consumer.name) + membership.pairs_bytes(consumer.metadata)
+    if kind == KEY_SHARED:
+        nbytes += membership.sharing_bytes(consumer.key_sharing, limits.key_shared_points)
+    if not subscription.durable:
+        nbytes += membership.OWN_SUBSCRIPTION_BYTES + membership.texts_bytes(subscription.name)
+    return nbytes
+
+
+async def _join(consumer: Consumer, body: codec.CommandSubscribe) -> None:
+    session, subscription = consumer.session, consumer.subscription
+    topic = subscription.topic
     await _make_room(consumer, body.subType)
     if topic.subscriptions.get(subscription.name) is not subscription:
         # It went with the last of its consumers, who was found dead: this one gets its own.
         consumer.subscription = subscription = await _subscription(session, topic, body)
     topic.check_open()
+    # Again: it may have waited, and a grant been taken back meanwhile.
+    session.require(Action.CONSUME, topic.name, subscription=subscription.name)
     _check_bounds(consumer)
     subscription.add(consumer, body.subType)
     subscription.replicated = subscription.replicated or body.replicate_subscription_state
@@ -254,57 +294,29 @@ async def _unsubscribe(session: Session, body: codec.CommandUnsubscribe) -> None
     others = [c for c in subscription.consumers if c.consumer_id != body.consumer_id or c.session is not session]
     if others and not body.force:
         raise ConsumerBusy(f"subscription {subscription.name!r} has {len(others)} other connected consumers")
+    # To its end also when the client goes away: consumers of a subscription that is gone would wait for ever.
+    await session.broker.finish(_end_subscription(session, subscription, body.consumer_id))
+    session.reply(codec.success(body.request_id))
+
+
+async def _end_subscription(session: Session, subscription: Subscription, consumer_id: int) -> None:
     await session.broker.delete_subscription(subscription)
     for consumer in list(subscription.consumers):
-        if consumer in others:
-            consumer.session.disconnect_consumer(consumer)
-        else:
+        if consumer.session is session and consumer.consumer_id == consumer_id:
             session.forget_consumer(consumer)
-    session.reply(codec.success(body.request_id))
+        else:
+            consumer.session.disconnect_consumer(consumer)
 
 
 def _on_close_consumer(session: Session, body: codec.CommandCloseConsumer) -> None:
     consumer = session.consumers.get(body.consumer_id)
     if consumer is not None:
         session.forget_consumer(consumer)
+    # As in Pulsar, the SUBSCRIBE that made it, or would have made it, gets no answer then.
+    coming = session.creating_consumers.pop(body.consumer_id, None)
+    if coming is not None:
+        coming.cancel()
     session.reply(codec.success(body.request_id))
-
-
-def _on_get_last_message_id(session: Session, body: codec.CommandGetLastMessageId) -> None:
-    session.request(body.request_id, partial(_get_last_message_id, session, body))
-
-
-async def _get_last_message_id(session: Session, body: codec.CommandGetLastMessageId) -> None:
-    consumer = session.consumer(body.consumer_id)
-    subscription = consumer.subscription
-    topic = subscription.topic
-    last, entry = await _last_entry(session, consumer)
-    batch_index = -1
-    if entry is not None:
-        with contextlib.suppress(ProtocolError):  # an entry without readable metadata is no batch
-            batch_index = last_index(metadata.decode(entry))
-    session.reply(
-        codec.last_message_id(
-            body.request_id,
-            topic.ledger_id if last >= 0 else -1,
-            last,
-            partition=topic.partition,
-            batch_index=batch_index,
-            mark_delete=(topic.ledger_id, subscription.cursor.mark_delete),
-        )
-    )
-
-
-async def _last_entry(session: Session, consumer: Consumer) -> tuple[int, bytes | None]:
-    """The last entry that the consumer can get, its id first; (-1, None) when it can get none."""
-    broker, topic = session.broker, consumer.subscription.topic
-    last, compacted = topic.last_entry_id, topic.compacted
-    if compacted is not None and consumer.reads_compacted and last <= compacted.horizon:
-        # The very last entries may have been compacted away: whoever waits for them would wait for ever.
-        return await broker.read_in_thread(partial(compacted.last, broker.log)) or (-1, None)
-    if last < topic.first_entry_id or not topic.persistent:
-        return last, None
-    return last, await broker.read_entry(topic, last)
 
 
 def _on_consumer_stats(session: Session, body: codec.CommandConsumerStats) -> None:
@@ -345,6 +357,5 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     codec.BaseCommand.UNSUBSCRIBE: _on_unsubscribe,
     codec.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: _on_redeliver,
     codec.BaseCommand.SEEK: _on_seek,
-    codec.BaseCommand.GET_LAST_MESSAGE_ID: _on_get_last_message_id,
     codec.BaseCommand.CONSUMER_STATS: _on_consumer_stats,
 }

@@ -14,9 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
+from penstock.broker.commands import membership
 from penstock.broker.topics import partitions, places
-from penstock.broker.topics.listing import Mode, PatternNotServed, Wanted
+from penstock.broker.topics.listing import Mode, Wanted
 from penstock.broker.topics.listing_blocks import Block
+from penstock.broker.topics.patterns import PatternNotServed
 from penstock.broker.topics.watchers import TopicListWatcher
 from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady
 from penstock.core.names import NamespaceName, TopicName
@@ -102,19 +104,36 @@ async def _get_topics(session: Session, body: codec.CommandGetTopicsOfNamespace)
     with _place(broker):
         namespace = _namespace(session, body.namespace)
         wanted = Wanted(str(namespace), Mode(body.mode))
-        shared, filtered = _filtered_if_served(broker, wanted, body.topics_pattern)
-        owner, deadline_ns = _owner(session, namespace), _deadline_ns(session)
-        async with shared.asked(owner, deadline_ns) as listing:
-            changed = not body.topics_hash or body.topics_hash != listing.digest
-            blocks = listing.blocks if changed else ()
-            head = listings.topics_head(
-                body.request_id,
-                filtered=filtered,
-                topics_hash=listing.digest,
-                changed=changed,
-                shared_bytes=listing.written_bytes if changed else 0,
-            )
-            await shared.write(session.connection, head, blocks, Block.listed, owner=owner, deadline_ns=deadline_ns)
+        deadline_ns = _deadline_ns(session)
+        limits, pattern = broker.limits, body.topics_pattern
+        if pattern and limits.evaluate_patterns and len(pattern) <= limits.pattern_length_max:
+            with suppress(PatternNotServed):
+                await _send_topics(session, body, namespace, wanted._replace(pattern=pattern), deadline_ns)
+                return
+        # What we do not filter, the client does.
+        await _send_topics(session, body, namespace, wanted, deadline_ns)
+
+
+async def _send_topics(
+    session: Session,
+    body: codec.CommandGetTopicsOfNamespace,
+    namespace: NamespaceName,
+    wanted: Wanted,
+    deadline_ns: int,
+) -> None:
+    owner = _owner(session, namespace)
+    shared = session.broker.shared_listings.of(wanted)
+    async with shared.asked(owner, deadline_ns) as listing:
+        changed = not body.topics_hash or body.topics_hash != listing.digest
+        blocks = listing.blocks if changed else ()
+        head = listings.topics_head(
+            body.request_id,
+            filtered=wanted.pattern is not None,
+            topics_hash=listing.digest,
+            changed=changed,
+            shared_bytes=listing.written_bytes if changed else 0,
+        )
+        await shared.write(session.connection, head, Block.listed, blocks, owner=owner, deadline_ns=deadline_ns)
 
 
 def _owner(session: Session, namespace: NamespaceName) -> Owner:
@@ -143,15 +162,6 @@ def _namespace(session: Session, text: str) -> NamespaceName:
     return namespace
 
 
-def _filtered_if_served(broker: Broker, wanted: Wanted, pattern: str) -> tuple[SharedListing, bool]:
-    """The list filtered by the pattern, and True; if that is left to the client, the whole one."""
-    limits = broker.limits
-    if pattern and limits.evaluate_patterns and len(pattern) <= limits.pattern_length_max:
-        with suppress(PatternNotServed):
-            return broker.shared_listings.of(wanted._replace(pattern=pattern)), True
-    return broker.shared_listings.of(wanted), False
-
-
 # -- WATCH_TOPIC_LIST -------------------------------------------------------------------------------------------------
 
 
@@ -172,13 +182,21 @@ async def _watch(session: Session, body: codec.CommandWatchTopicList) -> None:
         # A refused client asks for whole lists from time to time.
         shared = _watched(broker, Wanted(str(namespace), pattern=body.topics_pattern))
         watcher = TopicListWatcher(session, body.watcher_id, shared, _owner(session, namespace))
+        try:
+            membership.charge(broker.sessions_memory, watcher, f"watcher {body.watcher_id}", membership.MEMBER_BYTES)
+        except membership.SessionsFull:
+            watcher.stop()
+            raise
         session.watchers[body.watcher_id] = watcher
         try:
             await watcher.answer(body.request_id, body.topics_hash, deadline_ns)
-        except BaseException:
+        except BaseException as error:
             if session.watchers.get(body.watcher_id) is watcher:
                 del session.watchers[body.watcher_id]
                 watcher.stop()
+            if isinstance(error, PatternNotServed):
+                text = f"RE2 does not know the pattern {body.topics_pattern!r}, or needs too much memory for it."
+                raise NotAllowed(f"{NO_WATCHER}{text}") from None
             raise
 
 
@@ -190,10 +208,7 @@ def _watched(broker: Broker, wanted: Wanted) -> SharedListing:
         raise NotAllowed(f"{NO_WATCHER}Evaluating subscription patterns is disabled.")
     if len(pattern) > limits.pattern_length_max:
         raise NotAllowed(f"{NO_WATCHER}Pattern longer than maximum: {limits.pattern_length_max}")
-    try:
-        return broker.shared_listings.of(wanted)
-    except PatternNotServed:
-        raise NotAllowed(f"{NO_WATCHER}RE2 does not know the pattern {pattern!r}.") from None
+    return broker.shared_listings.of(wanted)
 
 
 def _on_watch_close(session: Session, body: codec.CommandWatchTopicListClose) -> None:

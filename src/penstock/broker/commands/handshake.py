@@ -9,7 +9,8 @@ Theory of operation, when clients must show who they are
     thread. Whatever goes wrong, the client is told "Failed to authenticate", with request id -1, and is closed behind
     that; the reason goes to the log.
     Every `authenticationRefreshCheckSeconds` credentials are looked at: when they have expired, a client that can is
-    challenged, and has until the next look to show others of the same role. All others are closed.
+    challenged, and has until the next look to show others of the same role. All others are closed. One that we do not
+    read at that moment loses its producers and consumers instead, and is asked as soon as we read it again.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ async def _identify(session: Session, guard: Guard, method: str, data: bytes) ->
 
 def _welcome(session: Session) -> None:
     session.connected = True
+    session.connection.admit()
     limits = session.broker.limits
     session.reply(
         codec.connected(
@@ -165,7 +167,9 @@ def check_login(session: Session, login: Login, now_ns: int) -> None:
         return
     connection = session.connection
     if login.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
-        return  # We do not read: its answer may be waiting. Asked as soon as we do.
+        # We do not read: its answer may be waiting, so it is not closed for that; nor does it go on as if it had come.
+        session.suspend("the credentials have expired, and are not refreshed while the client is muted")
+        return
     login.next_check_ns = now_ns + broker.limits.access.refresh_check_ns
     if session.original_role is not None and not login.of_original:
         connection.close("the credentials have expired, and those of a proxy's client are not shown to us")

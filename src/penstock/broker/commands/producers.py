@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
+from penstock.broker.commands import membership
 from penstock.broker.commands.schemas import schema_in
 from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Waiting, decide, next_epoch
@@ -57,10 +58,22 @@ async def _create_producer(session: Session, body: codec.CommandProducer) -> Non
         _producer_success(session, existing, body.request_id)
         return
     producer = await _prepare(session, body)
-    if body.HasField("topic_epoch"):
-        producer.topic_epoch = body.topic_epoch
-    await _admit(producer, body.request_id)
-    _producer_success(session, producer, body.request_id)
+    memory = session.broker.sessions_memory
+    membership.charge(memory, producer, f"producer {producer.name!r}", _price(producer))
+    try:
+        if body.HasField("topic_epoch"):
+            producer.topic_epoch = body.topic_epoch
+        await _admit(producer, body.request_id)
+        _producer_success(session, producer, body.request_id)
+    except BaseException:
+        if session.producers.get(producer.producer_id) is not producer:
+            membership.give_back(memory, producer)
+        raise
+
+
+def _price(producer: Producer) -> int:
+    texts = membership.texts_bytes(producer.name) + membership.pairs_bytes(producer.metadata)
+    return membership.MEMBER_BYTES + texts
 
 
 async def _prepare(session: Session, body: codec.CommandProducer) -> Producer:
@@ -153,6 +166,7 @@ def _join(producer: Producer) -> None:
         raise ServiceNotReady(f"the client of producer {producer.name!r} is gone")
     if producer.name in topic.producers:
         raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic '{topic.text}'")
+    session.require(Action.PRODUCE, topic.name)  # Again: it may have waited, and a grant been taken back meanwhile.
     topic.broker.quotas.check_room(topic, session)
     if not session.producers:
         # A connection counts for one tenant: that of its first producer.
@@ -200,17 +214,18 @@ async def _wait(producer: Producer, request_id: int) -> None:
     """Join alone when those who are there, and those who waited before, are gone."""
     topic, access = producer.topic, producer.topic.write_access
     turn: asyncio.Future[None] = topic.broker.loop.create_future()
-    access.waiting.append(Waiting(producer, turn))
-    _producer_success(producer.session, producer, request_id, ready=False)
-    try:
-        await turn
-        epoch = next_epoch(access.epoch)
-    except BaseException:
-        access.leave_queue(producer)
-        if access.holder is producer:  # It was its turn already.
-            access.holder = None
-            _promote(topic)
-        raise
+    with producer.session.waiting_long(f"producer {producer.name!r}"):
+        access.waiting.append(Waiting(producer, turn))
+        _producer_success(producer.session, producer, request_id, ready=False)
+        try:
+            await turn
+            epoch = next_epoch(access.epoch)
+        except BaseException:
+            access.leave_queue(producer)
+            if access.holder is producer:  # It was its turn already.
+                access.holder = None
+                _promote(topic)
+            raise
     await _hold(producer, epoch)
 
 
@@ -268,7 +283,13 @@ def _on_close_producer(session: Session, body: codec.CommandCloseProducer) -> No
     if coming is not None:
         coming.cancel()
     # Behind whatever it has on the way to the disk, so that its last receipts come first.
-    session.broker.after_appends(lambda: session.reply(codec.success(body.request_id)))
+    charged = session.charge()
+
+    def answer() -> None:
+        session.charge_back(charged)
+        session.reply(codec.success(body.request_id))
+
+    session.broker.after_appends(answer)
 
 
 HANDLERS: Final[Mapping[int, Handler]] = {

@@ -15,6 +15,7 @@ from penstock.broker.schemas.checks.model import NUMBERS, TYPES, Schema
 from penstock.broker.schemas.schema_registry import schema_id_of
 from penstock.core.errors import IncompatibleSchema, PenstockError, TopicNotFound, WireCode
 from penstock.core.names import TopicName
+from penstock.core.units import KIB
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.broker.schemas.schema_registry import StoredSchema
 
 VERSION_BYTES: Final = 8
+# Smaller schemas are copied into their answer, which is cheaper than one more element of a gathered write.
+COPIED_BYTES_MAX: Final = 4 * KIB
 
 
 def schema_in(body: codec.CommandProducer | codec.CommandSubscribe | codec.CommandGetOrCreateSchema) -> Schema | None:
@@ -47,16 +50,23 @@ def _on_get_schema(session: Session, body: codec.CommandGetSchema) -> None:
         session.reply(codec.get_schema_failed(body.request_id, WireCode.TOPIC_NOT_FOUND, text))
         return
     schema = stored.schema
-    session.reply(
-        codec.get_schema_response(
-            body.request_id,
-            name=schema_id_of(name),
-            kind=NUMBERS[schema.type],
-            data=schema.data,
-            properties=schema.properties,
-            version=stored.version_bytes,
-        )
+    head, data = codec.get_schema_response(
+        body.request_id,
+        name=schema_id_of(name),
+        kind=NUMBERS[schema.type],
+        data=schema.data,
+        properties=schema.properties,
+        version=stored.version_bytes,
     )
+    if len(data) <= COPIED_BYTES_MAX:
+        session.reply(head + data)
+    else:
+        # One copy for all who read it now, kept until the last of them has it.
+        session.connection.write_shared(head, (data,), len(data), partial(_sent, stored))
+
+
+def _sent(_stored: StoredSchema) -> None:
+    """Nobody needs to be told; but until then, this call holds the schema."""
 
 
 def _wanted(session: Session, name: TopicName, body: codec.CommandGetSchema) -> StoredSchema | None:

@@ -6,6 +6,9 @@ once, everything else to a handler in `handshake`, `discovery`, `producers`, `co
 must wait (a topic to create, a peer to probe) is a task of this session and ends with it.
 
 Every request is answered exactly once: by its handler, or with the error that the handler raised.
+
+What waits is charged (`governance/command_memory`): while too many requests of a client wait, nothing more of it is
+read or carried out.
 """
 
 from __future__ import annotations
@@ -16,16 +19,27 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from penstock.broker.commands import consumers, discovery, handshake, producers, schemas
+from penstock.broker.access import Guard
+from penstock.broker.commands import (
+    consumers,
+    discovery,
+    handshake,
+    last_message,
+    membership,
+    producers,
+    refusals,
+    schemas,
+)
 from penstock.broker.publishing.publish import Publish
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, WireCode
 from penstock.core.units import NS_PER_S
+from penstock.governance import command_memory
 from penstock.governance.muting import MuteReason
 from penstock.wire import codec
-from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
+from penstock.wire.events import AckRun, Command, Flow, PublishRun, RefusedCommand, UnknownCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from google.protobuf.message import Message
 
@@ -52,6 +66,9 @@ CLOSED_PRODUCERS_KEPT: Final = 1_000
 
 Type = codec.BaseCommand.Type
 
+# Commands that may be large and are carried out at once: nobody has to wait for room for them.
+_AT_ONCE: Final = frozenset({Type.CONNECT, Type.AUTH_RESPONSE, Type.ACK, Type.REDELIVER_UNACKNOWLEDGED_MESSAGES})
+
 
 class Session:
     """The broker's view of one connected client."""
@@ -71,12 +88,17 @@ class Session:
         self.login: Login | None = None  # None while nobody has to say who it is
         self.closed_producers: dict[int, None] = {}
         self.creating_producers: dict[int, asyncio.Task[None]] = {}  # whom a CLOSE_PRODUCER may find still coming
+        self.creating_consumers: dict[int, asyncio.Task[None]] = {}  # ... and a CLOSE_CONSUMER
         self._creating: set[tuple[str, int]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._commands = broker.commands_memory.account()
+        self._command_bytes = 0  # of the command that is being carried out
+        self._tasks: dict[asyncio.Task[None], int] = {}  # requests that wait, and what each of them is charged
         self._ping_outstanding = False
         self._heard: asyncio.Event | None = None  # set while somebody waits for a sign of life
         self._movement = (0, 0)  # reads and bytes sent, at the last check
         self._next_check_ns = broker.clock.monotonic_ns() + broker.limits.keep_alive_ns
+        if not isinstance(broker.access, Guard):
+            connection.admit()
 
     # -- what the connection calls ------------------------------------------------------------------------------------
 
@@ -95,6 +117,8 @@ class Session:
                 self._on_flow(event)
             elif type(event) is Command:
                 self._on_command(event)
+            elif type(event) is RefusedCommand:
+                refusals.refuse(self, event)
             else:
                 assert type(event) is UnknownCommand
                 self.connection.close(f"unknown command {event.type}")
@@ -108,6 +132,9 @@ class Session:
     def drained(self) -> None:
         """Unsent bytes went down: subscriptions may dispatch to this client again."""
         for consumer in self.consumers.values():
+            if consumer is self.connection.wanting:  # It found too little room, and now goes first.
+                consumer.subscription.wake()
+        for consumer in self.consumers.values():
             consumer.subscription.wake()
         for watcher in self.watchers.values():
             watcher.tell()
@@ -117,6 +144,7 @@ class Session:
         self._was_heard()
         for task in self._tasks:
             task.cancel()
+        self._commands.close()
         self.let_go()
         self.broker.session_closed(self, reason)
 
@@ -129,6 +157,22 @@ class Session:
         for watcher in self.watchers.values():
             watcher.stop()
         self.watchers.clear()
+
+    def suspend(self, why: str) -> None:
+        """Nothing more goes to this client or comes from it until it makes its producers and consumers anew."""
+        coming = (*self.creating_producers.values(), *self.creating_consumers.values())
+        if not (self.producers or self.consumers or self.watchers or coming):
+            return
+        log.info("connection %s: %s", self.connection.peer, why)
+        if self.watchers:
+            self.connection.close(why)  # Nothing in the protocol tells a client that it does not watch any more.
+            return
+        for task in coming:
+            task.cancel()
+        for producer in list(self.producers.values()):
+            self.disconnect_producer(producer)
+        for consumer in list(self.consumers.values()):
+            self.disconnect_consumer(consumer)
 
     def require(
         self, action: Action, resource: Resource, *, subscription: str | None = None, refusal: str | None = None
@@ -176,8 +220,11 @@ class Session:
         if self.connection.muted:
             return True
         before = self.connection.read_count
-        self.connection.write_frame(codec.ping())
-        heard = self._heard = self._heard or asyncio.Event()
+        if self._heard is None:
+            # One PING for all who ask meanwhile: newcomers must not fill this client's socket with theirs.
+            self._heard = asyncio.Event()
+            self.connection.write_frame(codec.ping())
+        heard = self._heard
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.broker.limits.liveness_check_ns / NS_PER_S):
                 await heard.wait()
@@ -201,17 +248,76 @@ class Session:
         if handler is None:
             self.connection.close(f"command {command.type} is not one a client may send")
             return
+        self._command_bytes = command.nbytes
         try:
+            if command.type not in _AT_ONCE:
+                self._check_large(command.nbytes)
             handler(self, command.body)
         except PenstockError as error:
             self.reply(codec.error(_request_id(command.body), error.wire_code, str(error)))
 
+    def _check_large(self, nbytes: int) -> None:
+        if not self._commands.admits(command_memory.price(nbytes)):
+            raise ServiceNotReady(
+                f"a command of {nbytes:,} bytes is refused: others as large take what there is for them; try again"
+            )
+
     def request(self, request_id: int, answer: Work) -> asyncio.Task[None]:
         """Run a request that may have to wait; whatever it raises becomes its ERROR."""
         task = self.broker.loop.create_task(self._answered(request_id, answer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = self.charge()
+        task.add_done_callback(self._request_ended)
         return task
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the commands that wait are charged."""
+        return self._commands.used_bytes
+
+    def charge(self) -> int:
+        """Charge the command that is being carried out, and now waits; returns what `charge_back` takes when it ends.
+
+        While too much waits, nothing more of this client is read or carried out.
+        """
+        nbytes = command_memory.price(self._command_bytes)
+        self._commands.take(nbytes)
+        if self._commands.must_wait:
+            self.connection.mute(MuteReason.COMMANDS)
+        return nbytes
+
+    def charge_back(self, nbytes: int) -> None:
+        """A command that waited has ended."""
+        self._commands.give_back(nbytes)
+        if self._commands.may_go_on:
+            self.connection.unmute(MuteReason.COMMANDS)
+
+    def _request_ended(self, task: asyncio.Task[None]) -> None:
+        self.charge_back(self._tasks.pop(task))
+
+    @contextlib.contextmanager
+    def waiting_long(self, what: str) -> Iterator[None]:
+        """Wait in the request that is being answered for something that need not ever come, such as another's leave.
+
+        Meanwhile it is charged to the row of producers, consumers and watchers, whose like it is, so that the client
+        can go on; and may take it back.
+
+        Raises:
+            ServiceNotReady: that row is used up.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "only a request can wait"
+        nbytes, memory = self._tasks[task], self.broker.sessions_memory
+        if not memory.try_take(nbytes):
+            raise ServiceNotReady(
+                f"{what} cannot wait: producers, consumers and watchers take {memory.used_bytes} of "
+                f"{memory.size_bytes} bytes; try again, or raise sessionsMB"
+            )
+        self._tasks[task] = 0
+        self.charge_back(nbytes)
+        try:
+            yield
+        finally:
+            memory.give_back(nbytes)
 
     async def _answered(self, request_id: int, answer: Work) -> None:
         try:
@@ -251,6 +357,7 @@ class Session:
     def forget_producer(self, producer: Producer) -> None:
         """It is gone, or was told to go."""
         self.producers.pop(producer.producer_id, None)
+        membership.give_back(self.broker.sessions_memory, producer)
         if producer.topic.producers.get(producer.name) is producer:
             del producer.topic.producers[producer.name]
             producers.left(producer)
@@ -278,18 +385,30 @@ class Session:
                     )
                 )
             return
-        consumer.subscription.acknowledge(consumer, event)
-        if event.request_id is not None:
-            self.request(event.request_id, partial(self._ack_response, consumer.subscription, event))
+        refusal = event.refused or consumer.subscription.acknowledge(consumer, event)
+        if refusal is not None:
+            self._refuse_ack(event, refusal)
+        elif event.request_id is not None:
+            # Not the event: it may name a hundred thousand entries.
+            self._command_bytes = 0
+            answer = partial(self._ack_response, consumer.subscription, event.consumer_id, event.request_id)
+            self.request(event.request_id, answer)
 
-    async def _ack_response(self, subscription: Subscription, event: AckRun) -> None:
-        assert event.request_id is not None
+    def _refuse_ack(self, event: AckRun, refusal: PenstockError) -> None:
+        """What was not acknowledged is delivered again; a client that asked is told so."""
+        if event.request_id is not None:
+            answer = codec.ack_response(
+                event.consumer_id, event.request_id, error=refusal.wire_code, message=str(refusal)
+            )
+            self.reply(answer)
+
+    async def _ack_response(self, subscription: Subscription, consumer_id: int, request_id: int) -> None:
         try:
             await self.broker.save_cursor(subscription)
         except PenstockError as error:
-            frame = codec.ack_response(event.consumer_id, event.request_id, error=error.wire_code, message=str(error))
+            frame = codec.ack_response(consumer_id, request_id, error=error.wire_code, message=str(error))
         else:
-            frame = codec.ack_response(event.consumer_id, event.request_id)
+            frame = codec.ack_response(consumer_id, request_id)
         self.reply(frame)
 
     def disconnect_producer(self, producer: Producer) -> None:
@@ -306,6 +425,7 @@ class Session:
     def forget_consumer(self, consumer: Consumer) -> None:
         """It is gone, or was told to go; what it had not acknowledged goes to others."""
         self.consumers.pop(consumer.consumer_id, None)
+        membership.give_back(self.broker.sessions_memory, consumer)
         consumer.subscription.remove(consumer)
 
     def consumer(self, consumer_id: int) -> Consumer:
@@ -324,6 +444,7 @@ class Session:
         **discovery.HANDLERS,
         **producers.HANDLERS,
         **consumers.HANDLERS,
+        **last_message.HANDLERS,
         **schemas.HANDLERS,
         Type.PING: _on_ping,
         Type.PONG: _on_pong,

@@ -202,9 +202,19 @@ def subscription_types(value: Json) -> Json:
 
 
 dispatch_rate = _with_period(_dispatch_object)
-delayed_delivery = _object(
+_delayed_object = _object(
     "delayedDelivery", tickTime=(int, 1000), active=(bool, True), maxDeliveryDelayInMillis=(int, 0)
 )
+
+
+def delayed_delivery(value: Json) -> Json:
+    """Whether messages may be delayed. Where they may not, clients leave the tick at 0."""
+    policy = _delayed_object(value)
+    low = int(policy["active"])
+    if policy["tickTime"] < low:
+        raise ValueError(f"delayedDelivery: tickTime={policy['tickTime']} cannot be: want {low} ms or more")
+    return policy
+
 
 subscribe_rate = _with_period(_subscribe_object)
 auto_subscription_creation = _object("autoSubscriptionCreation", allowAutoSubscriptionCreation=(bool, True))

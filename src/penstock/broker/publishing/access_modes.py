@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.core.errors import ProducerBusy, ProducerFenced
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from penstock.broker.topics.members import Producer
+
+
+# No topic gets so far by one grant at a time. Older versions stored what a client said: that counts for nothing.
+EPOCHS_STOP: Final = 2**62
 
 
 class AccessMode(IntEnum):
@@ -88,7 +92,9 @@ def decide(mode: AccessMode, shown_epoch: int | None, writers: Writers) -> Verdi
         raise ProducerFenced(
             f"Topic epoch has already moved. Current epoch: {writers.epoch}, Producer epoch: {shown_epoch}"
         )
-    epoch = next_epoch(writers.epoch) if shown_epoch is None else shown_epoch
+    # An epoch above the current one was never granted by this topic, but by one of its name that is gone, or by
+    # nobody. It counts for nothing: taken over, it could leave no number for those who come next.
+    epoch = next_epoch(writers.epoch) if shown_epoch is None or shown_epoch != writers.epoch else shown_epoch
     return Hold(epoch, fence=mode is AccessMode.EXCLUSIVE_WITH_FENCING and (held or writers.connected > 0))
 
 
@@ -110,7 +116,7 @@ class WriteAccess:
     __slots__ = ("epoch", "holder", "waiting")
 
     def __init__(self, epoch: int | None = None) -> None:
-        self.epoch = epoch
+        self.epoch = None if epoch is None or epoch >= EPOCHS_STOP else epoch
         self.holder: Producer | None = None
         self.waiting: deque[Waiting] = deque()
 

@@ -4,8 +4,9 @@
 Why runs: at 100,000 entries a second nothing may happen per message that can happen per read. A run is what one read
 of one connection brought, whatever producers and topics its frames belong to; what is per producer is a light pass
 over it.
-Where: session hands over a `PublishRun`; the entry log calls `Publish.done` on the loop, in append order; topics learn
-of their new entries there and nowhere else, so nothing is dispatched that could still be lost.
+Where: session hands over a `PublishRun`; the entry log calls `Publish.done` on the loop, in the order of the runs of a
+connection and of the entries of a topic. Topics learn of their new entries there and nowhere else, so nothing is
+dispatched that could still be lost.
 
 Most topics ask for nothing more than a checksum. What a careful producer sends (deduplication, encryption, bounds of
 its topic) is looked at entry by entry, in `publish_checks` and `sequence_ids`; the others do not pay for it.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.sequence_ids import NEVER, Verdict
+from penstock.broker.subscriptions.tail import COLUMNS_BYTES
 from penstock.core.checksum import seal
 from penstock.core.errors import PenstockError, WireCode
 from penstock.storage.entry_log import AppendRun, Batch
@@ -111,7 +113,7 @@ class Publish:
         self._data = data
         producer_ids = run.producer_ids
         first = producer_ids[0]
-        if run.corrupt or run.rare:
+        if run.corrupt or run.rare or run.refused:
             self._split_row_by_row(run)
         elif producer_ids.count(first) == len(producer_ids):
             self._add(first, run.sequence_ids, run.highest, run.offsets, run.lengths, run.message_counts)
@@ -145,6 +147,8 @@ class Publish:
             refusal = None
             if row in corrupt:
                 refusal = (WireCode.CHECKSUM_ERROR, "checksum of the entry does not match its bytes; send it again")
+            elif row in run.refused:
+                refusal = (WireCode.NOT_ALLOWED_ERROR, run.refused[row])
             elif row in run.rare:
                 refusal = _refuse_rare(run.rare[row])
             if refusal is not None:
@@ -286,6 +290,7 @@ class Publish:
             message_counts=counts,
             data=data if groups else b"",
             done=self.done,
+            owner=self.session.connection.id,
         )
         # A run with nothing to store goes through the log all the same: its answers and its lease keep their order.
         self.broker.log.append(run)
@@ -314,7 +319,8 @@ class Publish:
                 if topic.wants_tail():
                     cached.append((topic.tail, _batch(reply, data)))
         if cached:
-            self.broker.tail_cache.add(cached, len(data))
+            rows = sum(len(batch.offsets) for _, batch in cached)
+            self.broker.tail_cache.add(cached, len(data) + COLUMNS_BYTES * rows)
 
     def _send_receipts(self) -> None:
         connection = self.session.connection

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
-from penstock.core.errors import IncompatibleSchema, MetadataFailed
+from penstock.core.errors import IncompatibleSchema, InvalidSchema, MetadataFailed
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ INLINE_BYTES_MAX: Final = 16 * KIB
 _KNOWS_HOW: Final = "penstock.broker.schemas.checks.compatibility"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StoredSchema:
     """One version of a topic's schema."""
 
@@ -65,6 +65,8 @@ class SchemaRegistry:
         # One change of a topic's schemas at a time: what is compared must not grow meanwhile.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changes: set[asyncio.Task[int]] = set()
+        # Schemas that somebody compares with or sends: one copy of each, however many do.
+        self._in_use: WeakValueDictionary[str, StoredSchema] = WeakValueDictionary()
 
     # -- reading
 
@@ -77,7 +79,14 @@ class SchemaRegistry:
 
     def version(self, name: TopicName, version: int) -> StoredSchema | None:
         """One version of the topic's schema; None when there is none, or it was deleted."""
-        return next((stored for stored in self.versions(name) if stored.version == version), None)
+        schema_id = schema_id_of(name)
+        documents = self._broker.catalog.documents(DOCUMENTS)
+        for other in reversed(self._versions.get(schema_id, ())):
+            if documents[_key(schema_id, other)].get("deleted", False):
+                return None
+            if other == version:
+                return self._stored(schema_id, version)
+        return None
 
     def versions(self, name: TopicName) -> list[StoredSchema]:
         """All versions of the topic's schema since it was last deleted, the oldest first."""
@@ -152,10 +161,12 @@ class SchemaRegistry:
             InvalidSchema: the definition does not read as one.
             MetadataFailed: it could not be stored.
         """
+        self._check_size(schema)
         return await self._alone(name, partial(self._put, name, schema, strategy))
 
     async def check(self, name: TopicName, schema: Schema, strategy: Strategy) -> None:
         """Return if `put` would take this schema. Raises IncompatibleSchema or InvalidSchema."""
+        self._check_size(schema)
         versions = self.versions(name)
         await _decided(schema, versions, partial(_checked, schema, versions, strategy))
 
@@ -173,6 +184,14 @@ class SchemaRegistry:
         return await self._alone(name, partial(self._forget, schema_id_of(name)))
 
     # -- inside
+
+    def _check_size(self, schema: Schema) -> None:
+        """What administrators give; what clients give was bounded before it was decoded (`wire.bounds`)."""
+        bound = self._broker.limits.schema_bytes_max
+        if len(schema.data) > bound:
+            raise InvalidSchema(
+                f"a schema of {len(schema.data):,} bytes is refused: {bound:,} are allowed (maxSchemaSize)"
+            )
 
     async def _put(self, name: TopicName, schema: Schema, strategy: Strategy) -> int:
         versions = self.versions(name)
@@ -195,6 +214,8 @@ class SchemaRegistry:
         except MetadataFailed:
             self._versions[schema_id] = versions
             raise
+        for version in versions:  # Their numbers start again, and somebody may still be sending these.
+            self._in_use.pop(_key(schema_id, version), None)
         return versions[-1] if versions else -1
 
     def _put_document(self, key: str, document: Mapping[str, Any] | None) -> asyncio.Future[None]:
@@ -214,7 +235,11 @@ class SchemaRegistry:
         return await asyncio.shield(task)
 
     def _stored(self, schema_id: str, version: int) -> StoredSchema:
-        return _read_document(self._broker.catalog.documents(DOCUMENTS)[_key(schema_id, version)])
+        key = _key(schema_id, version)
+        stored = self._in_use.get(key)
+        if stored is None:
+            stored = self._in_use[key] = _read_document(self._broker.catalog.documents(DOCUMENTS)[key])
+        return stored
 
 
 def schema_id_of(name: TopicName) -> str:

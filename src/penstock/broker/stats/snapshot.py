@@ -108,13 +108,15 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutedConnection:
-    """A connection that is not read, why, and how much request memory it holds and waits for."""
+    """A connection that is not read, why, and what it holds and waits for."""
 
     peer: str
     muted_ns: int  # for how long
     reasons: tuple[str, ...]  # oldest first
-    held_bytes: int  # of an unfinished frame; 0 when it does not wait for request memory
+    held_bytes: int  # that were read and not handled yet: of an unfinished frame, or commands
     want_bytes: int  # that its next read asked for; 0 when it does not wait for request memory
+    command_bytes: int = 0  # charged for its commands that wait
+    unsent_bytes: int = 0  # of answers and messages that it has not taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,14 @@ class ProcessUse:
 
     resident_bytes: int
     cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopTurnsSnapshot:
+    """How long the loop was with one of its turns: a time in which nobody else is heard."""
+
+    longest_ns: int = 0  # since the start
+    longer: Mapping[int, int] = field(default_factory=dict)  # threshold in ms -> how many turns took longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +167,7 @@ class BrokerSnapshot:
     tail_cache: MemoryUse
     delayed_index: MemoryUse = MemoryUse(used_bytes=0, budget_bytes=0)
     rows: Mapping[str, MemoryUse] = field(default_factory=dict)  # the other rows of the memory budget, by name
+    loop_turns: LoopTurnsSnapshot = LoopTurnsSnapshot()
     process: ProcessUse
 
 
@@ -187,7 +198,7 @@ async def take_snapshot(broker: Broker) -> BrokerSnapshot:
         log_read_only=log_health.read_only is not None,
         log_stalled=log_health.stalled,
         request_memory=request_memory,
-        listings=broker.listings.snapshot(),
+        listings=broker.shared_listings.snapshot(),
         outbound=MemoryUse(used_bytes=connections.outbound.used_bytes, budget_bytes=connections.outbound.budget_bytes),
         tail_cache=MemoryUse(used_bytes=broker.tail_cache.used_bytes, budget_bytes=broker.tail_cache.budget_bytes),
         delayed_index=MemoryUse(
@@ -195,8 +206,9 @@ async def take_snapshot(broker: Broker) -> BrokerSnapshot:
         ),
         rows={
             row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes)
-            for row in (broker.sessions_memory, broker.dispatch_memory)
+            for row in (broker.commands_memory, broker.sessions_memory, broker.dispatch_memory, broker.http_memory)
         },
+        loop_turns=LoopTurnsSnapshot(longest_ns=broker.loop_turns.longest_ns, longer=dict(broker.loop_turns.longer)),
         process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),
     )
 
@@ -281,7 +293,8 @@ async def _muted_connections(
     broker: Broker, waiting: dict[int, MutedReader], pace: _Pace
 ) -> tuple[MutedConnection, ...]:
     muted = []
-    for connection in broker.connections.all():
+    for session in list(broker.sessions):
+        connection = session.connection
         mutes = connection.muted.snapshot()
         if mutes:
             reader = waiting.get(connection.id)
@@ -290,8 +303,10 @@ async def _muted_connections(
                     peer=connection.peer,
                     muted_ns=broker.clock.monotonic_ns() - mutes[0].since_ns,
                     reasons=tuple(dict.fromkeys(mute.reason.value for mute in mutes)),
-                    held_bytes=reader.held_bytes if reader is not None else 0,
+                    held_bytes=connection.held_bytes,
                     want_bytes=reader.want_bytes if reader is not None else 0,
+                    command_bytes=session.waiting_bytes,
+                    unsent_bytes=connection.out_bytes,
                 )
             )
         await pace.rows(1)

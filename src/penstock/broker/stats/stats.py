@@ -222,7 +222,7 @@ def _subscription_stats(subscription: Subscription, *, backlog_bytes: int, earli
         "lastConsumedTimestamp": subscription.last_consumed_ms,
         "lastAckedTimestamp": subscription.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_acked_ms,
-        "consumers": [_consumer_stats(c) for c in subscription.consumers] if consumers else [],
+        "consumers": _consumers_stats(subscription) if consumers else [],
         "isDurable": subscription.durable,
         "isReplicated": subscription.replicated,
         "allowOutOfOrderDelivery": isinstance(delivery, KeyShared) and not delivery.order.in_order,
@@ -258,7 +258,13 @@ def in_replay(subscription: Subscription) -> int:
     return len(delivery.replay) if isinstance(delivery, Shared) else 0
 
 
-def _consumer_stats(consumer: Consumer) -> Json:
+def _consumers_stats(subscription: Subscription) -> list[Json]:
+    delivery = subscription.delivery
+    ranges = delivery.hash_ranges() if isinstance(delivery, KeyShared) else {}
+    return [_consumer_stats(consumer, ranges.get(consumer, [])) for consumer in subscription.consumers]
+
+
+def _consumer_stats(consumer: Consumer, ranges: Sequence[tuple[int, int]]) -> Json:
     subscription = consumer.subscription
     given = subscription.topic.broker.meters.given_out(consumer)
     stats: Json = {
@@ -288,7 +294,6 @@ def _consumer_stats(consumer: Consumer) -> Json:
         "lastConsumedTime": iso_time(consumer.last_consumed_ms),
     }
     if isinstance(subscription.delivery, KeyShared):
-        ranges = subscription.delivery.hash_ranges().get(consumer, [])
         stats["keyHashRangeArrays"] = [list(one) for one in ranges]
         stats["drainingHashes"] = [
             {"hash": slot.slot, "unackMsgs": slot.entries, "blockedAttempts": 0}

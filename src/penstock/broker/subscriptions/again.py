@@ -35,8 +35,11 @@ class AgainReads:
         self._topic = topic
         self._under_way: tuple[tuple[list[int], asyncio.Future[ReadResult]], ...] = ()
 
-    def read(self, entry_ids: list[int]) -> asyncio.Future[ReadResult]:
-        """Read these ascending entries, or join a read that brings the first of them and perhaps not all others."""
+    def read(self, entry_ids: list[int], bytes_max: int = BYTES_MAX) -> asyncio.Future[ReadResult]:
+        """Read these ascending entries, or join a read that brings the first of them and perhaps not all others.
+
+        What is read takes `bytes_max` bytes at most; the first entry is named as too large if it alone takes more.
+        """
         first = entry_ids[0]
         for ids, future in self._under_way:
             at = bisect_left(ids, first)
@@ -45,9 +48,11 @@ class AgainReads:
         broker, ledger_id = self._topic.broker, self._topic.ledger_id
 
         def read(entry_id: int, count: int) -> ReadResult:
-            return broker.log.read(ledger_id, entry_id, bytes_max=BYTES_MAX, entries_max=count)
+            return broker.log.read(
+                ledger_id, entry_id, bytes_max=bytes_max, entries_max=count, first_bytes_max=bytes_max
+            )
 
-        future = broker.read_in_thread(partial(read_scattered, read, ledger_id, entry_ids, bytes_max=BYTES_MAX))
+        future = broker.read_in_thread(partial(read_scattered, read, ledger_id, entry_ids, bytes_max=bytes_max))
         self._under_way = (*self._under_way, (entry_ids, future))
         future.add_done_callback(self._done)
         return future

@@ -98,6 +98,10 @@ class Delivery:
     def sent(self, consumer: Consumer, entry_ids: Sequence[int], counts: Sequence[int] | None, messages: int) -> None:
         """Entries were sent."""
 
+    def take_back(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        """Entries that were queued for this consumer, ascending, were not sent: they are to be delivered again."""
+        raise NotImplementedError
+
     def missing(self, entry_ids: Iterable[int]) -> None:
         """The log does not have these entries (any more)."""
 
@@ -212,15 +216,18 @@ class SingleActive(Delivery):
         active = self.active
         if active is None or self._timer is not None or active.permits <= 0:
             return []
-        return [active] if active.session.connection.writable else []
+        return [active] if active.session.connection.takes_entries() else []
 
     def deliver(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
         """Send as much as the consumer has permits for."""
         counts = self.subscription.counts(batch, row, stop)
         entries, messages = take(counts, row, stop, ready[0].permits)
-        if entries:
-            self.subscription.send(ready[0], batch, range(row, row + entries), messages)
-        return row + entries
+        return row + (self.subscription.send(ready[0], batch, range(row, row + entries), messages) if entries else 0)
+
+    def take_back(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        """Read them again; if another consumer has become the active one, it has what they are among."""
+        if consumer is self.active:
+            self.subscription.step_back(entry_ids[0])
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
         """All of it, from what is not acknowledged on; single entries are not asked for here."""

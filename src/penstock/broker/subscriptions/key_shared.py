@@ -10,19 +10,21 @@ A key is hashed to a slot in 1..65535. Slot 0 is never a key's: 0 says in Pulsar
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from array import array
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.core.errors import ConsumerAssignFailed
-from penstock.core.hashing import sticky_hash
+from penstock.core.hashing import sticky_hash, sticky_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SLOTS: Final = 65_536
-# Keys whose slots are remembered: hashing one anew costs some microseconds.
-KEYS_CACHED: Final = 65_536
+# Keys whose hashes are remembered, for hashing one anew costs some microseconds: 7 MB at most.
+KEYS_CACHED: Final = 32_768
+KEY_BYTES_CACHED: Final = 64
 
 C = TypeVar("C")  # a consumer: whatever the caller names it by; compared by identity
 
@@ -49,8 +51,8 @@ AUTO_SPLIT: Final = KeySharing()
 class Selector(Protocol[C]):
     """Which consumer each slot belongs to."""
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
+    def slot(self, key_hash: int) -> int:
+        """The slot of a key with this hash."""
         ...
 
     def add(self, consumer: C, name: str) -> None:
@@ -71,76 +73,90 @@ class Selector(Protocol[C]):
 
 
 @lru_cache(maxsize=KEYS_CACHED)
+def _remembered_hash(key: bytes) -> int:
+    return sticky_hash(key)
+
+
+def hash_of(key: bytes) -> int:
+    """A key's hash; that of a short key is remembered."""
+    return _remembered_hash(key) if len(key) <= KEY_BYTES_CACHED else sticky_hash(key)
+
+
 def slot_of(key: bytes) -> int:
     """A key's slot, where slots are counted from 0 and slot 0 counts as 1."""
-    return sticky_hash(key) % SLOTS or 1
+    return hash_of(key) % SLOTS or 1
 
 
-@lru_cache(maxsize=KEYS_CACHED)
 def ring_slot_of(key: bytes) -> int:
     """A key's slot on a ring that begins at 1."""
-    return sticky_hash(key) % (SLOTS - 1) + 1
+    return hash_of(key) % (SLOTS - 1) + 1
 
 
 class HashRing(Generic[C]):
     """Every consumer stands at so many points of a ring; a slot is of the consumer at the next point.
 
-    Consumers of one name are told apart by a number, the lowest that is free when they join.
+    Consumers of one name are told apart by a number, the lowest that is free when they join. At a point where several
+    stand, the first to come has it. A point takes ten bytes, and two more for its consumer's own list.
     """
 
     def __init__(self, points: int) -> None:
         self._points_each = points
-        self._points: list[int] = []
-        self._at: dict[int, list[C]] = {}  # Who stands at a point; the first to come has it.
-        self._members: dict[int, tuple[C, str, int]] = {}  # by identity: consumer, name, number among its namesakes
+        self._points = array("H")  # ascending; who came first is first among equals
+        self._owners: list[C] = []  # of the point of the same index
+        # By identity: consumer, name, number among its namesakes, points.
+        self._members: dict[int, tuple[C, str, int, array[int]]] = {}
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
-        return ring_slot_of(key)
+    def slot(self, key_hash: int) -> int:
+        """The slot of a key with this hash, as `ring_slot_of`."""
+        return key_hash % (SLOTS - 1) + 1
 
     def add(self, consumer: C, name: str) -> None:
         """A consumer joins."""
-        taken = {number for _, other, number in self._members.values() if other == name}
+        taken = {number for _, other, number, _ in self._members.values() if other == name}
         number = next(candidate for candidate in range(len(taken) + 1) if candidate not in taken)
-        self._members[id(consumer)] = (consumer, name, number)
-        for point in _points_of(name, number, self._points_each):
-            here = self._at.setdefault(point, [])
-            if not here:
-                insort(self._points, point)
-            here.append(consumer)
+        points = _points_of(name, number, self._points_each)
+        self._members[id(consumer)] = (consumer, name, number, points)
+        for point in points:
+            index = bisect_right(self._points, point)
+            self._points.insert(index, point)
+            self._owners.insert(index, consumer)
 
     def remove(self, consumer: C) -> None:
         """A consumer leaves; whoever stood behind it at a point has the point now."""
         member = self._members.pop(id(consumer), None)
         if member is None:
             return
-        for point in set(_points_of(member[1], member[2], self._points_each)):
-            here = [other for other in self._at[point] if other is not consumer]
-            if here:
-                self._at[point] = here
-            else:
-                del self._at[point]
-                del self._points[bisect_left(self._points, point)]
+        for point in member[3]:
+            index = bisect_left(self._points, point)
+            while self._owners[index] is not consumer:
+                index += 1
+            del self._points[index], self._owners[index]
 
     def select(self, slot: int) -> C | None:
         """Whose slot this is; None on an empty ring."""
-        points = self._points
-        if not points:
+        if not self._points:
             return None
-        index = bisect_left(points, slot)
-        return self._at[points[index] if index < len(points) else points[0]][0]
+        index = bisect_left(self._points, slot)
+        return self._owners[index if index < len(self._points) else 0]
 
     def ranges(self) -> list[tuple[int, int, C]]:
         """Stretches of slots; neighbours of one consumer are joined."""
         if not self._points:
             return []
-        ends = [*self._points, *([SLOTS - 1] if self._points[-1] < SLOTS - 1 else [])]
-        return _joined([(end, self._at[self._points[i % len(self._points)]][0]) for i, end in enumerate(ends)], first=1)
+        stretches: list[tuple[int, C]] = []
+        below = 0
+        for point, owner in zip(self._points, self._owners, strict=True):
+            if point != below:  # The first of several at one point.
+                stretches.append((point, owner))
+            below = point
+        if below < SLOTS - 1:
+            stretches.append((SLOTS - 1, self._owners[0]))
+        return _joined(stretches, first=1)
 
 
-@lru_cache(maxsize=4_096)
-def _points_of(name: str, number: int, points: int) -> tuple[int, ...]:
-    return tuple(ring_slot_of(f"{name}\0{number}\0{point}".encode()) for point in range(points))
+def _points_of(name: str, number: int, points: int) -> array[int]:
+    hashes = sticky_hashes(f"{name}\0{number}\0".encode(), (b"%d" % point for point in range(points)))
+    return array("H", (found % (SLOTS - 1) + 1 for found in hashes))
 
 
 class RangeHalving(Generic[C]):
@@ -150,9 +166,9 @@ class RangeHalving(Generic[C]):
         self._ends: list[int] = []
         self._owners: list[C] = []  # of the range up to and including the end of the same index
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
-        return slot_of(key)
+    def slot(self, key_hash: int) -> int:
+        """The slot of a key with this hash, as `slot_of`."""
+        return key_hash % SLOTS or 1
 
     def add(self, consumer: C, name: str) -> None:  # noqa: ARG002 - names do not matter here
         """A consumer joins.
@@ -198,18 +214,23 @@ class StickyRanges(Generic[C]):
         self._starts: list[int] = []
         self._ranges: list[tuple[int, int, C]] = []
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
-        return slot_of(key)
+    def slot(self, key_hash: int) -> int:
+        """The slot of a key with this hash, as `slot_of`."""
+        return key_hash % SLOTS or 1
 
     def conflicting(self, ranges: Sequence[tuple[int, int]]) -> list[C]:
-        """The consumers that own a part of these ranges, each once."""
-        owners = {
-            id(consumer): consumer
-            for start, end in ranges
-            for low, high, consumer in self._ranges
-            if max(start, low) <= min(end, high)
-        }
+        """The consumers that own a part of these ranges, each once; `ranges` are such as `check_ranges` lets pass.
+
+        As neither these ranges nor those that are owned overlap, each pair is compared once at most.
+        """
+        owners: dict[int, C] = {}
+        for start, end in ranges:
+            index = max(bisect_right(self._starts, start) - 1, 0)
+            while index < len(self._ranges) and self._starts[index] <= end:
+                _, high, consumer = self._ranges[index]
+                if high >= start:
+                    owners[id(consumer)] = consumer
+                index += 1
         return list(owners.values())
 
     def add_ranges(self, consumer: C, ranges: Sequence[tuple[int, int]]) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscriptions.again import ENTRIES_MAX
 from penstock.broker.subscriptions.delivery_shared import Shared
-from penstock.broker.subscriptions.key_shared import HashRing, RangeHalving, StickyRanges, check_ranges
+from penstock.broker.subscriptions.key_shared import HashRing, RangeHalving, StickyRanges, check_ranges, hash_of
 from penstock.broker.subscriptions.key_shared_order import KeyOrder
+from penstock.broker.subscriptions.long_keys import KEYS_BYTES_MAX, KEYS_MAX, LONG_KEY_BYTES, SLICE_BYTES
 from penstock.core.errors import ConsumerBusy
 from penstock.wire import metadata
 
@@ -31,12 +32,17 @@ LOOK_AHEAD_PER_CONSUMER: Final = 2_000
 LOOK_AHEAD_MAX: Final = 20_000
 # Entries looked at in one go, at least; otherwise as many as there are permits.
 ROWS_AT_ONCE_MIN: Final = 16
+# What is kept of an entry that a consumer holds, and of one that waits, beside what Shared keeps; measured.
+HELD_BYTES: Final = 150
+WAITING_BYTES: Final = 200
+# Entries with long keys whose hashes are remembered until they are sent.
+LONG_KEYS_KNOWN: Final = 4 * KEYS_MAX
 
 
 class KeyShared(Shared):
     """Each key has one consumer at a time."""
 
-    __slots__ = ("_stuck", "order", "sharing", "sticky")
+    __slots__ = ("_hashing", "_long", "_stuck", "order", "sharing", "sticky")
 
     def __init__(self, subscription: Subscription, sharing: KeySharing) -> None:
         super().__init__(subscription)
@@ -51,6 +57,8 @@ class KeyShared(Shared):
         else:
             selector = RangeHalving()
         self.order: KeyOrder[Consumer] = KeyOrder(selector, in_order=not sharing.out_of_order)
+        self._hashing = False  # long keys, before anything else is read; or it waits for its turn to
+        self._long: dict[int, int] = {}  # entry id -> hash of its long key
         self._stuck: list[Consumer] | None = None  # who was ready when nothing of what waits could be sent
 
     # -- consumers come and go ----------------------------------------------------------------------------------------
@@ -96,12 +104,20 @@ class KeyShared(Shared):
         super().leave(consumer)
         self.order.forget(consumer)
 
+    def entry_bytes(self) -> int:
+        """With the slot of its key."""
+        return super().entry_bytes() + HELD_BYTES
+
+    def held_bytes(self) -> int:
+        """With the slots of those that are owed, and of those that wait for theirs."""
+        return super().held_bytes() + HELD_BYTES * self.order.held + WAITING_BYTES * len(self.order)
+
     # -- new entries --------------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
-        """Enough was set aside."""
-        return len(self.order) >= self._look_ahead() or super().full
+        """Enough was set aside, or keys are being hashed."""
+        return self._hashing or len(self.order) >= self._look_ahead()
 
     def _look_ahead(self) -> int:
         return min(LOOK_AHEAD_PER_CONSUMER * len(self.subscription.consumers), LOOK_AHEAD_MAX)
@@ -112,48 +128,105 @@ class KeyShared(Shared):
         at_once = max(sum(room.values()), ROWS_AT_ONCE_MIN)
         stop = min(stop, row + at_once, row + max(self._look_ahead() - len(self.order), 1))
         rows = self.free(batch, row, stop)
+        slots = self._slots(batch, rows)
+        if len(slots) < len(rows):
+            stop, rows = rows[len(slots)], rows[: len(slots)]
         ids = [batch.entry_ids[picked] for picked in rows]
         counts = self.subscription.counts(batch, row, stop)
         messages = None if counts is None else [counts[picked] for picked in rows]
-        self._send_planned(batch, rows, messages, self.order.plan(ids, self._slots(batch, rows), messages, room))
+        self._send_planned(batch, rows, messages, self.order.plan(ids, slots, messages, room))
+        self.charge()
         return stop
 
-    def _slots(self, batch: Batch, rows: Iterable[int]) -> list[int]:
-        """The slots of these rows."""
-        slot_of, routing = self.order.selector.slot, metadata.routing
+    def _slots(self, batch: Batch, rows: Sequence[int]) -> list[int]:
+        """The slots of these rows, up to the first whose key is hashed from now on."""
+        slot, routing, slots = self.order.selector.slot, metadata.routing, []
         view, offsets, lengths = memoryview(batch.data), batch.offsets, batch.lengths
         # Budget: 4 µs per entry on one core, most of it to read the metadata.
-        return [slot_of(routing(view[offsets[row] : offsets[row] + lengths[row]]).key) for row in rows]
+        for row in rows:
+            key = routing(view[offsets[row] : offsets[row] + lengths[row]]).key
+            if len(key) <= LONG_KEY_BYTES:
+                slots.append(slot(hash_of(key)))
+                continue
+            known = self._long.get(batch.entry_ids[row])
+            if known is None:
+                self._hash_long(batch, rows[len(slots) :])
+                break
+            slots.append(slot(known))
+        return slots
+
+    def _hash_long(self, batch: Batch, rows: Sequence[int]) -> None:
+        """Hash the long keys of these rows, as many as may be kept meanwhile, and come back."""
+        self._hashing = True
+        view, nbytes = memoryview(batch.data), 0
+        entry_ids: list[int] = []
+        keys: list[bytes] = []
+        for row in rows:
+            key = metadata.routing(view[batch.offsets[row] : batch.offsets[row] + batch.lengths[row]]).key
+            nbytes += len(key)
+            if keys and (nbytes > KEYS_BYTES_MAX or len(keys) == KEYS_MAX):
+                break
+            if len(key) > LONG_KEY_BYTES:
+                entry_ids.append(batch.entry_ids[row])
+                keys.append(key)
+
+        def done(hashes: list[int]) -> None:
+            self._long.update(zip(entry_ids, hashes, strict=True))
+            while len(self._long) > LONG_KEYS_KNOWN:
+                del self._long[next(iter(self._long))]
+            self._go_on()
+
+        self.subscription.topic.broker.long_keys.start(keys, done, self._go_on)
+
+    def _go_on(self) -> None:
+        self._hashing, self._stuck = False, None
+        self.subscription.wake()
 
     def _send_planned(
         self, batch: Batch, rows: Sequence[int], counts: Sequence[int] | None, planned: dict[Consumer, list[int]]
-    ) -> None:
+    ) -> int:
+        """Send what was planned; returns how many of it there was no room for, which waits for its consumer."""
+        too_many = 0
         for consumer, places in planned.items():
             messages = len(places) if counts is None else sum(counts[place] for place in places)
-            self.subscription.send(consumer, batch, [rows[place] for place in places], messages)
+            picked = [rows[place] for place in places]
+            sent = self.subscription.send(consumer, batch, picked, messages)
+            if sent < len(picked):
+                too_many += len(picked) - sent
+                self.order.release(consumer, [batch.entry_ids[row] for row in picked[sent:]], again=True)
+        return too_many
 
     def offer(self, batch: Batch, row: int, stop: int) -> int:
         """Send entries of a topic that stores nothing, each to the consumer of its key; how many could not be."""
         room = {consumer: self.allowance(consumer) for consumer in self.ready()}
         view, selector = memoryview(batch.data), self.order.selector
         planned: dict[Consumer, list[int]] = {}
-        counts, dropped = batch.message_counts, 0
+        counts, dropped, long_bytes = batch.message_counts, 0, 0
         for picked in range(row, stop):
             offset = batch.offsets[picked]
             key = metadata.routing(view[offset : offset + batch.lengths[picked]]).key
-            consumer = selector.select(selector.slot(key))
+            if len(key) > LONG_KEY_BYTES:
+                # Nothing of this topic waits, so neither does this: what would take too long to hash is dropped.
+                long_bytes += len(key)
+                if long_bytes > SLICE_BYTES:
+                    dropped += 1
+                    continue
+            consumer = selector.select(selector.slot(hash_of(key)))
             if consumer is None or room.get(consumer, 0) <= 0:
                 dropped += 1
                 continue
             room[consumer] -= 1 if counts is None else counts[picked]
             planned.setdefault(consumer, []).append(picked - row)
-        self._send_planned(batch, range(row, stop), None if counts is None else counts[row:stop], planned)
-        return dropped
+        return dropped + self._send_planned(
+            batch, range(row, stop), None if counts is None else counts[row:stop], planned
+        )
 
     # -- again --------------------------------------------------------------------------------------------------------
 
     def again(self, ready: list[Consumer]) -> list[int]:
         """The lowest entries that wait and may be sent; before them what is due, for its keys are not known yet."""
+        if self._hashing:
+            return []
         if self.replay and len(self.order) < self._look_ahead():
             return self.replay.next(ENTRIES_MAX)
         if not self.order or self._stuck == ready:
@@ -176,6 +249,7 @@ class KeyShared(Shared):
         window = None if counts is None else counts[row:stop]
         planned = self.order.plan_waiting(batch.entry_ids[row:stop], window, room)
         self._send_planned(batch, range(row, stop), window, planned)
+        self.charge()
         return True
 
     def _take_in(self, batch: Batch, row: int, stop: int) -> None:
@@ -183,13 +257,16 @@ class KeyShared(Shared):
         ids = batch.entry_ids
         due = [one for one in range(row, stop) if ids[one] in self.replay] if self.replay else []
         if due:
-            for one, slot in zip(due, self._slots(batch, due), strict=True):
+            slots = self._slots(batch, due)
+            known = due[: len(slots)]
+            for one, slot in zip(known, slots, strict=True):
                 self.order.wait(ids[one], slot)
-            self.replay.discard([ids[one] for one in due])
+            self.replay.discard([ids[one] for one in known])
             self._stuck = None
 
     def missing(self, entry_ids: Iterable[int]) -> None:
         """They wait for nothing."""
+        entry_ids = list(entry_ids)
         self.order.discard(entry_ids)
         super().missing(entry_ids)
 
@@ -206,7 +283,9 @@ class KeyShared(Shared):
         self._settled(consumer, owed)
 
     def _settled(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        if self.order.release(consumer, entry_ids, again=False):
+        freed = self.order.release(consumer, entry_ids, again=False)
+        self.charge()
+        if freed:
             self._stuck = None
             self.subscription.wake()
 
@@ -214,6 +293,7 @@ class KeyShared(Shared):
         """Nothing of what is behind waits."""
         super().passed(entry_id)
         self.order.discard_through(entry_id)
+        self.charge()
         self._stuck = None
 
     # -- for those who look -------------------------------------------------------------------------------------------

@@ -67,6 +67,11 @@ class KeyOrder(Generic[C]):
         """How many entries wait."""
         return len(self._waiting)
 
+    @property
+    def held(self) -> int:
+        """How many entries consumers hold."""
+        return len(self._held)
+
     def __contains__(self, entry_id: int) -> bool:
         """Whether this entry waits."""
         return entry_id in self._waiting

@@ -19,15 +19,20 @@ Theory of operation
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscriptions import again
 from penstock.broker.subscriptions.delivery import SingleActive
 from penstock.broker.subscriptions.delivery_shared import Shared
+from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
 from penstock.broker.subscriptions.key_shared_delivery import KeyShared
-from penstock.core.errors import ConsumerBusy, ServiceNotReady
+from penstock.broker.subscriptions.parcel import Delivered
+from penstock.core.errors import ConsumerBusy, PenstockError, ServiceNotReady, TooManyRequests
 from penstock.core.units import MIB
+from penstock.storage.ack_sets import ack_set_bytes
+from penstock.storage.results import Batch
 from penstock.wire import codec
 from penstock.wire.runs import encode_messages
 
@@ -40,9 +45,10 @@ if TYPE_CHECKING:
     from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
     from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.governance.outbound import Reading
     from penstock.storage.compacted import CompactedLedger
     from penstock.storage.cursor import Cursor
-    from penstock.storage.entry_log import Batch, ReadResult
+    from penstock.storage.entry_log import ReadResult
     from penstock.wire.events import AckRun
 
 log = logging.getLogger(__name__)
@@ -50,6 +56,8 @@ log = logging.getLogger(__name__)
 EXCLUSIVE: Final = codec.CommandSubscribe.Exclusive
 SHARED: Final = codec.CommandSubscribe.Shared
 FAILOVER: Final = codec.CommandSubscribe.Failover
+# What a consumer may have asked for at most; more counts for nothing, as no client can have so many messages.
+PERMITS_MAX: Final = 2**31 - 1
 KEY_SHARED: Final = codec.CommandSubscribe.Key_Shared
 
 # As Pulsar spells them; `Key_Shared` is the one with an underscore.
@@ -66,17 +74,30 @@ PIECES_PER_TURN_MAX: Final = 16
 READ_BYTES_MAX: Final = 2 * MIB
 # Acknowledged and delayed entries may take turns, and each change of turns takes a microsecond or two.
 SKIPS_PER_TURN_MAX: Final = 200
-# A read of the log that failed is tried again after this long, for as long as a consumer waits.
-READ_RETRY_S: Final = 1.0
+# A word of an ack set on its way out: a tag, and a number of up to ten bytes.
+WORD_OUT_BYTES_MAX: Final = 11
+# Ack sets of batches leave one part in so many of the `dispatch` row to what is acknowledged as a whole, and owed.
+RESERVED_FOR_WHOLE: Final = 4
+# So many entries are read at once whose delivery times have to be looked at, 5 to 20 µs each: in between the loop is
+# for others, and what is due goes first.
+LOOKED_ENTRIES_MAX: Final = 1_000
+# A read of the log that failed is tried again after this long, and after twice as long each time, up to a bound, for as
+# long as a consumer waits.
+READ_RETRY_S: Final = 0.25
+READ_RETRY_MAX_S: Final = 5.0
 
 
 class Subscription:
     """A named reading position on a topic, and its consumers. Times are 0 for never."""
 
     __slots__ = (
+        "_charged_bytes",
         "_entry_messages",
+        "_failed_reads",
         "_generation",
+        "_large_bytes",
         "_reading",
+        "_retry",
         "_scheduled",
         "acks",
         "bytes_out",
@@ -130,9 +151,13 @@ class Subscription:
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.last_expired_ms = 0
+        self._charged_bytes = 0  # of the cursor, in the row of the memory budget
         self._entry_messages = 1  # in an entry that was delivered last, about
         self._generation = 0
-        self._reading = False
+        self._large_bytes = 0  # of an entry that was too large for one read; such ones mostly follow one another
+        self._reading = False  # ... or it waits before it reads again
+        self._failed_reads = 0  # in a row
+        self._retry: asyncio.TimerHandle | None = None
         self._scheduled = False
 
     @property
@@ -153,8 +178,13 @@ class Subscription:
 
     @property
     def delayed(self) -> int:
-        """Entries held until they are due."""
-        return self.view.number_of_delayed_messages if self.view is not None else 0
+        """Entries held until they are due, those included that are on disk only, as far as is known of them."""
+        view, index = self.view, self.topic.delayed
+        if view is None or index is None:
+            return 0
+        held = view.number_of_delayed_messages
+        left = index.manager.spilled_after(self.cursor.mark_delete)
+        return max(held, min(held + left, self.backlog)) if left else held
 
     @property
     def active_consumer(self) -> Consumer | None:
@@ -241,6 +271,9 @@ class Subscription:
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
         self._generation += 1
+        if self._retry is not None:
+            self._retry.cancel()
+            self._try_again()
         self.read_entry_id = self.cursor.mark_delete + 1
         if self.view is not None:
             self.view.rewind()
@@ -280,7 +313,7 @@ class Subscription:
         if delivery.waits():
             waiting = delivery.again(ready)
             if waiting:
-                return self._send_again(delivery, waiting)
+                return self._send_again(delivery, waiting, ready)
         if delivery.full:
             return False
         entry_id = self._next_wanted()
@@ -293,7 +326,9 @@ class Subscription:
             self._start_read(entry_id, ready)
             return False
         batch, row = found
-        return self._deliver(delivery, batch, row, ready) > row
+        # Who has no room for the next entry is not ready any more; then others may be.
+        reached = self._deliver(delivery, batch, row, self._stop_row(batch, row), ready)
+        return reached > row or delivery.ready() != ready
 
     def _next_wanted(self) -> int | None:
         """The next entry that is neither acknowledged nor held; None when finding it takes another turn."""
@@ -307,9 +342,8 @@ class Subscription:
                 return entry_id
         return None
 
-    def _deliver(self, delivery: Delivery, batch: Batch, row: int, ready: list[Consumer]) -> int:
-        """Deliver new entries of a batch; returns the row after the last that was dealt with."""
-        stop = self._stop_row(batch, row)
+    def _deliver(self, delivery: Delivery, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
+        """Deliver new entries of a batch, none of them acknowledged; returns the row after the last dealt with."""
         if self.gate is not None:
             stop = self.gate.stop_row(batch, row, stop)
         row = delivery.deliver(batch, row, stop, ready)
@@ -320,14 +354,11 @@ class Subscription:
     def _stop_row(self, batch: Batch, row: int) -> int:
         """The row after the last that may be delivered together with this one: the next acknowledged entry ends it."""
         rows = len(batch.offsets)
-        if not self.cursor.range_count:
+        if not self.cursor.acknowledged_above:
             return rows
         ids = batch.entry_ids
         for first, last in self.cursor.unacknowledged_ranges(ids[row], ids[-1]):
-            if first == ids[row]:
-                while rows > row + 1 and ids[rows - 1] > last:
-                    rows -= 1
-            break
+            return bisect_right(ids, last, row + 1, rows) if first == ids[row] else rows
         return rows
 
     def counts(self, batch: Batch, row: int, stop: int) -> Sequence[int] | None:
@@ -341,13 +372,40 @@ class Subscription:
             return counts
         counts = list(counts)
         for entry_id, wanted in partly.items():
-            place = ids.index(entry_id)
-            counts[place] = max(1, min(counts[place], wanted))
+            place = bisect_left(ids, entry_id)
+            if ids[place] == entry_id:  # What was gathered leaves out some.
+                counts[place] = max(1, min(counts[place], wanted))
         return counts
 
-    def send(self, consumer: Consumer, batch: Batch, rows: Sequence[int], messages: int) -> None:
-        """Send these rows of a batch, ascending, that together hold so many messages."""
+    def _lengths_out(self, batch: Batch, rows: Sequence[int]) -> Sequence[int]:
+        """How many bytes each entry is on its way out; for these rows with the ack set that goes with it."""
+        ids = batch.entry_ids
+        if not self.cursor.has_ack_sets:
+            return batch.lengths
+        lengths = list(batch.lengths)
+        for entry_id in self.cursor.partly_acknowledged(ids[rows[0]], ids[rows[-1]]):
+            place = bisect_left(ids, entry_id)
+            if ids[place] == entry_id:
+                lengths[place] += WORD_OUT_BYTES_MAX * self.cursor.ack_set_words(entry_id)
+        return lengths
+
+    def send(self, consumer: Consumer, batch: Batch, rows: Sequence[int], messages: int) -> int:
+        """Send these rows of a batch, ascending, that together hold so many messages.
+
+        Returns how many of them there was room for on the way to the client; the others were not sent.
+        """
+        connection = consumer.session.connection
+        lengths_out = self._lengths_out(batch, rows)
+        fit = fitting(lengths_out, rows, connection.room_bytes)
+        if not fit:
+            connection.has_no_room(lengths_out[rows[0]] + HEADER_BYTES, consumer)
+            return 0
         counts = self.counts(batch, rows[0], rows[-1] + 1)
+        behind = rows[fit:]
+        alike = alike_before(batch.entry_ids, rows, fit)
+        if alike < len(rows):
+            rows = rows[:alike]
+            messages = alike if counts is None else sum(counts[row] for row in rows)
         if isinstance(rows, range):
             piece = slice(rows.start, rows.stop)
             ids, offsets, lengths = batch.entry_ids[piece], batch.offsets[piece], batch.lengths[piece]
@@ -378,7 +436,10 @@ class Subscription:
             consumer.epoch,
             ack_sets,
         )
-        consumer.session.connection.deliver(out, nbytes)
+        # What is sent with an ack set has a header of its own length; it is not put back, and rare.
+        connection.deliver(out, nbytes, Delivered(consumer, ids, lengths, counts, nbytes) if ack_sets is None else None)
+        if behind:
+            connection.has_no_room(lengths_out[behind[0]] + HEADER_BYTES, consumer)
         now_ms = topic.broker.clock.wall_ms()
         self._entry_messages = messages // len(ids) or 1
         consumer.permits -= messages
@@ -392,26 +453,57 @@ class Subscription:
             self.gate.delivered(len(ids), messages, nbytes)
         if delivery.individual and topic.persistent:
             delivery.sent(consumer, ids, counts, messages)
+        return len(ids)
+
+    def take_back(self, consumer: Consumer, entry_ids: list[int], counts: Sequence[int] | None) -> None:
+        """These entries were put back: they had waited for a client that does not read."""
+        if consumer not in self.consumers:
+            return
+        consumer.permits += len(entry_ids) if counts is None else sum(counts)
+        if self.topic.persistent:
+            assert self.delivery is not None
+            self.delivery.take_back(consumer, entry_ids)
+            self.wake()
+        else:
+            self.dropped += len(entry_ids)
+
+    def step_back(self, entry_id: int) -> None:
+        """Read again from this entry on."""
+        if entry_id < self.read_entry_id:
+            self._generation += 1
+            self.read_entry_id = entry_id
 
     # -- reading from the log -----------------------------------------------------------------------------------------
 
     def _start_read(self, entry_id: int, ready: Sequence[Consumer]) -> None:
-        self._reading = True
         # Permits count messages. What does not fit them would be read for nothing, and again with the next.
         wanted = -(-sum(consumer.permits for consumer in ready) // self._entry_messages)
         if self.gate is not None:
             wanted = self.gate.entries_at_most(wanted)
-        room_bytes = sum(consumer.session.connection.room_bytes for consumer in ready)
+        index = self.topic.delayed
+        if self.view is not None and index is not None and index.manager.unknown(entry_id, entry_id + wanted):
+            wanted = min(wanted, LOOKED_ENTRIES_MAX)
         broker, ledger_id = self.topic.broker, self.topic.ledger_id
-        bytes_max = min(READ_BYTES_MAX, room_bytes)
+        reading = self._take_room(ready, max(READ_BYTES_MAX, self._large_bytes))
+        bounds = {"bytes_max": reading.nbytes, "entries_max": wanted, "first_bytes_max": reading.nbytes}
         compacted = self._compacted(entry_id, ready)
         if compacted is None:
-            future = broker.read_log(ledger_id, entry_id, bytes_max=bytes_max, entries_max=wanted)
+            future = broker.read_log(ledger_id, entry_id, **bounds)
         else:
-            read = partial(compacted.read, broker.log, ledger_id, entry_id, bytes_max=bytes_max, entries_max=wanted)
-            future = broker.read_in_thread(read)
+            future = broker.read_in_thread(partial(compacted.read, broker.log, ledger_id, entry_id, **bounds))
+        self._await_read(future, reading, partial(self._on_read_on, entry_id))
+
+    def _take_room(self, ready: Sequence[Consumer], bytes_max: int) -> Reading:
+        """Take room for what is read for these consumers, until it is handed out."""
+        connections = [consumer.session.connection for consumer in ready]
+        return self.topic.broker.connections.outbound.start_read(connections, bytes_max)
+
+    def _await_read(
+        self, future: asyncio.Future[ReadResult], reading: Reading, go_on: Callable[[Delivery, ReadResult], None]
+    ) -> None:
+        self._reading = True
         generation = self._generation
-        future.add_done_callback(lambda done: self._on_read(done, generation, partial(self._on_read_on, entry_id)))
+        future.add_done_callback(lambda done: self._on_read(done, reading, generation, go_on))
 
     def _compacted(self, entry_id: int, ready: Sequence[Consumer]) -> CompactedLedger | None:
         """Where this entry is read from, when not from the topic itself; whoever wants that is the only one ready."""
@@ -425,73 +517,125 @@ class Subscription:
         self.wake()
 
     def _on_read(
-        self, done: asyncio.Future[ReadResult], generation: int, go_on: Callable[[Delivery, ReadResult], None]
+        self,
+        done: asyncio.Future[ReadResult],
+        reading: Reading,
+        generation: int,
+        go_on: Callable[[Delivery, ReadResult], None],
     ) -> None:
+        connections = self.topic.broker.connections
+        # What was taken for the read is there for what it brought, in this turn of the loop.
+        connections.outbound.end_read(reading)
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            self._put_off(error)
+            connections.outbound_freed()
+            return
         self._reading = False
         if done.cancelled():
             return
-        error = done.exception()
-        if error is not None:
-            log.error("reading %s for subscription %s failed, trying again: %s", self.topic.text, self.name, error)
-            self.topic.broker.loop.call_later(READ_RETRY_S, self.wake)
-            return
+        self._failed_reads = 0
         if generation == self._generation and not self.fenced and self.delivery is not None:
-            go_on(self.delivery, done.result())
+            result = done.result()
+            self._large_bytes = result.too_large_bytes or self._large_bytes * _begins_large(result)
+            if result.too_large_bytes:
+                for consumer in self.delivery.ready():
+                    consumer.session.connection.has_no_room(result.too_large_bytes + HEADER_BYTES, consumer)
+            go_on(self.delivery, result)
+        self.wake()
+        connections.outbound_freed()
+
+    def _put_off(self, error: BaseException) -> None:
+        """A read failed: what it was to bring is not lost, but read later, and nothing that comes after it before."""
+        if not self._failed_reads:  # Said once: the disk may be ill for hours.
+            log.error("reading %s for subscription %s failed, trying again: %s", self.topic.text, self.name, error)
+        wait_s = min(READ_RETRY_S * 2 ** min(self._failed_reads, 16), READ_RETRY_MAX_S)
+        self._failed_reads += 1
+        self._retry = self.topic.broker.loop.call_later(wait_s, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._reading = False
         self.wake()
 
     def _on_read_on(self, entry_id: int, delivery: Delivery, result: ReadResult) -> None:
         expected = entry_id
+        if result.members is not None and self._lacks_compacted():
+            expected = self.topic.last_entry_id + 1  # What lies between may be missing: it stays in the backlog.
         for compacted, words in (result.members or {}).items():
             self.cursor.acknowledge_batch(compacted, words)
         for batch in result.batches:
             self._skip_missing(expected, batch.entry_ids[0])
             if not self._deliver_all(delivery, batch):
                 return
-            expected = batch.entry_ids[-1] + 1
+            expected = max(expected, batch.entry_ids[-1] + 1)
         self._skip_missing(expected, result.next_entry_id)
         self.read_entry_id = max(self.read_entry_id, result.next_entry_id)
 
     def _deliver_all(self, delivery: Delivery, batch: Batch) -> bool:
         """Deliver what of this batch is still wanted; False when the consumers could not take all of it."""
+        batch = self._without_acknowledged(batch)
         row, rows = 0, len(batch.offsets)
         while row < rows:
-            wanted = self.cursor.next_unacknowledged(batch.entry_ids[row])
-            while row < rows and batch.entry_ids[row] < wanted:
-                row += 1
-            if row == rows:
-                break
             ready = delivery.ready()
             if not ready or delivery.full or (self.gate is not None and not self.gate.is_open()):
                 return False
-            reached = self._deliver(delivery, batch, row, ready)
-            if reached == row:
+            reached = self._deliver(delivery, batch, row, rows, ready)
+            if reached == row and delivery.ready() == ready:
                 return False
             row = reached
         return True
 
+    def _without_acknowledged(self, batch: Batch) -> Batch:
+        """The entries of a batch that are not acknowledged: they go out together, whatever lies between them."""
+        cursor, ids = self.cursor, batch.entry_ids
+        if cursor.none_acknowledged(ids[0], ids[-1]):
+            return batch
+        # Budget: 0.4 µs an entry. It spares the 20 µs that each piece would cost by itself.
+        rows = [row for row, entry_id in enumerate(ids) if not cursor.is_acknowledged(entry_id)]
+        counts = batch.message_counts
+        return Batch(
+            batch.ledger_id,
+            [ids[row] for row in rows],
+            batch.data,
+            [batch.offsets[row] for row in rows],
+            [batch.lengths[row] for row in rows],
+            counts and [counts[row] for row in rows],
+        )
+
     def _skip_missing(self, first: int, stop: int) -> None:
-        """Entries that the log does not have (reclaimed, or lost to damage it has named) count as acknowledged."""
+        """Entries that the log does not have (reclaimed, or lost to damage it has named) count as acknowledged.
+
+        Not so those whose segment is missing: a later start may find it.
+        """
         stop = min(stop, self.topic.last_entry_id + 1)
         if first < stop:
-            self.cursor.acknowledge_many(range(first, stop))
-            self._tell_view(range(first, stop))
+            for start, end in self.topic.broker.log.missing.present(self.topic.ledger_id, first, stop):
+                self.cursor.acknowledge_many(range(start, end))
+                self._tell_view(range(start, end))
             self.read_entry_id = max(self.read_entry_id, stop)
             self.topic.broker.cursor_moved(self)
 
+    def _lacks_compacted(self) -> bool:
+        """Whether something of the compacted topic is missing; nobody can say which entries these are."""
+        compacted = self.topic.compacted
+        return compacted is not None and self.topic.broker.log.missing.any_of(compacted.ledger_id)
+
     # -- again --------------------------------------------------------------------------------------------------------
 
-    def _send_again(self, delivery: Delivery, entry_ids: list[int]) -> bool:
+    def _send_again(self, delivery: Delivery, entry_ids: list[int], ready: Sequence[Consumer]) -> bool:
         if self.gate is not None:
             entry_ids = entry_ids[: self.gate.entries_at_most(len(entry_ids))]
-        batch = self.topic.tail.gather(entry_ids, again.BYTES_MAX)
+        reading = self._take_room(ready, again.BYTES_MAX)
+        batch = self.topic.tail.gather(entry_ids, reading.nbytes)
         if batch is not None:
+            self.topic.broker.connections.outbound.end_read(reading)
             stop = len(batch.offsets)
             delivery.deliver_again(batch, 0, stop if self.gate is None else self.gate.stop_row(batch, 0, stop))
             return True
-        self._reading = True
-        generation = self._generation
-        future = self.topic.again.read(entry_ids)
-        future.add_done_callback(lambda done: self._on_read(done, generation, partial(self._on_read_again, entry_ids)))
+        self._await_read(
+            self.topic.again.read(entry_ids, reading.nbytes), reading, partial(self._on_read_again, entry_ids)
+        )
         return False
 
     def _on_read_again(self, entry_ids: list[int], delivery: Delivery, result: ReadResult) -> None:
@@ -502,8 +646,10 @@ class Subscription:
         found = {entry_id for batch in result.batches for entry_id in batch.entry_ids}
         missing = [one for one in entry_ids if one < result.next_entry_id and one not in found]
         if missing:
-            self.cursor.acknowledge_many(missing)
-            self._tell_view(missing)
+            lost = self.topic.broker.log.missing.within(self.topic.ledger_id, missing[0], missing[-1] + 1)
+            gone = [one for one in missing if not any(first <= one < end for first, end in lost)]
+            self.cursor.acknowledge_many(gone)
+            self._tell_view(gone)
             delivery.missing(missing)
             self.topic.broker.cursor_moved(self)
         for batch in result.batches:
@@ -516,7 +662,7 @@ class Subscription:
 
     def replay_passed(self, entry_ids: Sequence[int]) -> None:
         """Deliver those of these entries that are due, were passed, and were neither acknowledged nor sent since."""
-        owed = {one for consumer in self.consumers for one in consumer.pending}
+        owed = {one for consumer in self.consumers for one in entry_ids if one in consumer.pending}
         if isinstance(self.delivery, Shared):
             self.delivery.wait_due(
                 [
@@ -535,17 +681,21 @@ class Subscription:
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The consumer asked for this many more messages."""
-        consumer.permits += permits
+        consumer.permits = min(consumer.permits + permits, PERMITS_MAX)
         consumer.last_flow_ms = self.last_flow_ms = self.topic.broker.clock.wall_ms()
         self.wake()
 
     # -- acknowledging ------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, consumer: Consumer, ack: AckRun) -> None:
-        """Apply one ACK; ids that this topic never gave out are ignored."""
+    def acknowledge(self, consumer: Consumer, ack: AckRun) -> PenstockError | None:
+        """Apply one ACK; ids that this topic never gave out are ignored.
+
+        Returns why some of it was not applied: messages of a batch that nothing remembers are acknowledged.
+        """
         topic, delivery = self.topic, self.delivery
         if delivery is None:
-            return
+            return None
+        refusal = None
         last, ledger_id = topic.last_entry_id, topic.ledger_id
         entry_ids = [
             entry_id
@@ -557,22 +707,33 @@ class Subscription:
             for row, words in ack.ack_sets.items()
             if ack.ledger_ids[row] == ledger_id and ack.entry_ids[row] <= last
         ]
+        if members and not topic.broker.limits.batch_index_acks:
+            # A batch comes again as a whole, and everything before it is acknowledged all the same.
+            entry_ids += [entry_id - 1 for entry_id, _ in members] if ack.cumulative else []
+            members = []
         if not ack.cumulative:
             newly = self.cursor.acknowledge_many(entry_ids)
             if members:
-                entry_ids += self._acknowledge_members(delivery, consumer, members)
+                whole, refusal = self._acknowledge_members(delivery, consumer, members)
+                entry_ids += whole
             self._tell_view(entry_ids)
             delivery.acknowledged(consumer, entry_ids, newly)
             self.acks += newly
         elif not delivery.individual:
-            newly = self._acknowledge_through(entry_ids, members)
+            newly = sum(self._acknowledge_present(entry_id) for entry_id in entry_ids)
+            for entry_id, words in members:
+                newly += self._acknowledge_present(entry_id - 1)
+                try:
+                    newly += self._acknowledge_batch(entry_id, words)
+                except PenstockError as error:
+                    refusal = error
             consumer.acks += newly
             self.acks += newly
         consumer.last_acked_ms = self.last_acked_ms = topic.broker.clock.wall_ms()
-        if self.durable:
-            topic.broker.cursor_moved(self)
+        topic.broker.cursor_moved(self)
         if topic.terminated:
             self.topic_terminated()
+        return refusal
 
     def _tell_view(self, entry_ids: Sequence[int]) -> None:
         """These were acknowledged: they are not delayed any more, if they were."""
@@ -582,24 +743,49 @@ class Subscription:
 
     def _acknowledge_members(
         self, delivery: Delivery, consumer: Consumer, members: list[tuple[int, list[int]]]
-    ) -> list[int]:
-        """Acknowledge messages of batches; returns the entries of which none is left."""
-        if not self.topic.broker.limits.batch_index_acks:
-            return []
-        whole = []
+    ) -> tuple[list[int], PenstockError | None]:
+        """Acknowledge messages of batches; returns the entries of which none is left, and why others were refused."""
+        whole, refusal = [], None
         for entry_id, words in members:
-            if self.cursor.acknowledge_batch(entry_id, words):
-                whole.append(entry_id)
-            else:
-                delivery.members_acknowledged(consumer, entry_id)
-        return whole
+            try:
+                if self._acknowledge_batch(entry_id, words):
+                    whole.append(entry_id)
+                else:
+                    delivery.members_acknowledged(consumer, entry_id)
+            except PenstockError as error:
+                refusal = error
+        return whole, refusal
 
-    def _acknowledge_through(self, entry_ids: list[int], members: list[tuple[int, list[int]]]) -> int:
-        newly = sum(self.cursor.acknowledge_through(entry_id) for entry_id in entry_ids)
-        for entry_id, words in members:
-            newly += self.cursor.acknowledge_through(entry_id - 1)
-            if self.topic.broker.limits.batch_index_acks:
-                newly += self.cursor.acknowledge_batch(entry_id, words)
+    def _acknowledge_batch(self, entry_id: int, words: Sequence[int]) -> bool:
+        """Acknowledge messages of one batch. True if that was the last of them; raises TooManyRequests."""
+        return self.cursor.acknowledge_batch(entry_id, words, partial(self._take_for_set, entry_id))
+
+    def _take_for_set(self, entry_id: int, nbytes: int) -> None:
+        """Charge what an ack set needs, before it is kept.
+
+        Raises:
+            TooManyRequests: it does not fit. A part of the row is left to whole entries, which are never refused.
+        """
+        row = self.topic.broker.dispatch_memory
+        if nbytes <= 0:
+            return
+        if nbytes > row.available_bytes - row.size_bytes // RESERVED_FOR_WHOLE or not row.try_take(nbytes):
+            raise TooManyRequests(
+                f"single messages of {self.topic.ledger_id}:{entry_id} cannot be acknowledged: that takes {nbytes} "
+                f"bytes, and {row.used_bytes} of {row.size_bytes} are used for what consumers owe and have "
+                f"acknowledged; acknowledge whole batches, or raise memoryLimitMB"
+            )
+        self._charged_bytes += nbytes
+
+    def _acknowledge_present(self, entry_id: int) -> int:
+        """Acknowledge everything up to this entry but what is missing: nobody was given that."""
+        missing, ledger_id = self.topic.broker.log.missing, self.topic.ledger_id
+        if not missing.any_of(ledger_id):
+            return self.cursor.acknowledge_through(entry_id)
+        newly = 0
+        for first, end in missing.present(ledger_id, self.cursor.mark_delete + 1, entry_id + 1):
+            for start, last in list(self.cursor.unacknowledged_ranges(first, end - 1)):
+                newly += self.cursor.acknowledge_many(range(start, last + 1))
         return newly
 
     def topic_terminated(self) -> None:
@@ -610,6 +796,26 @@ class Subscription:
             if not consumer.told_of_end:
                 consumer.told_of_end = True
                 consumer.session.connection.write_frame(codec.reached_end_of_topic(consumer.consumer_id))
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def charge(self) -> None:
+        """Charge what the cursor takes by now, whether it fits or not: what was answered is not forgotten."""
+        self.cursor.measure()
+        growth = self.cursor.nbytes - self._charged_bytes
+        if growth < 0:
+            self._give_back(-growth)
+        else:
+            self.topic.broker.dispatch_memory.take(growth)
+            self._charged_bytes += growth
+
+    def release(self) -> None:
+        """The subscription ends here, or its topic is unloaded: the cursor's memory is given back."""
+        self._give_back(self._charged_bytes)
+
+    def _give_back(self, nbytes: int) -> None:
+        self.topic.broker.dispatch_memory.give_back(nbytes)
+        self._charged_bytes -= nbytes
 
     # -- moved from outside -------------------------------------------------------------------------------------------
 
@@ -622,10 +828,12 @@ class Subscription:
 
         Raises:
             ServiceNotReady: somebody else moves it already.
+            TooManyRequests: which messages are wanted cannot be remembered.
             MetadataFailed: the new position could not be stored.
         """
         if self.fenced:
             raise ServiceNotReady(f"subscription {self.name!r} of {self.topic.text} is being reset already")
+        self.check_room(entry_id, members)
         broker = self.topic.broker
         self.fenced = True
         try:
@@ -638,24 +846,32 @@ class Subscription:
             self.fenced = False
             broker.expect_reconnect(self)
 
+    def check_room(self, entry_id: int, members: Sequence[int]) -> None:
+        """Raises TooManyRequests when it cannot be remembered which messages of a batch are wanted."""
+        if members:
+            before = self._charged_bytes
+            self._take_for_set(entry_id, ack_set_bytes(members))
+            self._give_back(self._charged_bytes - before)  # `reset` charges what is kept.
+
     def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
         """The next entry delivered is this one; consumers were detached before."""
         self.cursor.reset(to_entry_id, members)
+        self.charge()
         self.topic.pass_cancelled(self.cursor)
         if self.view is not None:
+            self.view.was_reset()
             self.view.update_mark_delete_position(self.cursor.mark_delete)
         self.rewind()
         self.topic.broker.cursor_moved(self)
 
     def skip(self, count: int) -> None:
         """Acknowledge the next `count` entries that are not, delivered or not."""
-        left = count
-        for first, last in self.cursor.unacknowledged_ranges(self.cursor.mark_delete + 1, self.topic.last_entry_id):
-            left -= last - first + 1
-            if left <= 0:
-                self._pass(last + left)
-                return
-        self.skip_all()
+        if count <= 0:
+            return
+        if count < self.backlog:
+            self._pass(self.cursor.nth_unacknowledged(count - 1))
+        else:
+            self.skip_all()
 
     def skip_all(self) -> None:
         """Acknowledge everything that there is; what is delayed, too."""
@@ -709,3 +925,7 @@ class Subscription:
             self.dropped += len(batch.offsets)
         else:
             self.dropped += delivery.offer(batch, 0, len(batch.offsets))
+
+
+def _begins_large(result: ReadResult) -> bool:
+    return not result.batches or result.batches[0].lengths[0] > READ_BYTES_MAX

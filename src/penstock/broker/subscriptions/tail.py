@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.storage.scattered import Gathering
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.storage.entry_log import Batch
+
+# What is kept of an entry beside its bytes: an offset and a length, as objects in lists. Measured.
+COLUMNS_BYTES: Final = 72
 
 
 class Tail:
@@ -89,7 +92,7 @@ class TailCache:
         self._runs: deque[tuple[int, list[Tail], bool]] = deque()
 
     def add(self, parts: list[tuple[Tail, Batch]], nbytes: int) -> None:
-        """Keep one durable run: `nbytes` of memory, seen by each of these tails as a batch of consecutive entries."""
+        """Keep one durable run: `nbytes` of memory, with its columns; each of these tails sees a batch of it."""
         for tail, batch in parts:
             tail.batches.append(batch)
             tail.firsts.append(batch.entry_ids[0])
@@ -98,7 +101,7 @@ class TailCache:
     def add_gathered(self, tail: Tail, batch: Batch) -> None:
         """Keep entries that were read out of their order: other subscriptions of the topic will want them now, too."""
         tail.gathered = (*tail.gathered, batch)
-        self._keep(len(batch.data), [tail], gathered=True)
+        self._keep(len(batch.data) + COLUMNS_BYTES * len(batch.offsets), [tail], gathered=True)
 
     def _keep(self, nbytes: int, tails: list[Tail], *, gathered: bool) -> None:
         self._runs.append((nbytes, tails, gathered))

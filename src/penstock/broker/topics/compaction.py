@@ -26,8 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.administration import subscription_admin
 from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
-from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION, compacted_in, compacted_state
-from penstock.core.errors import AlreadyExists, NotAllowed, PenstockError, ServiceNotReady
+from penstock.broker.topics.topic_states import (
+    COMPACTION_SUBSCRIPTION,
+    compacted_in,
+    compacted_state,
+    not_compacted_state,
+)
+from penstock.core.errors import AlreadyExists, NotAllowed, PenstockError, PreconditionFailed, ServiceNotReady
 from penstock.core.units import MIB, NS_PER_MS
 from penstock.storage.compacted import CompactedLedger, wrap
 from penstock.storage.entry_log import AppendRun
@@ -127,6 +132,25 @@ class Compactor:
         """The topic was deleted; what is running for it ends without a result."""
         self._progress.pop(topic, None)
 
+    async def give_up(self, topic: Topic) -> None:
+        """Drop the compacted topic: whoever reads it reads the topic itself from now on.
+
+        Raises:
+            PreconditionFailed: a compaction is running; its result would come after this.
+            MetadataFailed: it could not be stored, and stays.
+        """
+        if self.progress(topic.text).status == "RUNNING":
+            raise PreconditionFailed(f"{topic.text} is being compacted; wait for that to end")
+        before = compacted_in(self._broker.states.of(topic.text))
+        if before is None:
+            return
+        await self._broker.states.change(topic, **not_compacted_state())
+        topic.compacted = None
+        for subscription in topic.subscriptions.values():
+            subscription.source_changed()
+        self._broker.log.drop(before.ledger_id)
+        log.info("topic %s: what was compacted is given up", topic.text)
+
     def stop(self) -> None:
         """End what is running soon; it is started anew by whoever wants it."""
         self._stopping.set()
@@ -164,6 +188,7 @@ class Compactor:
         broker = self._broker
         await self._subscription(topic)
         topic.check_open()
+        self._check_whole(topic)
         horizon = topic.last_entry_id
         ledger_id = await self._take_ledger_id()
         source = Source(broker, topic.ledger_id, topic.first_entry_id, horizon, topic.compacted)
@@ -175,6 +200,14 @@ class Compactor:
             raise
         await self._show(topic, CompactedLedger(ledger_id, outcome.entries, horizon))
         return outcome
+
+    def _check_whole(self, topic: Topic) -> None:
+        """Raises ServiceNotReady when something of the topic is missing: its keys would go back to older values."""
+        missing, before = self._broker.log.missing, topic.compacted
+        first = topic.first_entry_id if before is None else max(topic.first_entry_id, before.horizon + 1)
+        lacks_before = before is not None and missing.any_of(before.ledger_id)
+        if lacks_before or missing.within(topic.ledger_id, first, topic.last_entry_id + 1):
+            raise ServiceNotReady(f"{topic.text} is not compacted while entries of it are missing; /healthz names them")
 
     async def _subscription(self, topic: Topic) -> Subscription:
         """The subscription that keeps what is not compacted."""

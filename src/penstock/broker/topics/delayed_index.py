@@ -106,7 +106,8 @@ class DelayedIndex:
         rows = metadata.may_be_delayed(batch.data, offsets, lengths)
         if not rows:
             return []
-        ids, times_ms = metadata.delivery_times(batch.data, offsets, lengths, rows, batch.entry_ids[row])
+        places, times_ms = metadata.delivery_times(batch.data, offsets, lengths, rows, row)
+        ids = [batch.entry_ids[place] for place in places]
         held = view.look(ids, times_ms, self.now_ms()) if ids else []
         self.count_added(len(held))
         return held
@@ -192,5 +193,4 @@ def options_of(topic: Topic) -> DelayedOptions:
     return DelayedOptions(
         tick_ms=max(1, topic.policies.delayed_delivery.tick_ms),
         strict=limits.delayed_strict,
-        lookahead=limits.delayed_lookahead,
     )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.topics.topic_states import ledgers_in_use
 from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, ReadFailed
 from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
 
@@ -47,6 +47,8 @@ SNAPSHOT_AFTER_NS: Final = 10 * NS_PER_S
 # One read of the log for an index, and how much longer than it the pause after it is.
 READ_BYTES: Final = MIB
 READ_ENTRIES: Final = 10_000
+# A reading that failed is tried again after this long.
+READ_RETRY_S: Final = 1.0
 # Added to an index between two turns of the loop.
 ADDED_AT_ONCE: Final = 500
 PAUSE_RATIO: Final = 3
@@ -120,6 +122,9 @@ class Delays:
         """Give a topic that is being loaded the index it had, if a snapshot tells of one."""
         if self._snapshots is None or topic.ledger_id not in self._stored:
             return
+        if self._broker.log.missing.any_of(topic.ledger_id):
+            self.dropped(topic.ledger_id)
+            return
         from penstock.governance.delayed_options import DamagedSnapshotError  # noqa: PLC0415 - likewise
 
         snapshots, ledger_id = self._snapshots, topic.ledger_id
@@ -170,7 +175,7 @@ class Delays:
             ids += some_ids
             times_ms += some_ms
         # What the log does not have is nobody's.
-        return Found(ids, times_ms, min(result.next_entry_id, stop) if result.batches else stop)
+        return Found(ids, times_ms, min(result.next_entry_id, stop) if result.next_entry_id > first else stop)
 
     def close(self, topic: Topic) -> None:
         """The topic leaves the memory."""
@@ -224,7 +229,8 @@ class Delays:
         if snapshots is None or topic.delayed is not index:
             return
         index.added = 0
-        if not index.manager.topic_delayed_messages():
+        # While entries are missing, an index does not know all of them: a start that finds them must look itself.
+        if self._broker.log.missing.any_of(ledger_id) or not index.manager.topic_delayed_messages():
             self.dropped(ledger_id)
             return
         self._saving.add(index)
@@ -265,7 +271,7 @@ class Delays:
 
     def look_after(self, index: DelayedIndex) -> None:
         """Start to read again what an index let go, if it is time to."""
-        if index.reading or index.topic.fenced or self._broker.stopping:
+        if index.reading or index.topic.fenced or not self._goes_on(index):
             return
         wanted = index.manager.back_fill(index.now_ms())
         stuck = [
@@ -285,7 +291,9 @@ class Delays:
                 if subscription.view is not None:
                     await self._fill_view(index, subscription, subscription.view)
         except (OSError, PenstockError) as error:
-            log.warning("%s: reading its delayed messages again failed: %s", index.topic.text, error)
+            if not isinstance(error, ReadFailed):  # The log has told of that, once.
+                log.warning("%s: reading its delayed messages again failed: %s", index.topic.text, error)
+            self._broker.loop.call_later(READ_RETRY_S, self.look_after, index)
         finally:
             index.reading = False
 

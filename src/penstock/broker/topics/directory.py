@@ -25,7 +25,7 @@ from penstock.broker.topics.listing import NameIndex
 from penstock.broker.topics.topic import Topic
 from penstock.core.errors import NotAllowed, TopicNotFound
 from penstock.core.names import is_system_topic
-from penstock.storage.cursor import Cursor, DamagedCursorError
+from penstock.storage.cursor import Cursor, DamagedCursorError, may_have_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -182,7 +182,7 @@ class TopicDirectory:
                 record = broker.catalog.topic(text)
                 if record is None:
                     record = await broker.create_topic(text, properties)
-                topic = self._load(name, record)
+                topic = self._load(name, record, await self._cursors(text))
                 await broker.delays.load(topic)
             self._topics[text] = topic
             self.appeared(text)
@@ -193,16 +193,21 @@ class TopicDirectory:
         if self.names.add(text):
             self.feed.tell(text, created=True)
 
-    def _load(self, name: TopicName, record: TopicRecord) -> Topic:
+    async def _cursors(self, text: str) -> dict[str, Cursor]:
+        """The cursors of a topic's subscriptions, as they are stored. Raises MetadataFailed."""
+        catalog = self._broker.catalog
+        stored = {one.name: catalog.cursor(text, one.name) for one in catalog.subscriptions(text)}
+        loaded: dict[str, Cursor] = {}
+        if any(one is not None and may_have_parts(one.encoded) for one in stored.values()):
+            await self._broker.stored(lambda done: catalog.load_cursors(text, loaded.update, done))
+        return {name: _checked(text, name, one, loaded.get(name)) for name, one in stored.items()}
+
+    def _load(self, name: TopicName, record: TopicRecord, cursors: dict[str, Cursor]) -> Topic:
         broker = self._broker
         text = str(name)
-        cursors = {
-            stored.name: _cursor(text, stored.name, broker.catalog.cursor(text, stored.name))
-            for stored in broker.catalog.subscriptions(text)
-        }
-        marks = [cursor.mark_delete for cursor in cursors.values()]
+        acknowledged = [cursor.last_acknowledged for cursor in cursors.values()]
         # What everybody has acknowledged may be gone from the log; the cursors remember that its ids were used.
-        last = max([broker.log.last_entry(record.ledger_id), record.first_retained_entry - 1, *marks])
+        last = max([broker.log.last_entry(record.ledger_id), record.first_retained_entry - 1, *acknowledged])
         topic = Topic(
             broker,
             name,
@@ -237,6 +242,8 @@ class TopicDirectory:
     def unloaded(self, topic: Topic) -> None:
         """Nobody uses it any more: the next who asks loads it anew."""
         topic.closed = True
+        for subscription in topic.subscriptions.values():
+            subscription.release()
         self._broker.delays.close(topic)
         self._broker.rates.forget_topic(topic)
         if self._topics.get(topic.text) is topic:
@@ -250,11 +257,20 @@ class TopicDirectory:
             self.feed.tell(text, created=False)
 
 
-def _cursor(topic: str, subscription: str, stored: StoredCursor | None) -> Cursor:
+def _checked(topic: str, subscription: str, stored: StoredCursor | None, loaded: Cursor | None) -> Cursor:
+    """The cursor of a subscription; what is damaged of it is named, and delivered again."""
     if stored is None:
         return Cursor()
     try:
-        return Cursor.decode(stored.encoded)
+        cursor = loaded or Cursor.load(stored.encoded)
     except DamagedCursorError as error:
         log.warning("%s: subscription %s goes on from its mark-delete position: %s", topic, subscription, error)
         return Cursor(stored.mark_delete)
+    if cursor.lost_parts:
+        log.warning(
+            "%s: %d parts of the cursor of subscription %s are damaged; what was acknowledged there is delivered again",
+            topic,
+            cursor.lost_parts,
+            subscription,
+        )
+    return cursor

@@ -4,6 +4,10 @@
 What counts as use: a producer or a consumer, now or since the last look; and a subscription, or in the mode
 `delete_when_subscriptions_caught_up` a backlog. What retention promises to keep stays until its time is over.
 
+Messages that were acknowledged to their producer stay, too, unless somebody asked for the opposite: by naming a mode
+(`brokerDeleteInactiveTopicsMode`) or with `inactiveTopicPolicies` of the namespace or the topic. (In Pulsar, a topic
+without a subscription goes with all it holds.)
+
 Where: the broker's tick asks; a look at many topics takes several turns of the loop.
 """
 
@@ -27,6 +31,7 @@ log = logging.getLogger(__name__)
 
 # A look takes well under a microsecond for a topic; nothing may hold the loop for more than some milliseconds.
 TOPICS_PER_TURN: Final = 1_000
+POLICY: Final = "inactiveTopicPolicies"
 NS_PER_MINUTE: Final = 60 * NS_PER_S
 
 
@@ -61,7 +66,7 @@ class InactiveTopics:
     async def _delete(self, topic: Topic) -> None:
         broker = self._broker
         async with broker.topics.leaving(topic.text) as current:
-            if current is not topic or topic.used or seems_active(topic):
+            if current is not topic or topic.used or seems_active(topic) or keeps_messages(topic):
                 return
             log.info("topic %s goes, for nobody uses it (brokerDeleteInactiveTopicsEnabled)", topic.text)
             try:
@@ -83,6 +88,20 @@ def seems_active(topic: Topic) -> bool:
     return bool(subscriptions)
 
 
+def keeps_messages(topic: Topic) -> bool:
+    """Whether the topic holds messages, and nobody has said that it is to be deleted all the same."""
+    compacted = topic.compacted is not None and topic.compacted.entries > 0
+    first = max(topic.first_entry_id, topic.unneeded_before)
+    if not topic.persistent or not (compacted or first <= topic.last_entry_id):
+        return False
+    broker = topic.broker
+    return not (
+        broker.limits.delete_inactive_with_messages
+        or broker.policies.set_in_topic(topic.name, POLICY)
+        or broker.policies.set_in_namespace(f"{topic.name.tenant}/{topic.name.namespace}", POLICY)
+    )
+
+
 def is_due(topic: Topic, now_ns: int) -> bool:
     """Whether the topic has gone unused for so long that it is to be deleted. Notes since when: ask regularly."""
     inactive = topic.policies.inactive
@@ -94,4 +113,5 @@ def is_due(topic: Topic, now_ns: int) -> bool:
         return False
     idle_ns = now_ns - topic.idle_since_ns
     minutes = topic.policies.retention_minutes
-    return idle_ns >= inactive.max_inactive_s * NS_PER_S and 0 <= minutes * NS_PER_MINUTE <= idle_ns
+    long_enough = idle_ns >= inactive.max_inactive_s * NS_PER_S and 0 <= minutes * NS_PER_MINUTE <= idle_ns
+    return long_enough and not keeps_messages(topic)

@@ -4,36 +4,35 @@
 Why an index: a broker may hold a hundred thousand topics, and a client asks for those of one namespace, again and
 again. Names are kept in Java's order, because that is how they are hashed and told.
 Where: the directory keeps the `NameIndex`; `shared_listings` gathers lists from it, which all who ask share.
-Everything here is pure, but that long lists give way to others; nothing walks names of another namespace.
+Everything here is pure; what may take long is a generator. Nothing walks names of another namespace.
 
-Patterns are RE2's, as in Pulsar, so that no pattern of a client can hold the loop: matching takes time in proportion to
-the name. What RE2 does not know (lookahead, back references) is left to the client, which gets the list unfiltered.
+Patterns are RE2's, as in Pulsar (`patterns`). What RE2 does not know (lookahead, back references) is left to the
+client, which gets the list unfiltered.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
 from bisect import bisect_left
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.topics.listing_blocks import BLOCK_NAMES, Block, Listing, cut, in_order, java_order
-from penstock.core.errors import InvalidTopicName
-from penstock.core.names import is_system_topic, parent_text
+from penstock.broker.topics.patterns import NON_PERSISTENT, PERSISTENT, SCHEME_MARK, Pattern
+from penstock.core.names import is_system_topic
+from penstock.core.units import NS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Collection, Generator, Iterable, Sequence
+    from typing import Self
 
-PERSISTENT: Final = "persistent"
-NON_PERSISTENT: Final = "non-persistent"
-
-# A name costs a few microseconds to match, and a tenth of one to list.
-NAMES_PER_TURN: Final = 250
-NAMES_PER_TURN_UNMATCHED: Final = 4_000
-
-_SCHEME_MARK: Final = "://"
-_LITERAL_PARTITION: Final = re.compile(r"-partition-[0-9]+\Z")
+# What one step of gathering looks at: at most as many names as make two blocks, and by a pattern as many as it can
+# match in a third of a millisecond.
+NAMES_PER_STEP: Final = 1_024
+NAMES_PER_STEP_FIRST: Final = 64
+NAMES_PER_STEP_MIN: Final = 1
+# To match many names in one call pays from so many on: another program must be compiled for it.
+MANY_NAMES: Final = 100
+STEP_NS: Final = 300 * NS_PER_US
 
 
 class Mode(Enum):
@@ -52,10 +51,6 @@ _DOMAINS: Final = {
 # No system topic's name goes without it, but for those of one namespace.
 _SYSTEM_MARK: Final = "__"
 _SYSTEM_NAMESPACE: Final = "pulsar/system"
-
-
-class PatternNotServed(Exception):
-    """The pattern is one, but not for RE2."""
 
 
 class Wanted(NamedTuple):
@@ -100,90 +95,87 @@ class NameIndex:
 
     def of(self, domain: str, namespace: str) -> Sequence[str]:
         """The names in a namespace, in order; a live view."""
-        return self._lists.get(f"{domain}{_SCHEME_MARK}{namespace}", ())
+        return self._lists.get(f"{domain}{SCHEME_MARK}{namespace}", ())
 
 
 class Filter:
-    """Says of a topic's full name whether it is wanted."""
+    """Says of a topic's full name whether it is wanted; of names, once its pattern is compiled."""
 
     def __init__(self, wanted: Wanted) -> None:
-        """Raises what `matcher` does."""
         self.wanted = wanted
-        self.matches = matcher(wanted.pattern) if wanted.pattern is not None else None
-        self._starts = tuple(f"{domain}{_SCHEME_MARK}" for domain in _DOMAINS[wanted.mode])
+        self.pattern: Pattern | None = None
+        self._starts = tuple(f"{domain}{SCHEME_MARK}" for domain in _DOMAINS[wanted.mode])
+
+    def compile(self) -> Self:
+        """Make the pattern ready, if there is one. Raises what `Pattern` does."""
+        if self.wanted.pattern is not None:
+            self.pattern = Pattern(self.wanted.pattern)
+        return self
+
+    def forget_pattern(self) -> None:
+        """Until it is compiled again."""
+        self.pattern = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What its pattern takes in memory."""
+        return self.pattern.size_bytes if self.pattern is not None else 0
 
     def wants(self, name: str) -> bool:
         """Whether this topic, of the namespace that was asked for, is in the list."""
         return (
             name.startswith(self._starts)
             and (self.wanted.system or not is_system_topic(name))
-            and (self.matches is None or self.matches(name))
+            and (self.pattern is None or self.pattern.matches(name))
         )
 
-    def of(self, names: Sequence[str]) -> Sequence[str]:
-        """Those of some names of the right domains that are in the list."""
+    def wanted_of(self, names: Sequence[str]) -> Collection[str]:
+        """Those of many names that `wants` is true of."""
+        if self.pattern is None or len(names) < MANY_NAMES:
+            return set(filter(self.wants, names))
+        ours = [name for name in names if name.startswith(self._starts)]
+        return set(self.pattern.for_many().of(self.shown(ours)))
+
+    def shown(self, names: Sequence[str]) -> Sequence[str]:
+        """Those of some names of the right domains that are not hidden, whatever the pattern says."""
         if not self.wanted.system and (self.wanted.namespace == _SYSTEM_NAMESPACE or _SYSTEM_MARK in ",".join(names)):
-            names = [name for name in names if not is_system_topic(name)]
-        return names if self.matches is None else list(filter(self.matches, names))
+            return [name for name in names if not is_system_topic(name)]
+        return names
 
 
-async def gather(index: NameIndex, wanted: Filter) -> Listing:
-    """The topics that are wanted, partitions one by one.
+def gather(index: NameIndex, wanted: Filter) -> Generator[None, int, Listing]:
+    """The topics that are wanted, partitions one by one: the list of the moment of the first step.
 
-    Many are looked at in several turns of the loop: it is the list of one moment, the first.
+    Steps are short, and are told how long the one before took.
     """
     of = wanted.wanted
     names: list[str] = []
     for domain in _DOMAINS[of.mode]:
         names += index.of(domain, of.namespace)
-    step = NAMES_PER_TURN_UNMATCHED if wanted.matches is None else NAMES_PER_TURN
+    pattern = wanted.pattern.for_many() if wanted.pattern is not None else None
+    step = NAMES_PER_STEP_FIRST if pattern is not None else NAMES_PER_STEP
     blocks: list[Block] = []
     found: list[str] = []
-    for start in range(0, len(names), step):
-        if start:
-            await asyncio.sleep(0)
-        found += wanted.of(names[start : start + step])
-        if len(found) >= BLOCK_NAMES:
-            blocks += cut(found)
-            found = []
+    start = 0
+    while start < len(names):
+        these = wanted.shown(names[start : start + step])
+        start += step
+        found += these if pattern is None else pattern.of(these)
+        took_ns = yield
+        if pattern is not None:
+            step = _paced(step, took_ns)
+        while len(found) >= 2 * BLOCK_NAMES:
+            blocks.append(Block(found[:BLOCK_NAMES]))
+            del found[:BLOCK_NAMES]
+            yield
     return Listing([*blocks, *cut(found)])
 
 
-def matcher(pattern: str) -> Callable[[str], bool]:
-    """What says of a full topic name whether it matches the pattern.
-
-    The pattern must match all of `tenant/namespace/topic`; a domain in it and a partition's suffix are left out of
-    account on both sides.
-
-    Raises:
-        InvalidTopicName: it is no regular expression.
-        PatternNotServed: RE2 cannot evaluate it.
-    """
-    import re2  # noqa: PLC0415 - a broker that nobody asks for a pattern does without
-
-    text = _LITERAL_PARTITION.sub("", _without_domain(pattern))
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(text, options)
-    except re2.error as error:
-        try:
-            re.compile(text)
-        except (re.error, RecursionError, OverflowError):
-            raise InvalidTopicName(pattern, f"no regular expression: {error}") from None
-        raise PatternNotServed(pattern) from None
-    full_match = compiled.fullmatch
-    return lambda name: full_match(parent_text(name).partition(_SCHEME_MARK)[2]) is not None
-
-
-def _without_domain(pattern: str) -> str:
-    before, mark, after = pattern.partition(_SCHEME_MARK)
-    if not mark:
-        return pattern
-    for domain in (NON_PERSISTENT, PERSISTENT):
-        if before.endswith(domain):
-            return before[: -len(domain)] + after
-    raise InvalidTopicName(pattern, f"unknown domain {before!r} in the pattern, want persistent or non-persistent")
+def _paced(step: int, took_ns: int) -> int:
+    """How many names to match next: the pattern, and how long the names are, decide what one takes."""
+    if took_ns > STEP_NS:
+        return max(NAMES_PER_STEP_MIN, step // 2)
+    return step if took_ns > STEP_NS // 2 else min(NAMES_PER_STEP, 2 * step)
 
 
 def _folder(name: str) -> str:

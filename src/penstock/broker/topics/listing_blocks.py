@@ -26,7 +26,7 @@ from penstock.core.units import KIB
 from penstock.wire import listings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 # Half of what a block may hold: making one anew takes 0.1 ms, and a hundred thousand topics are two hundred blocks.
 BLOCK_NAMES: Final = 512
@@ -89,6 +89,10 @@ class Block:
             self._watched = listings.watched(self.names)
         return self._watched
 
+    def is_encoded(self, form: Callable[..., bytes]) -> bool:
+        """Whether `listed` or `watched`, the method given, has nothing more to do."""
+        return (self._listed if form is Block.listed else self._watched) is not None
+
     def forget_written(self) -> None:
         """Nobody wants it written just now; whoever still sends it has the bytes."""
         self._listed = self._watched = None
@@ -147,6 +151,19 @@ class Step:
 
     after: Listing
     written: bytes  # what came and went; empty when nothing did, and nothing is to be said
+
+    @property
+    def written_bytes(self) -> int:
+        """How long that is."""
+        return len(self.written)
+
+    def told(self) -> bytes:
+        """The same bytes for everybody."""
+        return self.written
+
+    def is_encoded(self, _form: Callable[..., bytes]) -> bool:
+        """It always is."""
+        return True
 
 
 # -- making lists -----------------------------------------------------------------------------------------------------

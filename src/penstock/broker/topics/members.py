@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.publishing.access_modes import AccessMode
 from penstock.broker.subscriptions.key_shared import AUTO_SPLIT
+from penstock.broker.subscriptions.owed import Owed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ class Producer:
         "access_mode",
         "bytes_in",
         "careful",
+        "charged_bytes",
         "connected_at_ms",
         "encrypted",
         "epoch",
@@ -74,6 +76,7 @@ class Producer:
         self.user_provided_name = user_provided_name
         self.connected_at_ms = connected_at_ms
         self.schema_version = schema_version
+        self.charged_bytes = 0  # to the memory of sessions, see `membership`
         self.topic_epoch: int | None = None
         self.careful = False
         self.messages_in = 0
@@ -97,6 +100,7 @@ class Consumer:
         "acks",
         "blocked",
         "bytes_out",
+        "charged_bytes",
         "connected_at_ms",
         "consumer_id",
         "entries_out",
@@ -143,11 +147,12 @@ class Consumer:
         self.connected_at_ms = connected_at_ms
         self.metadata: Mapping[str, str] = metadata or {}
         self.key_sharing = key_sharing
+        self.charged_bytes = 0  # to the memory of sessions, see `membership`
         # It subscribed with AUTO_CONSUME: a schema of somebody else does not disturb it.
         self.reads_compacted = False
         self.takes_any_schema = False
         self.permits = 0
-        self.pending: dict[int, int] = {}
+        self.pending = Owed()
         self.unacked = 0
         self.blocked = False
         self.told_of_end = False

@@ -13,59 +13,74 @@ Theory of operation
               the names that a slow watcher has not yet heard are gone. What is only being sent is no more charged here.
     Leading.  One caller at a time brings a list up to date, within its own deadline and in its own place of the
               limiter's queue. If it fails or goes away, that is its own affair: the next one tries for itself.
-    Changes.  An event is noted, and taken in when the list is wanted next: then it is what it was when that was asked,
-              or newer. Watchers are woken some at a time, as three hundred at once would hold the loop.
-    Writing.  What goes out is the head of one caller and the blocks that all share. Bytes on their way are covered by
-              a direct permit of that caller's until its transport has passed them on. As long as anybody's are, whoever
-              asks next gets the same bytes. So a client that never reads holds its own direct permit, nothing else.
+    Changes.  News of a namespace (`namespace_news`) is read by each list when it is wanted, or when a watcher can be
+              told: what it wants of it is noted, and taken in next. So the list is what it was when that was asked, or
+              newer. Watchers are woken some at a time, as three hundred at once would hold the loop.
+    Writing.  What goes out is the head of one caller and the blocks that all share. Blocks on their way are charged
+              once (`unsent_pieces`), as long as any transport has not passed them on; each caller has a small direct
+              permit for its head. As long as anybody's are unsent, whoever asks next gets the same bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.broker.topics.listing import Filter, gather
-from penstock.broker.topics.listing_blocks import Listing, changed, in_order, next_step
+from penstock.broker.topics.listing_blocks import Listing, changed, differences, in_order, next_step
 from penstock.broker.topics.listing_charge import ListingCharge
+from penstock.broker.topics.namespace_news import NamespaceNews
+from penstock.broker.topics.patterns import PATTERN_BYTES
+from penstock.broker.topics.unsent_pieces import UnsentPieces
 from penstock.core.errors import TooManyRequests
-from penstock.core.units import NS_PER_S
+from penstock.net.loop_share import LoopShare
 from penstock.net.topic_list_limiter import (
     HEAP_REFUSED,
     INITIAL_BYTES,
-    LimitType,
     PermitAcquireCancelled,
 )
+from penstock.net.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    import asyncio
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
     from random import Random
 
-    from penstock.broker.topics.feed import TopicEvent, TopicFeed
+    from penstock.broker.topics.feed import TopicFeed
     from penstock.broker.topics.listing import NameIndex, Wanted
     from penstock.broker.topics.listing_blocks import Block, Step
+    from penstock.broker.topics.unsent_pieces import Form, Piece
     from penstock.core.clock import Clock
     from penstock.net.connection import Connection
-    from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter
+    from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter, TopicListSnapshot
 
 T = TypeVar("T")
 
-# A block takes up to 0.3 ms to make.
-BLOCKS_PER_TURN: Final = 8
+# A block takes up to 0.3 ms to make or to encode.
+BLOCKS_PER_STEP: Final = 2
 # Changes that are taken in at a time: they are sorted first.
 CHANGES_PER_REFRESH: Final = 2_000
+# What a list reads at a time: a name is compared in 3 to 15 microseconds, many names faster.
+NEWS_PER_STEP: Final = 250
 # A watcher that hears of a topic takes some 0.05 ms.
 KEEPERS_PER_TURN: Final = 50
+
+
+def _nothing() -> None:
+    """For those who need not hear that their bytes are out."""
 
 
 class Keeper(Protocol):
     """Who wants to know of changes."""
 
     known: Listing | None  # what it was told; that is kept in memory, too
+
+    def is_ready(self) -> bool:
+        """Whether it can be told something now; if not, it asks for news itself once it can."""
 
     def tell(self) -> None:
         """Something has changed, or may have."""
@@ -85,18 +100,28 @@ class SharedListing:
         self._charge = ListingCharge(store.limiter)
         self._charged_as_written = False
         self._changes: dict[str, bool] = {}  # what happened and is not taken in: by topic, whether it is there
-        self._heard = self._applied = 0  # events
-        self._leading: asyncio.Future[None] | None = None  # done when whoever leads is through
+        self._heard = self._applied = 0  # events that are wanted
+        self._news: NamespaceNews | None = None  # from when it is first gathered
+        self._read = 0  # up to which event
+        self._missed = False  # news that is forgotten
+        self._refreshing = False
+        self._leading = False  # somebody brings it up to date
+        self._followers = WaitingRoom(store.clock, store.loop)  # who waits for that
+        self._unsent = UnsentPieces(store.limiter, store.clock, store.loop)
         self._steps: WeakValueDictionary[Listing, Step] = WeakValueDictionary()  # to the list in force, by the first
         self._waking = False
         self._settling: asyncio.Task[None] | None = None
-        self._stop_hearing = store.feed.listen(wanted.wanted.namespace, self._hear)
+
+    @property
+    def namespace(self) -> str:
+        """Whose topics it lists."""
+        return self._filter.wanted.namespace
 
     # -- for those who ask --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def asked(self, owner: Owner, deadline_ns: int | None) -> AsyncIterator[Listing]:
-        """The list as it is now, to be written within the block. Raises PermitError, TooManyRequests."""
+        """The list as it is now, to be written within the block. Raises what `latest` does."""
         self._askers += 1
         try:
             yield await self.latest(owner, deadline_ns)
@@ -109,37 +134,34 @@ class SharedListing:
         self,
         connection: Connection,
         head: bytes,
-        blocks: Sequence[Block],
-        written: Callable[[Block], bytes],
+        form: Form,
+        pieces: Sequence[Piece],
         *,
         owner: Owner,
         deadline_ns: int | None = None,
+        passed: Callable[[], None] = _nothing,
     ) -> None:
-        """Send a head of the caller's own and shared blocks behind it, as soon as there is direct memory for them.
+        """Send a head of the caller's own and shared pieces behind it, as soon as there is direct memory for them.
 
-        Returns in the turn in which they were queued. Raises PermitError.
+        Returns in the turn in which they were queued. `passed` is called when they are out, or nobody wants them.
+        Raises PermitError, TooManyRequests.
         """
-        nbytes = len(head) + sum(block.written_bytes for block in blocks)
-        permit = await self._limiter.acquire(nbytes, LimitType.DIRECT_MEMORY, owner=owner, deadline_ns=deadline_ns)
+        permit = await self._unsent.charge(len(head), form, pieces, owner, deadline_ns)
         try:
-            buffers = [head, *await in_turns(map(written, blocks))]
+            if cold := [piece for piece in pieces if not piece.is_encoded(form)]:
+                await self._store.share.run(in_steps(map(form, cold)), deadline_ns)
+            buffers = list(map(form, pieces))
         except BaseException:
-            self._limiter.release(permit)
+            self._unsent.passed(permit, form, pieces)
             raise
         self._senders += 1
-        connection.write_until_passed(buffers, nbytes, partial(self._passed, permit))
+        shared_bytes = sum(piece.written_bytes for piece in pieces)
+        connection.write_shared(head, buffers, shared_bytes, partial(self._passed, permit, form, pieces, passed))
 
-    async def write_step(self, connection: Connection, head: bytes, step: Step, *, owner: Owner) -> None:
-        """The same of an update."""
-        nbytes = len(head) + len(step.written)
-        permit = await self._limiter.acquire(nbytes, LimitType.DIRECT_MEMORY, owner=owner)
-        self._senders += 1
-        connection.write_until_passed((head, step.written), nbytes, partial(self._passed, permit, step))
-
-    def _passed(self, permit: Permit, _step: Step | None = None) -> None:
-        """Whoever is told the same meanwhile finds the same step."""
-        self._limiter.release(permit)
+    def _passed(self, permit: Permit, form: Form, pieces: Sequence[Piece], passed: Callable[[], None]) -> None:
+        self._unsent.passed(permit, form, pieces)
         self._senders -= 1
+        passed()
         if not self._senders:
             self._close_if_unused()
             self._settle_soon()
@@ -156,11 +178,11 @@ class SharedListing:
 
     def is_news_to(self, keeper: Keeper) -> bool:
         """Whether something has happened that it was not told."""
-        return self._applied < self._heard or keeper.known is not self._listing
+        return self._is_behind() or self._applied < self._heard or keeper.known is not self._listing
 
     def has_told(self, keeper: Keeper) -> None:
         """It knows what it knows now. What nobody knows any more is not charged any more."""
-        if keeper.known is self._listing is not None and self._charge.size_bytes > self._listing.remembered_bytes:
+        if keeper.known is self._listing is not None and self._charge.size_bytes > self._owed_at_least(self._listing):
             self._settle_soon()
 
     async def latest(self, owner: Owner, deadline_ns: int | None = None) -> Listing:
@@ -168,27 +190,35 @@ class SharedListing:
 
         Raises:
             PermitError: the limiter's, for the caller's own request.
+            InvalidTopicName, PatternNotServed: see `Pattern`.
             TooManyRequests: the deadline has come while another caller's request waited.
         """
-        heard = self._heard
-        while (listing := self._listing) is None or self._applied < heard or not self._charge_suffices():
-            if self._leading is not None:
-                await self._wait_for_leader(self._leading, deadline_ns)
+        told = self._news.told if self._news is not None else 0
+        heard: int | None = None
+        while True:
+            listing = self._listing
+            if listing is not None and self._read >= told:
+                heard = self._heard if heard is None else heard
+                if self._applied >= heard and self._charge_suffices():
+                    return listing
+            if self._leading:
+                await self._wait_for_leader(deadline_ns)
                 continue
-            self._leading = self._store.loop.create_future()
+            self._leading = True
             try:
                 if listing is None:
                     await self._assemble(owner, deadline_ns)
+                elif self._read < told and len(self._changes) < NEWS_PER_STEP:
+                    await self._read_on(listing, owner, deadline_ns)
                 else:
                     await self._refresh(listing, owner, deadline_ns)
             except PermitAcquireCancelled:
                 # The connection is gone under whose name the permit was first taken. If it is ours, we are cancelled.
                 continue
             finally:
-                leading, self._leading = self._leading, None
-                leading.set_result(None)
+                self._leading = False
+                self._followers.release()
                 await self._settle()
-        return listing
 
     def step(self, known: Listing) -> Step | None:
         """What to tell somebody next who was told that list; None when nothing is to be said. Shared while in use."""
@@ -203,26 +233,35 @@ class SharedListing:
 
     # -- bringing it up to date ---------------------------------------------------------------------------------------
 
-    async def _wait_for_leader(self, leading: asyncio.Future[None], deadline_ns: int | None) -> None:
-        left_ns = None if deadline_ns is None else deadline_ns - self._store.clock.monotonic_ns()
-        done, _ = await asyncio.wait((leading,), timeout=None if left_ns is None else max(0, left_ns) / NS_PER_S)
-        if not done:
+    async def _wait_for_leader(self, deadline_ns: int | None) -> None:
+        if not await self._followers.wait(deadline_ns):
             raise TooManyRequests(
                 f"{HEAP_REFUSED}: somebody else waits for the memory of the same list of "
                 f"{self._filter.wanted.namespace}; retry with back-off"
             )
 
     async def _assemble(self, owner: Owner, deadline_ns: int | None) -> None:
+        """Gather the list. Until then nothing is kept for it: no pattern is compiled, and no event is heard."""
         listing, heard = Listing(), 0
 
         async def gathered() -> int:
             nonlocal listing, heard
-            self._changes.clear()
+            self._filter.compile()
+            self._news = self._store.news_of(self._filter.wanted.namespace)
+            self._news.attach(self)
+            self._read = self._news.told
             heard = self._heard
-            listing = await gather(self._store.index, self._filter)
+            listing = await self._store.share.run(gather(self._store.index, self._filter), deadline_ns)
             return self._owed_bytes(listing, as_written=True)
 
-        await self._charge.estimate(INITIAL_BYTES, gathered, owner, deadline_ns)
+        estimate_bytes = INITIAL_BYTES + (PATTERN_BYTES if self._filter.wanted.pattern is not None else 0)
+        try:
+            async with self._store.share.slot(owner, deadline_ns):
+                await self._charge.estimate(estimate_bytes, gathered, owner, deadline_ns)
+        except BaseException:
+            self._hear_no_more()
+            self._filter.forget_pattern()
+            raise
         self._charged_as_written = True
         self._listing, self._applied = listing, heard
 
@@ -231,8 +270,10 @@ class SharedListing:
         for topic in changes:
             del self._changes[topic]
         applied = self._applied if self._changes else self._heard
+        self._refreshing = True
         try:
-            blocks = await in_turns(changed(listing.blocks, [(name, changes[name]) for name in in_order(changes)]))
+            after = changed(listing.blocks, [(name, changes[name]) for name in in_order(changes)])
+            blocks = await self._store.share.run(in_steps(after), deadline_ns)
             if len(blocks) != len(listing.blocks) or any(map(_differ, blocks, listing.blocks)):
                 listing = Listing(blocks)
             as_written = self._askers > 0
@@ -241,6 +282,8 @@ class SharedListing:
         except BaseException:
             self._changes = {**changes, **self._changes}
             raise
+        finally:
+            self._refreshing = False
         if listing is not self._listing:
             self._steps.clear()
         self._listing, self._applied = listing, applied
@@ -254,14 +297,17 @@ class SharedListing:
         """What is in memory once this list is in force, with those before it that somebody still knows."""
         earlier = {keeper.known for keeper in self._keepers} - {listing, None}
         kept = {id(block): block for known in earlier if known is not None for block in known.only_in(listing)}
-        # A list of nothing takes something, too.
-        now = max(INITIAL_BYTES, listing.assembled_bytes if as_written else listing.remembered_bytes)
-        return now + sum(block.assembled_bytes for block in kept.values())
+        now_bytes = max(self._owed_at_least(listing), listing.assembled_bytes * as_written + self._filter.size_bytes)
+        return now_bytes + sum(block.assembled_bytes for block in kept.values())
+
+    def _owed_at_least(self, listing: Listing) -> int:
+        """What a list takes that is only remembered, with its pattern. A list of nothing takes something, too."""
+        return self._filter.size_bytes + max(INITIAL_BYTES, listing.remembered_bytes)
 
     async def _settle(self) -> None:
         """Charge less, if less is in memory by now. Never waits."""
         listing = self._listing
-        if listing is None or self._askers or self._leading is not None:
+        if listing is None or self._askers or self._leading:
             return
         if not self._senders:
             for block in listing.blocks:
@@ -279,7 +325,7 @@ class SharedListing:
     def _close_if_unused(self) -> None:
         if self._askers or self._keepers or self._senders:
             return
-        self._stop_hearing()
+        self._hear_no_more()
         self._store.forget(self._filter.wanted, self)
         if self._settling is not None:
             self._settling.cancel()
@@ -287,13 +333,71 @@ class SharedListing:
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
-    def _hear(self, event: TopicEvent) -> None:
-        if not self._filter.wants(event.topic):
-            return
+    def _is_behind(self) -> bool:
+        return self._news is not None and self._read < self._news.told
+
+    def wants_news(self) -> bool:
+        """Whether there is some, and a watcher to whom it can be told; the others read it when they want the list."""
+        return (
+            self._is_behind()
+            and not self._missed
+            and not self._changes  # that is taken in first: many lists with many changes would take much memory
+            and self._listing is not None
+            and any(keeper.is_ready() for keeper in self._keepers)
+        )
+
+    def read_some(self) -> int:
+        """Note what is wanted of some news, or that all is to be gathered anew."""
+        news = self._news
+        assert news is not None
+        if self._read < news.first:
+            self._missed = True
+            self._wake_keepers()  # The first of them has it gathered.
+            return 0
+        events = news.since(self._read, NEWS_PER_STEP)
+        self._read += len(events)
+        wanted = self._filter.wanted_of([event.topic for event in events])
+        for event in events:
+            if event.topic in wanted:
+                self._note(event.topic, there=event.created)
+        return len(events)
+
+    def _note(self, topic: str, *, there: bool) -> None:
         self._heard += 1
-        self._changes[event.topic] = event.created
-        if self._listing is not None and self._leading is None and self._listing.has(event.topic) is event.created:
-            del self._changes[event.topic]  # What comes and goes while no watcher reads leaves nothing behind.
+        self._changes[topic] = there
+        if self._listing is not None and not self._refreshing and self._listing.has(topic) is there:
+            del self._changes[topic]  # What comes and goes while no watcher reads leaves nothing behind.
+        self._wake_keepers()
+
+    async def _read_on(self, listing: Listing, owner: Owner, deadline_ns: int | None) -> None:
+        """Some news; if that is forgotten already, the difference to the list as it is now."""
+        news, share = self._news, self._store.share
+        assert news is not None
+        if self._read >= news.first:
+            await share.run(self._reading(), deadline_ns)
+            return
+        async with share.slot(owner, deadline_ns):
+            now = news.told
+            fresh = await share.run(gather(self._store.index, self._filter), deadline_ns)
+            differing = await share.run(in_steps(differences(listing, fresh)), deadline_ns)
+        self._changes.clear()
+        for change in differing:
+            self._changes |= dict.fromkeys(change.new, True) | dict.fromkeys(change.deleted, False)
+        self._heard += 1
+        self._read, self._missed = now, False
+
+    def _reading(self) -> Generator[None, int, None]:
+        self.read_some()
+        yield
+
+    def _hear_no_more(self) -> None:
+        if self._news is not None:
+            self._news.detach(self)
+            self._store.forget_news(self._filter.wanted.namespace)
+            self._news = None
+        self._changes.clear()
+
+    def _wake_keepers(self) -> None:
         if self._keepers and not self._waking:
             self._waking = True
             self._wake_soon(iter(()), -1)
@@ -333,20 +437,44 @@ class SharedListings:
         self.clock = clock
         self.loop = loop
         self.chance = chance
+        self.share = LoopShare(limiter, clock, loop)
         self._lists: dict[Wanted, SharedListing] = {}
+        self._news: dict[str, NamespaceNews] = {}
 
     def __len__(self) -> int:
         return len(self._lists)
 
-    def of(self, wanted: Wanted) -> SharedListing:
-        """The list of this; whoever calls this asks for it, or keeps it, in the same breath.
+    def snapshot(self) -> TopicListSnapshot:
+        """The limiter's; who waits for a turn to gather waits for heap memory, too."""
+        seen, share = self.limiter.snapshot(), self.share
+        heap = replace(
+            seen.heap,
+            waiting_acquires=seen.heap.waiting_acquires + share.waiting,
+            timeouts_total=seen.heap.timeouts_total + share.timeouts_total,
+            queue_full_total=seen.heap.queue_full_total + share.queue_full_total,
+        )
+        return replace(seen, heap=heap)
 
-        Raises InvalidTopicName, PatternNotServed: see `matcher`.
-        """
+    def of(self, wanted: Wanted) -> SharedListing:
+        """The list of this; whoever calls this asks for it, or keeps it, in the same breath."""
         shared = self._lists.get(wanted)
         if shared is None:
             shared = self._lists[wanted] = SharedListing(self, Filter(wanted))
         return shared
+
+    def news_of(self, namespace: str) -> NamespaceNews:
+        """What happens in it from now on; whoever calls this attaches a list in the same breath."""
+        news = self._news.get(namespace)
+        if news is None:
+            news = self._news[namespace] = NamespaceNews(self.feed, namespace, self.share, self.loop)
+        return news
+
+    def forget_news(self, namespace: str) -> None:
+        """Unless another list reads it."""
+        news = self._news.get(namespace)
+        if news is not None and not news.is_read:
+            del self._news[namespace]
+            news.stop()
 
     def forget(self, wanted: Wanted, shared: SharedListing) -> None:
         """Nobody wants this one any more."""
@@ -354,12 +482,12 @@ class SharedListings:
             del self._lists[wanted]
 
 
-async def in_turns(made: Iterable[T]) -> list[T]:
-    """All of them, made some at a time, so that others have their turn between."""
+def in_steps(made: Iterable[T]) -> Generator[None, int, list[T]]:
+    """All of them, made some at a time."""
     source, done = iter(made), list[T]()
-    while some := list(islice(source, BLOCKS_PER_TURN)):
+    while some := list(islice(source, BLOCKS_PER_STEP)):
         if done:
-            await asyncio.sleep(0)
+            yield
         done += some
     return done
 

@@ -21,6 +21,7 @@ from penstock.storage.catalog_rows import NOTHING
 from penstock.storage.cursor import Cursor
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
 
     from penstock.broker.broker import Broker
@@ -59,6 +60,7 @@ class Topic:
         "first_entry_id",
         "idle_since_ns",
         "last_entry_id",
+        "last_index",
         "ledger_id",
         "messages_in",
         "messages_out_before",
@@ -74,6 +76,7 @@ class Topic:
         "tail",
         "terminated",
         "text",
+        "unneeded_before",
         "used",
         "write_access",
     )
@@ -89,8 +92,13 @@ class Topic:
         self.policies = broker.policies.of_topic(name)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
+        # When its last subscription left, all had acknowledged what is before this. Forgotten with the process: a topic
+        # that is loaded anew holds messages until somebody says that they may go.
+        self.unneeded_before = 0
         self.last_entry_id: int = last_entry_id
         self.next_entry_id = last_entry_id + 1
+        # An entry, and the index of the last message in it, for GET_LAST_MESSAGE_ID.
+        self.last_index: tuple[int, asyncio.Future[int]] | None = None
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.tail = Tail()
@@ -147,6 +155,7 @@ class Topic:
         self.pass_cancelled(cursor)
         subscription = Subscription(self, name, cursor=cursor, durable=durable)
         self.subscriptions[name] = subscription
+        subscription.charge()
         self.broker.rates.subscription_changed(subscription)
         return subscription
 
@@ -157,6 +166,7 @@ class Topic:
             self.messages_out_before += subscription.messages_out
             self.bytes_out_before += subscription.bytes_out
         subscription.delay_nothing()
+        subscription.release()
 
     @property
     def messages_out(self) -> int:

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 # Documents that go with their topic.
 DOCUMENTS: Final = (STATE, "dedup")
 UNSOLICITED: Final = 2**64 - 1
+# So many pieces that are missing are named with their topics.
+MISSING_NAMED_MAX: Final = 100
 
 
 # -- taking a topic from its clients ----------------------------------------------------------------------------------
@@ -133,6 +135,8 @@ async def truncate(topic: Topic) -> None:
     """Give up all entries, for all subscriptions. Raises MetadataFailed."""
     broker = topic.broker
     end = topic.last_entry_id + 1
+    # What was compacted of it would show older values than those that go.
+    await broker.compaction.give_up(topic)
     for subscription in list(topic.subscriptions.values()):
         subscription.skip_all()
     await broker.retention.give_up_all(topic, end)
@@ -234,6 +238,20 @@ def drop(broker: Broker, ledgers: Iterable[int]) -> None:
     """Give up ledgers that the catalog does not know any more."""
     for ledger_id in ledgers:
         broker.log.drop(int(ledger_id))
+
+
+def name_missing(broker: Broker) -> None:
+    """At a start: name the topics of which entries are missing; the log knows ledgers only."""
+    pieces = broker.log.missing.listed()
+    if not pieces:
+        return
+    names = {record.ledger_id: record.name for record in broker.catalog.topics()}
+    for one in pieces[:MISSING_NAMED_MAX]:
+        if one.ledger_id in names:
+            log.error(
+                "topic %s: entries %d to %d are missing, for the log lacks a file; they stay in the backlogs until it "
+                "is back", names[one.ledger_id], one.first_entry, one.end_entry - 1,
+            )  # fmt: skip
 
 
 def drop_unknown_ledgers(broker: Broker) -> None:

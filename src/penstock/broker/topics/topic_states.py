@@ -99,6 +99,11 @@ def compacted_state(compacted: CompactedLedger) -> dict[str, int]:
     }
 
 
+def not_compacted_state() -> dict[str, None]:
+    """What takes that back."""
+    return dict.fromkeys((COMPACTED_LEDGER, _COMPACTED_ENTRIES, _COMPACTED_HORIZON))
+
+
 def ledgers_in_use(catalog: Catalog) -> set[int]:
     """Every ledger that the catalog knows: of topics, of their compacted twins, and what is kept for nobody."""
     states = catalog.documents(KIND).values()

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.topics.listing_blocks import Block
+from penstock.broker.topics.listing_blocks import Block, Step
 from penstock.core.backoff import Backoff
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import NS_PER_S
@@ -48,14 +48,21 @@ class TopicListWatcher:
 
     def __init__(self, session: Session, watcher_id: int, shared: SharedListing, owner: Owner) -> None:
         self.known: Listing | None = None  # what the client was told; None: nothing yet
+        self.charged_bytes = 0  # to the memory of sessions
         self._session = session
         self._watcher_id = watcher_id
         self._owner = owner
         self._shared = shared
         self._shared.keep(self)
         self._backoff = Backoff(session.broker.shared_listings.chance, first_s=RETRY_FIRST_S, last_s=RETRY_LAST_S)
+        self._said = self._sent = 0  # answers and updates: queued, and passed on by the transport
         self._answering: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
+
+    @property
+    def namespace(self) -> str:
+        """Whose topics it watches."""
+        return self._shared.namespace
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -64,6 +71,8 @@ class TopicListWatcher:
                 task.cancel()
         self._telling = None
         self._shared.leave(self)
+        self._session.broker.sessions_memory.give_back(self.charged_bytes)
+        self.charged_bytes = 0
 
     # -- the answer ---------------------------------------------------------------------------------------------------
 
@@ -109,26 +118,41 @@ class TopicListWatcher:
             shared_bytes = listing.written_bytes if blocks else 0
             head = listings.watching_head(request_id, self._watcher_id, listing.digest, shared_bytes)
             await self._shared.write(
-                self._session.connection, head, blocks, Block.watched, owner=self._owner, deadline_ns=deadline_ns
+                self._session.connection,
+                head,
+                Block.watched,
+                blocks,
+                owner=self._owner,
+                deadline_ns=deadline_ns,
+                passed=self._was_sent,
             )
+            self._said += 1
             self.known = listing
 
     # -- updates ------------------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Tell the client what it does not know, unless it has too much to read already: then when it has drained."""
-        if (
-            self.known is not None
-            and self._telling is None
-            and self._answering is None
-            and self._session.connection.writable
-            and self._shared.is_news_to(self)
-        ):
+        """Tell the client what it does not know, unless it has something to read already: then when it has drained."""
+        if self.known is not None and self._telling is None and self._answering is None and self._may_say_more():
             self._telling = self._session.broker.loop.create_task(self._tell())
+
+    def is_ready(self) -> bool:
+        """Whether the client was answered, and has taken what was said before.
+
+        Without the latter, each topic that comes would leave an update of its own behind a list that is being read.
+        """
+        return self.known is not None and self._said == self._sent and self._session.connection.writable
+
+    def _may_say_more(self) -> bool:
+        return self.is_ready() and self._shared.is_news_to(self)
+
+    def _was_sent(self) -> None:
+        self._sent += 1
+        self.tell()
 
     async def _tell(self) -> None:
         try:
-            while self._session.connection.writable and self._shared.is_news_to(self):
+            while self._may_say_more():
                 await self._tell_next()
         except PermitError as error:
             log.debug("watcher %d of %s says no more: %s", self._watcher_id, self._session.connection.peer, error)
@@ -144,7 +168,10 @@ class TopicListWatcher:
             step = self._shared.step(self.known)
             if step is not None and step.written:
                 head = listings.update_head(self._watcher_id, step.after.digest, len(step.written))
-                await self._shared.write_step(self._session.connection, head, step, owner=self._owner)
+                await self._shared.write(
+                    self._session.connection, head, Step.told, (step,), owner=self._owner, passed=self._was_sent
+                )
+                self._said += 1
             if step is not None:
                 self.known = step.after
                 self._shared.has_told(self)

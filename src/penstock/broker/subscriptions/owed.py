@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small number for each of many entries, in bits: messages that a consumer owes, how often an entry was given back.
+
+Why not a dict: it takes 150 bytes an entry, and three million unacknowledged messages are within the default bounds.
+Entries lie close together, so compressed bitmaps of their ids take one or two bytes each.
+Where: each consumer of a Shared or Key_Shared subscription has one, and each such subscription one of redeliveries.
+
+The numbers are kept by their binary digits: one bitmap for each digit of the number less one. So entries that hold one
+message, as most do, are in the first bitmap only, and counting up or summing takes as many steps as there are digits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Measured: half a byte an entry when consumers take turns of 20, up to 3 when their entries lie apart.
+ENTRY_BYTES: Final = 4
+# From so many entries on, bitmaps are combined at once; fewer are looked up one by one.
+TOGETHER_MIN: Final = 16
+
+
+class Owed:
+    """Entries, and a number of at least one for each. An entry that is not in it counts zero."""
+
+    __slots__ = ("_digits", "_entries")
+
+    def __init__(self) -> None:
+        self._entries = BitMap64()
+        self._digits: list[BitMap64] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, entry_id: int) -> bool:
+        return entry_id in self._entries
+
+    def __iter__(self) -> Iterator[int]:
+        """The entries, ascending."""
+        return iter(self._entries)
+
+    def get(self, entry_id: int) -> int:
+        """The number of an entry."""
+        if entry_id not in self._entries:
+            return 0
+        return 1 + sum(1 << place for place, digit in enumerate(self._digits) if entry_id in digit)
+
+    def add(self, entry_ids: Sequence[int], numbers: Sequence[int] | None) -> None:
+        """Add entries that are not in it; None when the number of each is one."""
+        self._entries.update(entry_ids)
+        if numbers is None:
+            return
+        for place in range((max(numbers) - 1).bit_length()):
+            self._digit(place).update(
+                [entry_id for entry_id, number in zip(entry_ids, numbers, strict=False) if (number - 1) >> place & 1]
+            )
+
+    def _digit(self, place: int) -> BitMap64:
+        while len(self._digits) <= place:
+            self._digits.append(BitMap64())
+        return self._digits[place]
+
+    def set(self, entry_id: int, number: int) -> None:
+        """Change the number of an entry."""
+        self.pop(entry_id)
+        self.add((entry_id,), (number,))
+
+    def count_up(self, entry_ids: Sequence[int]) -> None:
+        """Add one to the number of each of these entries."""
+        entries = BitMap64(entry_ids)
+        carry, place = entries & self._entries, 0
+        self._entries |= entries
+        while carry:
+            digit = self._digit(place)
+            both = digit & carry
+            digit ^= carry
+            self._digits[place] = digit
+            carry, place = both, place + 1
+
+    def pop(self, entry_id: int) -> int:
+        """Take an entry out; returns its number."""
+        number = self.get(entry_id)
+        if number:
+            self._entries.discard(entry_id)
+            for digit in self._digits:
+                digit.discard(entry_id)
+        return number
+
+    def pop_all(self, entry_ids: Sequence[int]) -> tuple[int, list[int]]:
+        """Take entries out; returns the sum of their numbers, and those of them that were not in it."""
+        if len(entry_ids) < TOGETHER_MIN and not self._digits:
+            entries, foreign = self._entries, []
+            for entry_id in entry_ids:
+                if entry_id in entries:
+                    entries.discard(entry_id)
+                else:
+                    foreign.append(entry_id)
+            return len(entry_ids) - len(foreign), foreign
+        if len(entry_ids) < TOGETHER_MIN:
+            numbers = [self.pop(entry_id) for entry_id in entry_ids]
+            return sum(numbers), [one for one, number in zip(entry_ids, numbers, strict=True) if not number]
+        wanted = BitMap64(entry_ids)
+        found = wanted & self._entries
+        total = len(found)
+        self._entries -= found
+        for place, digit in enumerate(self._digits):
+            total += len(digit & found) << place
+            self._digits[place] = digit - found
+        if self._digits and not self._digits[-1]:
+            self._digits.pop()
+        return total, list(wanted - found) if len(found) < len(wanted) else []
+
+    def through(self, entry_id: int) -> list[int]:
+        """The entries up to this one, ascending."""
+        return list(self._entries[: self._entries.rank(entry_id)])

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries on their way to a consumer that can still be taken back: those of which its client has taken no byte.
+
+Why: the memory of what waits for a client that does not read is wanted by those who do. An entry is in the log anyway.
+Where: a subscription hands one to the connection with each run it delivers; the connection calls it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.broker.topics.members import Consumer
+
+
+class Delivered:
+    """One run as it was sent to one consumer."""
+
+    __slots__ = ("consumer", "counts", "entry_ids", "lengths", "nbytes")
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        entry_ids: Sequence[int],
+        lengths: Sequence[int],
+        counts: Sequence[int] | None,
+        nbytes: int,
+    ) -> None:
+        self.consumer = consumer
+        self.entry_ids = entry_ids
+        self.lengths = lengths
+        self.counts = counts  # messages in each entry; None when each holds one
+        self.nbytes = nbytes  # of all of it, with a header of the same length before each entry
+
+    def keep_little(self) -> None:
+        """The client does not take it at once: numbers as such, not as objects."""
+        if not isinstance(self.lengths, array):
+            self.lengths = array("I", self.lengths)
+            if not isinstance(self.entry_ids, range):
+                self.entry_ids = array("Q", self.entry_ids)
+            if self.counts is not None:
+                self.counts = array("I", self.counts)
+
+    def put_back(self, taken_bytes: int) -> int:
+        """Take back the entries behind the one that these bytes end in; returns how many bytes the others take."""
+        header_bytes = (self.nbytes - sum(self.lengths)) // len(self.lengths)
+        ends = list(accumulate((length + header_bytes for length in self.lengths), initial=0))
+        kept = bisect_left(ends, min(taken_bytes, self.nbytes))
+        if kept < len(self.lengths):
+            counts = None if self.counts is None else self.counts[kept:]
+            self.consumer.subscription.take_back(self.consumer, list(self.entry_ids[kept:]), counts)
+            self.entry_ids, self.lengths = self.entry_ids[:kept], self.lengths[:kept]
+            self.counts = None if self.counts is None else self.counts[:kept]
+            self.nbytes = ends[kept]
+        return ends[kept]

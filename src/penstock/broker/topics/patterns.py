@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patterns of topic names: compiled by RE2 within bounds, what that takes, and how many names are matched at a time.
+
+Why RE2: matching takes time in proportion to the name, so no pattern of a client can hold the loop. Why bounds: by
+itself RE2 lets each pattern grow to 8 MiB while it is used.
+Where: `listing.Filter` has one. Everything here is pure.
+
+Theory of operation
+    One name.   What a watcher keeps for as long as it watches: the program, with so little room for a cache of states
+                that RE2 builds none. So its size is known from the program and the text, and it is charged
+                (`size_bytes`). A name costs a few microseconds.
+    Many names. While a list is gathered, another program looks at hundreds of names in one call. They are joined by
+                line ends, and the pattern finds each stretch of lines that all match: one call for a stretch, however
+                long. It has room for states, which go when the list is gathered; few lists are gathered at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidTopicName
+from penstock.core.names import parent_text
+from penstock.core.units import KIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+PERSISTENT: Final = "persistent"
+NON_PERSISTENT: Final = "non-persistent"
+SCHEME_MARK: Final = "://"
+
+# RE2's bound for one pattern's program: the smallest that suffices. The largest holds 2,700 instructions, ten times
+# those of an ordinary pattern; a name of 4 KiB then takes at most some 30 ms.
+PROGRAM_BYTES: Final = (16 * KIB, 32 * KIB, 64 * KIB)
+# The same while a list is gathered, states included.
+GATHERING_BYTES: Final = 256 * KIB
+# What a compiled pattern takes: measured with 150 to 1,000 of each of eight kinds, within a quarter for most of them.
+PATTERN_BYTES: Final = 3 * KIB
+INSTRUCTION_BYTES: Final = 16
+CHARACTER_BYTES: Final = 16
+
+_LITERAL_PARTITION: Final = re.compile(r"-partition-[0-9]+\Z")
+_PARTITION_MARK: Final = "-partition-"
+# As `core.names` has it, for lines; whether a number of ten digits is a partition's depends on the number.
+_PARTITION_SUFFIXES: Final = re.compile(r"-partition-(?:0|[1-9][0-9]{0,8})\n", re.ASCII)
+_DOUBTFUL_PARTITION: Final = re.compile(r"-partition-[0-9]{10}\n", re.ASCII)
+# What means something else where names are joined by line ends: the ends of the text, any byte, a quotation that may
+# end where the pattern does, and flags other than for capitals.
+_ALONE_ONLY: Final = re.compile(r"\\[AzCQ]|\(\?(?!:|i\)|P?<)")
+
+
+class PatternNotServed(Exception):
+    """The pattern is one, but not for RE2, or not within the bounds."""
+
+
+class Pattern:
+    """What says of a full topic name whether it is wanted.
+
+    The pattern must match all of `tenant/namespace/topic`; a domain in it and a partition's suffix are left out of
+    account on both sides.
+    """
+
+    __slots__ = ("_full_match", "_text", "size_bytes")
+
+    def __init__(self, pattern: str) -> None:
+        """Compile it.
+
+        Raises:
+            InvalidTopicName: it is no regular expression.
+            PatternNotServed: RE2 cannot evaluate it, or needs more than the largest of PROGRAM_BYTES.
+        """
+        self._text = _LITERAL_PARTITION.sub("", _without_domain(pattern))
+        compiled = _smallest(pattern, self._text)
+        self._full_match = compiled.fullmatch
+        self.size_bytes = (
+            PATTERN_BYTES + INSTRUCTION_BYTES * compiled.programsize + CHARACTER_BYTES * len(self._text.encode())
+        )
+
+    def matches(self, name: str) -> bool:
+        """Whether this name is wanted."""
+        return self._full_match(parent_text(name).partition(SCHEME_MARK)[2]) is not None
+
+    def for_many(self) -> ManyNames:
+        """The pattern for a while, to look at many names with it."""
+        return ManyNames(self, self._text)
+
+
+class ManyNames:
+    """A pattern that looks at many names in one call, as far as that can be."""
+
+    __slots__ = ("_compiled", "_pattern")
+
+    def __init__(self, pattern: Pattern, text: str) -> None:
+        self._pattern = pattern
+        self._compiled = None if _ALONE_ONLY.search(text) else _for_lines(text)
+
+    def of(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that are wanted, in order."""
+        lines = _lines(names) if self._compiled is not None else None
+        if lines is None or self._compiled is None:
+            return list(filter(self._pattern.matches, names))
+        found: list[str] = []
+        row = looked_at = 0
+        for match in self._compiled.finditer(lines):
+            start, end = match.span()
+            row += lines.count(b"\n", looked_at, start)
+            count = lines.count(b"\n", start, end)
+            found += names[row : row + count]
+            row, looked_at = row + count, end
+        return found
+
+
+def _lines(names: Sequence[str]) -> bytes | None:
+    """What the pattern is compared to, a line for each name; None if that needs a look at each name."""
+    text = "\n".join(("", *names, ""))
+    if text.count("\n") != len(names) + 1:
+        return None
+    if _PARTITION_MARK in text:
+        if _DOUBTFUL_PARTITION.search(text):
+            return None
+        text = _PARTITION_SUFFIXES.sub("\n", text)
+    for domain in (NON_PERSISTENT, PERSISTENT):
+        text = text.replace(f"\n{domain}{SCHEME_MARK}", "\n")
+    return text[1:].encode()
+
+
+def _smallest(pattern: str, text: str) -> Any:  # noqa: ANN401 - re2 has no types
+    import re2  # noqa: PLC0415 - a broker that nobody asks for a pattern does without
+
+    for program_bytes in PROGRAM_BYTES:
+        try:
+            return _compiled(text, program_bytes)
+        except re2.error as error:
+            failure = str(error)
+            if "too large" not in failure:
+                break
+    else:
+        raise PatternNotServed(pattern)
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError):
+        raise InvalidTopicName(pattern, f"no regular expression: {failure}") from None
+    raise PatternNotServed(pattern)
+
+
+def _for_lines(text: str) -> Any:  # noqa: ANN401
+    """Matches a stretch of lines that the pattern matches one by one; None if there is no room for that.
+
+    In no part of it does `never_nl` let the pattern match a line end, whatever it says; what steps over line ends is
+    `any byte`, to which that does not apply.
+    """
+    import re2  # noqa: PLC0415
+
+    try:
+        return _compiled(rf"(?m)(?:^(?:{text})$\C)+".encode(), GATHERING_BYTES, never_nl=True)
+    except re2.error:
+        return None
+
+
+def _compiled(text: str | bytes, program_bytes: int, *, never_nl: bool = False) -> Any:  # noqa: ANN401
+    import re2  # noqa: PLC0415
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = program_bytes
+    options.never_nl = never_nl
+    try:
+        return re2.compile(text, options)
+    finally:
+        re2.purge()  # The module would keep the last 128.
+
+
+def _without_domain(pattern: str) -> str:
+    before, mark, after = pattern.partition(SCHEME_MARK)
+    if not mark:
+        return pattern
+    for domain in (NON_PERSISTENT, PERSISTENT):
+        if before.endswith(domain):
+            return before[: -len(domain)] + after
+    raise InvalidTopicName(pattern, f"unknown domain {before!r} in the pattern, want persistent or non-persistent")

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Direct memory of one shared list: its encoded pieces, charged once while any connection sends them.
+
+Why not a permit for the whole of each reply: two thousand clients that read the same megabyte slowly hold one
+megabyte. Charged two thousand times, it used up all direct memory, and clients were refused for bytes that nobody held.
+Where: each `SharedListing` has one. It pays for the pieces (blocks of a list, steps of updates) as long as somebody
+sends them; each reply pays for what only it takes: its head and its references to the pieces.
+
+Theory of operation
+    Leading.  Pieces that nobody sends yet need memory for all of them. One caller at a time asks for it, in one request
+              with its own bytes, so that whoever holds memory of pieces can always send. The others wait until that is
+              settled, each by its own deadline; then they need only their own bytes.
+    Versions. A list that changes shares most blocks with the list before it. Pieces are counted one by one: what a slow
+              client still sends of an old list stays charged, and what both lists have is charged once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from penstock.core.errors import TooManyRequests
+from penstock.net.topic_list_limiter import BROKER_DIRECT_REFUSED, LimitType
+from penstock.net.waiting_room import WaitingRoom
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter
+
+# What a reply keeps for each piece it sends.
+REFERENCE_BYTES: Final = 8
+
+
+# How a piece is encoded: different bytes for each form.
+Form: TypeAlias = "Callable[..., bytes]"
+
+
+class Piece(Protocol):
+    """A part of replies that is encoded once. Compared by identity."""
+
+    @property
+    def written_bytes(self) -> int:
+        """How long it is, encoded."""
+
+    def is_encoded(self, form: Form) -> bool:
+        """Whether to encode it so is done already."""
+
+
+class UnsentPieces:
+    """Pieces that are on their way to clients, and the memory they take."""
+
+    __slots__ = ("_followers", "_leading", "_limiter", "_permit", "_senders")
+
+    def __init__(self, limiter: TopicListMemoryLimiter, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._limiter = limiter
+        self._followers = WaitingRoom(clock, loop)
+        self._permit: Permit | None = None  # for all pieces in `_senders`
+        self._senders: dict[Form, dict[Piece, int]] = {}  # by form: how many replies each piece is part of
+        self._leading = False
+
+    @property
+    def size_bytes(self) -> int:
+        """What the pieces are charged now."""
+        return self._permit.size if self._permit is not None else 0
+
+    async def charge(
+        self, head_bytes: int, form: Form, pieces: Sequence[Piece], owner: Owner, deadline_ns: int | None
+    ) -> Permit:
+        """Take memory for one reply: returns the permit of its own bytes; the pieces are charged until `passed`.
+
+        Raises PermitError for the caller's own request, TooManyRequests when the deadline passes while another leads.
+        """
+        own_bytes = head_bytes + REFERENCE_BYTES * len(pieces)
+        while True:
+            if self._leading:
+                await self._wait_for_leader(deadline_ns)
+                continue
+            missing_bytes = self._missing_bytes(form, pieces)
+            if missing_bytes:
+                permit = await self._lead(own_bytes + missing_bytes, owner, deadline_ns)
+            else:
+                permit = await self._acquire(own_bytes, owner, deadline_ns)
+            # Other replies may have gone out meanwhile, with pieces that were counted on.
+            still_missing_bytes = self._missing_bytes(form, pieces)
+            if still_missing_bytes <= missing_bytes:
+                break
+            self._limiter.release(permit)
+        if still_missing_bytes:
+            self._permit = self._limiter.move(permit, still_missing_bytes, self._permit)
+        self._limiter.lower(permit, own_bytes)
+        senders = self._senders.setdefault(form, {})
+        for piece in pieces:
+            senders[piece] = senders.get(piece, 0) + 1
+        return permit
+
+    def passed(self, permit: Permit, form: Form, pieces: Sequence[Piece]) -> None:
+        """A reply is out, or nobody wants it any more: give back what only it needed."""
+        self._limiter.release(permit)
+        senders = self._senders[form]
+        freed_bytes = 0
+        for piece in pieces:
+            left = senders[piece] - 1
+            if left:
+                senders[piece] = left
+            else:
+                del senders[piece]
+                freed_bytes += piece.written_bytes
+        if freed_bytes:
+            assert self._permit is not None, "pieces without memory"
+            self._limiter.lower(self._permit, self._permit.size - freed_bytes)
+
+    def _missing_bytes(self, form: Form, pieces: Sequence[Piece]) -> int:
+        senders = self._senders.get(form, {})
+        return sum(piece.written_bytes for piece in pieces if piece not in senders)
+
+    async def _lead(self, nbytes: int, owner: Owner, deadline_ns: int | None) -> Permit:
+        self._leading = True
+        try:
+            return await self._acquire(nbytes, owner, deadline_ns)
+        finally:
+            self._leading = False
+            self._followers.release()
+
+    async def _acquire(self, nbytes: int, owner: Owner, deadline_ns: int | None) -> Permit:
+        return await self._limiter.acquire(nbytes, LimitType.DIRECT_MEMORY, owner=owner, deadline_ns=deadline_ns)
+
+    async def _wait_for_leader(self, deadline_ns: int | None) -> None:
+        if not await self._followers.wait(deadline_ns):
+            raise TooManyRequests(
+                f"{BROKER_DIRECT_REFUSED}: somebody else waits for the memory of the same list; retry with back-off"
+            )

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves into batches, and by numbers that an administrator may choose freely."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from penstock.broker.administration import message_admin, topic_admin
+from penstock.core.errors import NotFound, PreconditionFailed
+from penstock.core.names import TopicName
+from penstock.core.position import Position
+from tests.broker.consuming import SHARED, Peer, subscription_of
+from tests.net.harness import TOPIC, Harness, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+T = TopicName.parse(TOPIC)
+HUGE = 2**31 - 1
+
+
+@pytest_asyncio.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with running(tmp_path) as harness:
+        yield harness
+
+
+async def claiming(harness: Harness, *sizes: int) -> Peer:
+    """A client that has published entries whose metadata says so many messages each, and has a subscription."""
+    peer = await Peer.connected(harness)
+    await peer.produce()
+    for size in sizes:
+        await peer.publish(b"x", num_messages_in_batch=size)
+    await peer.subscribe(SHARED, permits=0)
+    return peer
+
+
+@pytest.mark.parametrize("index", [0, 1, HUGE - 1])
+async def test_a_reset_into_an_entry_that_claims_two_billion_messages_is_refused(harness: Harness, index: int) -> None:
+    await claiming(harness, 1, HUGE)
+    with pytest.raises(PreconditionFailed, match=r"says that it holds 2,147,483,647 messages; up to 1,048,576"):
+        await topic_admin.reset_to_position(harness.broker, T, "s", Position(1, 1), batch_index=index)
+    assert subscription_of(harness).cursor.mark_delete == -1
+
+
+async def test_a_subscription_cannot_be_made_within_an_entry_that_claims_two_billion_messages(harness: Harness) -> None:
+    await claiming(harness, HUGE)
+    with pytest.raises(PreconditionFailed):
+        await topic_admin.create_subscription(harness.broker, T, "new", Position(1, 0), batch_index=5)
+    assert await topic_admin.list_subscriptions(harness.broker, T) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("size", "index", "wanted"),
+    [
+        (10, 3, 7),
+        (64, 63, 1),
+        (64, 0, 64),
+        (65, 64, 1),
+        (1_000, 130, 870),
+        (1_048_576, 5, 1_048_571),
+    ],
+)
+async def test_a_reset_into_a_batch_wants_what_comes_from_its_index_on(
+    harness: Harness, size: int, index: int, wanted: int
+) -> None:
+    await claiming(harness, size)
+    await topic_admin.reset_to_position(harness.broker, T, "s", Position(1, 0), batch_index=index)
+    cursor = subscription_of(harness).cursor
+    assert (cursor.mark_delete, cursor.wanted_of(0)) == (-1, wanted)
+    words = cursor.ack_set(0)
+    assert words is not None
+    assert words[index // 64] & (1 << index % 64) or words[index // 64] < 0
+    assert harness.broker.dispatch_memory.used_bytes >= size // 8
+
+
+@pytest.mark.parametrize("index", [10, HUGE])
+async def test_a_reset_behind_the_last_message_of_a_batch_begins_with_the_next_entry(
+    harness: Harness, index: int
+) -> None:
+    await claiming(harness, 10, 1)
+    await topic_admin.reset_to_position(harness.broker, T, "s", Position(1, 0), batch_index=index)
+    assert subscription_of(harness).cursor.mark_delete == 0
+
+
+async def test_skipping_and_peeking_count_what_is_not_acknowledged_however_large_the_number(harness: Harness) -> None:
+    await claiming(harness, *(1 for _ in range(10)))
+    subscription = subscription_of(harness)
+    subscription.cursor.acknowledge_many([1, 2, 5])
+    found = await message_admin.peek_message(harness.broker, T, "s", 4)
+    assert found.entry_id == 6
+    for nth in (8, HUGE):
+        with pytest.raises(NotFound):
+            await message_admin.peek_message(harness.broker, T, "s", nth)
+    await topic_admin.skip_messages(harness.broker, T, "s", 3)
+    assert subscription.cursor.mark_delete == 5
+    await topic_admin.skip_messages(harness.broker, T, "s", HUGE)
+    assert subscription.cursor.mark_delete == 9
