@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock.admin.gateway import Gateway
+    from penstock.admin.http_memory import HttpMemory
     from penstock.broker.broker import Broker
 
 NOW_S = 1_700_000_000
@@ -55,9 +56,9 @@ def tls(certificate: Certificate) -> ssl.SSLContext:
     return server_context(options)
 
 
-def route_for_each_need(gateway: Gateway) -> FastAPI:
+def route_for_each_need(gateway: Gateway, memory: HttpMemory, *, requests_max: int) -> FastAPI:
     """The application, and in it a route for each kind of check, which answers whoever gets there."""
-    app, needs, router = api.build(gateway), Needs(gateway), APIRouter()
+    app, needs, router = api.build(gateway, memory, requests_max=requests_max), Needs(gateway), APIRouter()
 
     async def here() -> str:
         return "here"
@@ -428,7 +429,7 @@ async def test_a_body_that_comes_in_drops_is_given_up_with_408(
     monkeypatch.setattr(web, "REQUEST_S", 0.2)
     async with serving(tmp_path, certificate) as admin:
         reader, writer = await asyncio.open_connection("127.0.0.1", admin.server.port)
-        writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n")
 
         async def drip() -> None:
             while True:
@@ -478,6 +479,21 @@ async def test_callers_beyond_the_bound_are_closed_as_they_come(
                     break
                 except httpx.TransportError:  # The last of them is not gone yet.
                     await asyncio.sleep(0.01)
+
+
+async def test_a_caller_that_asks_nothing_makes_way_when_all_connections_are_taken(
+    tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "IDLE_IN_THE_WAY_S", 0.0)
+    async with serving(tmp_path, certificate, limits=HttpLimits(connections_max=3)) as admin:
+        held = [await asyncio.open_connection("127.0.0.1", admin.server.port) for _ in range(3)]
+        held[0][1].write(b"GET /hea")
+        held[1][1].write(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12")
+        await until(lambda: getattr(admin.server._server, "_open", 0) == 3)  # noqa: SLF001 - nothing else tells
+        for _ in range(3):
+            assert (await admin.get("/healthz")).status_code == 200
+        for _, writer in held:
+            writer.close()
 
 
 async def test_a_port_of_two_that_is_taken_leaves_the_other_free() -> None:

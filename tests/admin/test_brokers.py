@@ -11,10 +11,13 @@ import pytest
 from penstock.broker.broker import ServiceUrls
 from penstock.broker.configuration import Configuration
 from penstock.core.units import GIB, NS_PER_S
+from penstock.governance.command_memory import WAITING_BYTES
+from penstock.governance.muting import MuteReason
 from penstock.net.topic_list_limiter import LimitType, Owner, TopicListLimits
 from penstock.settings import MachineFacts, load
 from penstock.settings.limits import Live
-from tests.net.harness import Client, Harness, running
+from penstock.testing.client import Type, frame
+from tests.net.harness import Client, Harness, running, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -240,6 +243,32 @@ async def test_d12_the_memory_of_listings_is_shown_with_those_who_wait_for_it(
     assert (direct["usedBytes"], direct["waiting"]) == (0, [])
     after = (await admin.get(f"{STATS}/topic-listings")).json()["heap"]
     assert (after["usedBytes"], after["queueSize"], after["cancelled"]) == (0, 0, 2)
+
+
+async def test_every_muted_connection_is_shown_with_its_reason_and_what_it_wants_and_holds(
+    harness: Harness, admin: httpx.AsyncClient
+) -> None:
+    asking, silent = await Client.connected(harness.port), await Client.connected(harness.port)
+    with harness.catalog_held():
+        account = harness.broker.commands_memory.account()
+        account.take(harness.broker.commands_memory.size_bytes)  # Somebody else uses the row up.
+        asking.write(frame(Type.PARTITIONED_METADATA, request_id=1, topic="never", metadata_auto_creation_enabled=True))
+        asking.write(frame(Type.SUBSCRIBE, request_id=2, topic="new", subscription="s", subType=1, consumer_id=0))
+        asking.write(frame(Type.LOOKUP, request_id=3, topic="t"))
+        await until(harness.muted)
+        harness.connection_of(silent).mute(MuteReason.STORAGE)
+        harness.clock.advance(ms=40)
+        seen = (await admin.get(f"{STATS}/muted-connections")).json()
+        account.close()
+    assert seen["count"] == 2
+    of_address = {one["address"]: one for one in seen["connections"]}
+    held = of_address[harness.connection_of(asking).peer]
+    assert (held["reasons"], held["mutedMillis"], held["wantedBytes"]) == (["commands"], 40, 0)
+    assert held["commandBytes"] >= WAITING_BYTES
+    assert of_address[harness.connection_of(silent).peer]["reasons"] == ["storage"]
+    harness.connection_of(silent).unmute(MuteReason.STORAGE)
+    await until(lambda: not harness.muted())
+    assert (await admin.get(f"{STATS}/muted-connections")).json() == {"count": 0, "connections": []}
 
 
 # -- what a cluster has and one broker has not

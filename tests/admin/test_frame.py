@@ -106,7 +106,7 @@ def test_a_body_that_does_not_read_is_400_with_a_reason(
     [
         ("[" * 40 + "]" * 40, "nested deeper than 32 levels"),
         ('{"a":' * 900 + "1" + "}" * 900, "nested deeper than 32 levels"),
-        ("[" * 100_000, "parsing the body"),
+        ("[" * 8_000, "parsing the body"),
         ("NaN", "nan is no number"),
         ("1e999", "inf is no number"),
         ('"\\ud800"', "half of a character"),
@@ -153,13 +153,14 @@ def test_members_that_nobody_knows_are_ignored(rest: httpx.Client, namespace: st
 
 def test_a_body_too_large_is_refused_by_its_announced_length(rest: httpx.Client) -> None:
     answer = rest.put(f"{TENANTS}/large", content=b" " * (BODY_BYTES_MAX + 1))
-    assert (answer.status_code, answer.json()) == (413, {"reason": f"the body is larger than {BODY_BYTES_MAX} bytes"})
+    reason = f"the body has {BODY_BYTES_MAX + 1} bytes or more, and may have {BODY_BYTES_MAX}"
+    assert (answer.status_code, answer.json()) == (413, {"reason": reason})
 
 
 def test_a_body_too_large_is_refused_when_no_length_was_announced(rest: httpx.Client) -> None:
     def chunks() -> Iterator[bytes]:
-        for _ in range(BODY_BYTES_MAX // 2**20 + 1):
-            yield b" " * 2**20
+        for _ in range(BODY_BYTES_MAX // 2**16 + 1):
+            yield b" " * 2**16
 
     try:
         answer = rest.put(f"{TENANTS}/large", content=chunks())

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import struct
+import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pulsar
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 
 PAYLOAD = b"the quick brown fox jumps over the lazy dog, " * 40
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def resident_bytes(pid: int) -> int:
+    """Of that process, now."""
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * 4_096
 
 
 @pytest.fixture
@@ -168,3 +176,46 @@ def test_an_entry_that_reads_as_no_message_is_refused_and_not_our_fault(
 )
 def test_times_are_printed_as_javas_admin_client_reads_them(wall_ms: int, text: str) -> None:
     assert iso_time(wall_ms) == text
+
+
+def test_headers_keep_their_capitals_and_each_property_has_one(
+    client: pulsar.Client, broker: BrokerProcess, path: str, topic: str
+) -> None:
+    """Pulsar's Java client looks for X-Pulsar-PROPERTY- letter by letter, so this looks at the bytes."""
+    properties = {"Color": "Red", "no token": "x", "umlaut": "ü"}
+    client.create_producer(f"persistent://{topic}").send(b"x", properties=properties)
+    port = int(broker.admin_url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as caller:
+        request = f"GET {path}/subscription/s/position/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        caller.sendall(request.encode())
+        head = b"".join(iter(lambda: caller.recv(65_536), b"")).partition(b"\r\n\r\n")[0].decode("latin-1")
+    lines = head.split("\r\n")
+    assert "X-Pulsar-PROPERTY-Color: Red" in lines
+    assert "X-Pulsar-PROPERTY-umlaut: %C3%BC" in lines
+    assert not any(line.startswith("X-Pulsar-PROPERTY-no") for line in lines)
+    (together,) = (line for line in lines if line.startswith("X-Pulsar-PROPERTY: "))
+    assert json.loads(together.partition(": ")[2]) == properties
+    assert any(line.startswith("X-Pulsar-Message-ID: ") for line in lines)
+
+
+def test_a_message_that_would_fill_the_memory_when_decompressed_is_not_shown(
+    broker: BrokerProcess, rest: httpx.Client, path: str, topic: str
+) -> None:
+    size = 1 << 28
+    zeros = zlib.compressobj()
+    piece = bytes(1 << 20)
+    bomb = b"".join([*(zeros.compress(piece) for _ in range(size >> 20)), zeros.flush()])
+    described = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, compression="ZLIB", uncompressed_size=size
+    )
+    said = described.SerializeToString()
+    with RawClient(broker.port) as raw:
+        raw.produce(f"persistent://{topic}")
+        raw.write(send(0, 0, seal(struct.pack(">I", len(said)) + said + bomb)))
+        raw.next(Type.SEND_RECEIPT)
+    before = resident_bytes(broker.pid)
+    for where in ("examinemessage?initialPosition=latest", "subscription/s/position/1"):
+        shown = rest.get(f"{path}/{where}")
+        assert shown.status_code == 412
+        assert f"is {size} bytes decompressed, as it says; 20971520 are read here" in shown.json()["reason"]
+    assert resident_bytes(broker.pid) < before + (64 << 20)

@@ -225,3 +225,12 @@ def test_all_policies_of_a_topic_go_at_once(rest: httpx.Client, topic: str) -> N
     rest.post(f"{path}/retention", json=SAMPLES["retention"])
     assert rest.delete(f"{path}/policies").status_code == 204
     assert rest.get(f"{path}/maxProducers").status_code == rest.get(f"{path}/retention").status_code == 204
+
+
+def test_a_tick_that_cannot_be_is_refused_with_its_value(rest: httpx.Client, namespace: str, topic: str) -> None:
+    for path in (f"/admin/v2/namespaces/{namespace}", f"/admin/v2/persistent/{topic}"):
+        for policy in ({"active": True, "tickTime": 0}, {"active": False, "tickTime": -1}):
+            refused = rest.post(f"{path}/delayedDelivery", json=policy)
+            assert refused.status_code == 412
+            assert f"tickTime={policy['tickTime']} cannot be" in refused.json()["reason"]
+        assert rest.post(f"{path}/delayedDelivery", json={"active": False, "tickTime": 0}).status_code == 204

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import signal
@@ -50,6 +51,54 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         with pytest.raises(BrokerDidNotStart, match=f"port {port} cannot be opened") as refused:
             BrokerProcess(tmp_path / "data").start(port=port)
     assert "Traceback" not in str(refused.value)
+
+
+def limited(open_files: int, directory: Path) -> subprocess.Popen[str]:
+    """A broker that may open so many files, and not raise that."""
+    serve = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "serve",
+        "--data-dir",
+        str(directory),
+        "--port",
+        "0",
+        "--admin-port",
+        "0",
+    ]
+    return subprocess.Popen(
+        ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *serve],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_process_that_may_open_too_few_files_for_clients_does_not_start_and_says_what_it_needs(
+    tmp_path: Path,
+) -> None:
+    with limited(128, tmp_path / "data") as process:
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (2, "")
+    assert "may open 128 files, and penstock needs 192 at least" in stderr
+    assert "ulimit -n" in stderr
+    assert "LimitNOFILE" in stderr
+
+
+def test_a_process_that_may_open_as_few_files_as_it_needs_lets_clients_in(tmp_path: Path) -> None:
+    with limited(192, tmp_path / "data") as process:
+        assert process.stdout is not None
+        try:
+            port = int(process.stdout.readline().split()[2].rpartition(":")[2])
+            with contextlib.ExitStack() as stack:
+                clients = [stack.enter_context(RawClient(port)) for _ in range(40)]
+                for number, client in enumerate(clients):
+                    client.produce(f"{TOPIC}-{number}")
+                    assert client.publish([b"a"]) == [0]
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
 
 
 def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:

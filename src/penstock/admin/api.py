@@ -19,7 +19,8 @@ from starlette.exceptions import HTTPException
 from penstock import __version__
 from penstock.admin.access import Needs, check_before_body
 from penstock.admin.frame import Frame, allowed_methods
-from penstock.admin.models import Failing, Healthy
+from penstock.admin.http_memory import RETRY_AFTER_S
+from penstock.admin.models import Degraded, Failing, Healthy
 from penstock.admin.readable import check_body
 from penstock.admin.routes import GROUPS
 from penstock.admin.routing import documented
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from penstock.admin.gateway import Gateway
+    from penstock.admin.http_memory import HttpMemory
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,8 +47,14 @@ class _Api(FastAPI):
         return self.openapi_schema
 
 
-def build(gateway: Gateway) -> FastAPI:
-    """Return the application: every route, and what its errors look like."""
+def build(gateway: Gateway, memory: HttpMemory | None = None, *, requests_max: int = 64) -> FastAPI:
+    """Return the application: every route, and what its errors look like.
+
+    Args:
+        gateway: the way to the broker.
+        memory: what requests may take together.
+        requests_max: how many are at work at once.
+    """
     # Without the bundled documentation pages: they load scripts from the internet. The schema is at /openapi.json,
     # a route of our own, so that it is guarded like the others.
     app = _Api(
@@ -65,7 +73,7 @@ def build(gateway: Gateway) -> FastAPI:
     app.include_router(_observing(gateway, needs))
     for group in GROUPS:
         app.include_router(group(gateway, needs))
-    app.add_middleware(Frame, before_body=check_before_body)
+    app.add_middleware(Frame, before_body=check_before_body, memory=memory, requests_max=requests_max)
     app.add_exception_handler(PenstockError, _penstock_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
@@ -82,14 +90,19 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
         """Answer with all metrics in Prometheus' text format."""
         return StreamingResponse(_in_turns(await gateway.metrics()), media_type=PROMETHEUS_TEXT)
 
-    @router.get("/healthz", response_model=Healthy, responses={HTTPStatus.SERVICE_UNAVAILABLE: {"model": Failing}})
+    @router.get(
+        "/healthz", response_model=Healthy | Degraded, responses={HTTPStatus.SERVICE_UNAVAILABLE: {"model": Failing}}
+    )
     async def healthz() -> JSONResponse:
-        """Answer with 200 while the broker can do its work, with 503 and the reason otherwise."""
+        """Answer with 200 while the broker can do its work, naming what it cannot read; with 503 and why otherwise."""
         try:
             health = await gateway.health()
         except PenstockError as error:
             return _failing(str(error))
-        return JSONResponse(Healthy().model_dump()) if health.ok else _failing(health.reason)
+        if not health.ok:
+            return _failing(health.reason)
+        healthy = Degraded(problems=list(health.problems)) if health.problems else Healthy()
+        return JSONResponse(healthy.model_dump())
 
     return router
 
@@ -106,7 +119,9 @@ def _failing(reason: str) -> JSONResponse:
 
 async def _penstock_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PenstockError)
-    return JSONResponse({"reason": str(error)}, error.http_status)
+    again = error.http_status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+    headers = {"retry-after": str(RETRY_AFTER_S)} if again else None
+    return JSONResponse({"reason": str(error)}, error.http_status, headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

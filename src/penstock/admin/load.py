@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.errors import NotFound
-from penstock.core.units import MIB, NS_PER_S
+from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Pulsar's two allocators: what the network holds, and what the cache of entries does.
 NETWORK: Final = "default"
 CACHE: Final = "ml-cache"
+# How many muted connections are listed; all are counted.
+MUTED_LISTED_MAX: Final = 1_000
 
 
 class Totals(NamedTuple):
@@ -201,4 +203,24 @@ def allocator(snapshot: BrokerSnapshot, name: str) -> Json:
         "usedHeapMemory": 0,
         "directArenas": [],
         "heapArenas": [],
+    }
+
+
+def muted(snapshot: BrokerSnapshot) -> Json:
+    """Connections that are not read, the longest muted first."""
+    listed = sorted(snapshot.muted, key=lambda connection: connection.muted_ns, reverse=True)[:MUTED_LISTED_MAX]
+    return {
+        "count": len(snapshot.muted),
+        "connections": [
+            {
+                "address": connection.peer,
+                "mutedMillis": connection.muted_ns // NS_PER_MS,
+                "reasons": list(connection.reasons),
+                "wantedBytes": connection.want_bytes,
+                "heldBytes": connection.held_bytes,
+                "commandBytes": connection.command_bytes,
+                "unsentBytes": connection.unsent_bytes,
+            }
+            for connection in listed
+        ],
     }

@@ -44,6 +44,13 @@ class Healthy(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+class Degraded(BaseModel):
+    """The broker serves, but not everything that it stored: what it cannot read."""
+
+    status: Literal["degraded"] = "degraded"
+    problems: list[str]
+
+
 class Failing(BaseModel):
     """The broker cannot do its work, and why."""
 

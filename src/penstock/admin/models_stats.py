@@ -352,3 +352,22 @@ class ListingMemories(Stats):
 
     heap: ListingMemory
     direct: ListingMemory
+
+
+class MutedConnection(Stats):
+    """A connection that is not read."""
+
+    address: str
+    muted_millis: int
+    reasons: list[str]
+    wanted_bytes: int
+    held_bytes: int
+    command_bytes: int
+    unsent_bytes: int
+
+
+class MutedConnections(Stats):
+    """Connections that are not read: how many, and the first thousand of them, the longest muted first."""
+
+    count: int
+    connections: list[MutedConnection]

@@ -3,12 +3,16 @@
 
 Why headers: that is where Pulsar's admin clients look. They take the payload decompressed, and cut a batch into its
 messages themselves when `X-Pulsar-num-batch-message` says that it is one.
-Where: routes of `messages`; on the admin thread, where decompressing keeps nobody waiting.
+Why names with capitals: HTTP does not care, but Pulsar's Java client looks for `X-Pulsar-PROPERTY-` letter by letter.
+Where: routes of `messages`. Decompressing is charged before it begins, and done in a thread, so that probes are
+answered meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from base64 import b64encode
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,16 +23,21 @@ from fastapi.responses import Response
 from penstock.core.checksum import SEAL_BYTES
 from penstock.core.errors import PreconditionFailed
 from penstock.wire import metadata
-from penstock.wire.compression import NONE, decompress
+from penstock.wire.compression import DECOMPRESSED_BYTES_MAX, NONE, decompress
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penstock.admin.http_memory import Charge
     from penstock.broker.administration.topic_admin import RawMessage
     from penstock.wire.codec import MessageMetadata
-
 _LENGTH_BYTES: Final = 4
+_PROPERTY: Final = "X-Pulsar-PROPERTY-"
+_TOKEN: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # what the name of a header may consist of
+# Java's HTTP clients take heads of 8 KiB; all properties are in one header besides, as JSON.
+_PROPERTY_HEADERS_BYTES_MAX: Final = 4_096
+_SEPARATORS_BYTES: Final = 4  # colon, space, end of line
 
 
 def iso_time(wall_ms: int) -> str:
@@ -40,31 +49,45 @@ def iso_time(wall_ms: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"
 
 
-def message_response(message: RawMessage) -> Response:
-    """The entry as an HTTP answer.
+class MessageResponse(Response):
+    """An answer whose headers keep their capitals."""
+
+    media_type = "application/octet-stream"
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Take the headers as they are; content type and length are added."""
+        super().init_headers()
+        self.raw_headers += [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()
+        ]
+
+
+async def message_response(message: RawMessage, charge: Charge) -> Response:
+    """The entry as an HTTP answer; what decompressing it takes is charged.
 
     Raises:
-        PreconditionFailed: the entry does not read as a message.
+        PreconditionFailed: the entry does not read as a message, or is too large decompressed.
         UnsupportedVersion: its compression cannot be read here.
+        ServiceNotReady: there is no memory for it now.
     """
+    charge.hold(2 * len(message.entry))
     try:
         described = metadata.decode(message.entry)
-        payload = _payload(message.entry, described)
+        start = SEAL_BYTES + _LENGTH_BYTES
+        payload = message.entry[start + int.from_bytes(message.entry[SEAL_BYTES:start], "big") :]
+        # What is encrypted was compressed before, and only its readers can undo either.
+        if described.compression != NONE and not described.encryption_keys:
+            size = described.uncompressed_size
+            # Once as it is made and once as it is kept.
+            await charge.take(2 * min(size, DECOMPRESSED_BYTES_MAX))
+            payload = await asyncio.to_thread(decompress, described.compression, payload, size)
     except ProtocolError as error:
         raise PreconditionFailed(f"entry {message.ledger_id}:{message.entry_id} does not read: {error}") from error
     headers = {"X-Pulsar-Message-ID": f"{message.ledger_id}:{message.entry_id}"}
     headers |= _headers(described)
     if described.HasField("num_messages_in_batch"):
         headers["X-Pulsar-batch-size"] = str(len(message.entry) - described.ByteSize())
-    return Response(payload, media_type="application/octet-stream", headers=headers)
-
-
-def _payload(entry: bytes, described: MessageMetadata) -> bytes:
-    start = SEAL_BYTES + _LENGTH_BYTES
-    payload = entry[start + int.from_bytes(entry[SEAL_BYTES:start], "big") :]
-    if described.encryption_keys or described.compression == NONE:
-        return payload  # What is encrypted was compressed before, and only its readers can undo either.
-    return decompress(described.compression, payload, described.uncompressed_size)
+    return MessageResponse(payload, headers=headers)
 
 
 def _headers(described: MessageMetadata) -> dict[str, str]:
@@ -75,13 +98,29 @@ def _headers(described: MessageMetadata) -> dict[str, str]:
         for text in [_header_text(write(getattr(described, field)))]
         if text
     }
-    headers["X-Pulsar-PROPERTY"] = json.dumps({pair.key: pair.value for pair in described.properties})
+    properties = {pair.key: pair.value for pair in described.properties}
+    headers["X-Pulsar-PROPERTY"] = json.dumps(properties)
+    headers |= _property_headers(properties)
     headers["X-Pulsar-Is-Encrypted"] = _flag(described.encryption_keys)
     if described.encryption_keys:
         keys = {pair.key: _base64(pair.value) for pair in described.encryption_keys}
         headers["X-Pulsar-Base64-encryption-keys"] = json.dumps(keys)
     if described.replicate_to:
         headers["X-Pulsar-replicated-to"] = json.dumps(list(described.replicate_to))
+    return headers
+
+
+def _property_headers(properties: Mapping[str, str]) -> dict[str, str]:
+    """A header for each property whose name can be in one, as far as there is room: the Java client reads these."""
+    headers = {}
+    left = _PROPERTY_HEADERS_BYTES_MAX
+    for key, value in properties.items():
+        text = _header_text(value)
+        left -= len(_PROPERTY) + len(key) + len(text) + _SEPARATORS_BYTES
+        if left < 0:
+            break
+        if _TOKEN.fullmatch(key) and text == text.strip():
+            headers[_PROPERTY + key] = text
     return headers
 
 

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 from fastapi import Body, Depends, Path, Query, Request
 from fastapi.responses import Response
 
+from penstock.admin.http_memory import CHARGE
 from penstock.admin.models import LONG_MAX
 from penstock.core.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.admin.http_memory import Charge
 
 Domain: TypeAlias = Literal["persistent", "non-persistent"]
 # Every topic route serves both domains; what a non-persistent topic cannot do is refused by the broker.
@@ -45,6 +48,15 @@ async def topic_of(request: Request) -> TopicName:
     path = request.path_params
     return TopicName(path["domain"], path["tenant"], path["namespace"], path["topic"])
 
+
+async def room_for_entry(request: Request) -> None:
+    """Charge a request that has an entry read, from the disk and into a copy. Raises ServiceNotReady."""
+    charge: Charge = request.scope[CHARGE]
+    await charge.take(2 * charge.memory.entry_bytes_max)
+
+
+# A route that has entries of a topic read carries this, behind its check of who may call it.
+READS_ENTRY: Final = Depends(room_for_entry)
 
 Namespace: TypeAlias = Annotated[NamespaceName, Depends(namespace_of)]
 Topic: TypeAlias = Annotated[TopicName, Depends(topic_of)]

@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.units import KIB
+from penstock.core.units import KIB, MIB
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from penstock.admin.gateway import Gateway
+    from penstock.governance.memory_row import MemoryRow
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class HttpLimits:
     connections_max: int = 64  # over both ports; more are closed as they come
     requests_max: int = 64  # more at once are answered with 503: scrapers and people are few
     head_bytes_max: int = 16 * KIB
+    entry_bytes_max: int = 5 * MIB + 64 * KIB  # the largest entry that there can be to be shown
 
 
 class AdminServer:
@@ -53,13 +55,17 @@ class AdminServer:
         tls_port: int | None = None,
         tls: ssl.SSLContext | None = None,
         limits: HttpLimits | None = None,
+        memory: MemoryRow | None = None,
     ) -> None:
         """Bind the ports (0: a free one; None: not at all) and listen. Raises OSError.
+
+        `memory` is what all requests together may take. Only the ports' thread charges it.
 
         `tls_port` wants `tls`, which may be replaced at any time: it counts for those who connect from then on.
         """
         self.tls = tls
         self.limits = limits or HttpLimits()
+        self.memory = memory
         self._plain = _listening(host, port)
         try:
             self._secure = _listening(host, tls_port if tls is not None else None)

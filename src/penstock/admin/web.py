@@ -25,6 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.admin import api
 from penstock.admin.access import CERTIFICATE
+from penstock.admin.http_memory import HttpMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,10 @@ HANDSHAKE_S: Final = 10.0
 GRACE_S: Final = 2
 # Out of descriptors: wait this long before accepting again, callers stay in the backlog meanwhile.
 ACCEPT_PAUSE_S: Final = 0.2
+# An answer is taken within so many times `REQUEST_S`, however often a little of it is.
+ANSWER_CHECKS_MAX: Final = 6
+# A caller that for so long neither asks nor is being answered makes way for another when all connections are taken.
+IDLE_IN_THE_WAY_S: Final = 1.0
 # A TLS handshake begins like this, and no request does.
 TLS_START: Final = b"\x16\x03"
 
@@ -57,7 +62,10 @@ class PunctualProtocol(H11Protocol):
     _seen: tuple[object, int] = (None, 0)
     _timer: asyncio.TimerHandle | None = None
     _heard = False
-    ended: Callable[[], None] | None = None
+    _unsent_checks = 0  # of the answer under way
+    _quiet_since_s = 0.0
+    began: Callable[[PunctualProtocol], None] | None = None
+    ended: Callable[[PunctualProtocol], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch."""
@@ -65,7 +73,22 @@ class PunctualProtocol(H11Protocol):
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app_state = {**self.app_state, CERTIFICATE: tls.getpeercert() or None}
+        self._quiet_since_s = self.loop.time()
         self._timer = self.loop.call_later(REQUEST_S, self._check)
+        if self.began is not None:
+            self.began(self)
+
+    def quiet_since_s(self) -> float | None:
+        """Since when nothing was asked and nothing answered, in the loop's time; None while an answer is being made."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete and self.conn.their_state is not h11.SEND_BODY:
+            return None
+        return self._quiet_since_s
+
+    def on_response_complete(self) -> None:
+        """The connection may be used again."""
+        self._quiet_since_s = self.loop.time()
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching."""
@@ -73,7 +96,7 @@ class PunctualProtocol(H11Protocol):
             self._timer.cancel()
         super().connection_lost(exc)
         if self.ended is not None:
-            self.ended()
+            self.ended(self)
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless it is TLS."""
@@ -96,6 +119,10 @@ class PunctualProtocol(H11Protocol):
                 self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {REQUEST_S:g} s")
             else:
                 self.transport.abort()
+            return
+        self._unsent_checks = self._unsent_checks + 1 if answering and unsent_bytes and self._seen[0] is cycle else 0
+        if self._unsent_checks >= ANSWER_CHECKS_MAX:
+            self.transport.abort()
             return
         self._seen = (cycle, unsent_bytes)
         self._timer = self.loop.call_later(REQUEST_S, self._check)
@@ -134,6 +161,8 @@ class AdminHttp(uvicorn.Server):
         self._ports = ports
         self._open = 0  # connections, those in their TLS handshake too
         self._refusing = False
+        self._pausing = False
+        self._callers: dict[PunctualProtocol, None] = {}  # the oldest first
         self._handshakes: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -162,7 +191,8 @@ class AdminHttp(uvicorn.Server):
         except OSError as error:
             self._pause(listening, error)
             return
-        if self._open >= self._ports.limits.connections_max:
+        self._pausing = False
+        if self._open >= self._ports.limits.connections_max and not self._make_way():
             if not self._refusing:  # Said once, until somebody is let in again.
                 log.warning("caller %s is turned away: %d connections are open", address[0], self._open)
             self._refusing = True
@@ -185,19 +215,39 @@ class AdminHttp(uvicorn.Server):
                 self._new_protocol, sock, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None
             )
         except OSError as error:
-            self._ended()
+            self._open -= 1
             log.info("caller %s: TLS handshake failed: %s", address, _plain_reason(error))
 
     def _new_protocol(self) -> PunctualProtocol:
         protocol = PunctualProtocol(self.config, self.server_state, self.lifespan.state)
+        protocol.began = self._began
         protocol.ended = self._ended
         return protocol
 
-    def _ended(self) -> None:
-        self._open -= 1
+    def _began(self, protocol: PunctualProtocol) -> None:
+        self._callers[protocol] = None
+
+    def _ended(self, protocol: PunctualProtocol) -> None:
+        # Whoever made way for another is counted no more, and is lost a moment later.
+        if protocol in self._callers:
+            del self._callers[protocol]
+            self._open -= 1
+
+    def _make_way(self) -> bool:
+        """Drop the caller that has been quiet for longest; False when all are being answered."""
+        now_s = asyncio.get_running_loop().time()
+        quiet = {caller: since_s for caller in self._callers if (since_s := caller.quiet_since_s()) is not None}
+        caller = min(quiet, key=quiet.__getitem__, default=None)
+        if caller is None or quiet[caller] > now_s - IDLE_IN_THE_WAY_S:
+            return False
+        self._ended(caller)
+        caller.transport.abort()
+        return True
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        log.warning("cannot accept callers: %s", error.strerror or error)
+        if not self._pausing:  # Said once, however often it is tried again.
+            log.warning("cannot accept callers: %s", error.strerror or error)
+        self._pausing = True
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening.fileno())
         loop.call_later(ACCEPT_PAUSE_S, self._resume, listening)
@@ -219,7 +269,11 @@ def http_server(ports: AdminServer, gateway: Gateway) -> uvicorn.Server:
     """Return the server, to be started with no sockets but those of `ports`."""
     limits = ports.limits
     config = uvicorn.Config(
-        api.build(gateway),
+        api.build(
+            gateway,
+            HttpMemory(ports.memory, entry_bytes_max=limits.entry_bytes_max),
+            requests_max=limits.requests_max,
+        ),
         http=PunctualProtocol,
         ws="none",
         lifespan="off",
@@ -229,7 +283,6 @@ def http_server(ports: AdminServer, gateway: Gateway) -> uvicorn.Server:
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=limits.head_bytes_max,
-        limit_concurrency=limits.requests_max,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=GRACE_S,
     )

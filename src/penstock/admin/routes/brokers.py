@@ -13,7 +13,7 @@ from penstock import __version__
 from penstock.admin import load
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Model
-from penstock.admin.models_stats import ListingMemories
+from penstock.admin.models_stats import ListingMemories, MutedConnections
 from penstock.admin.routing import NO_CONTENT, REASON, Namespace
 from penstock.broker.administration import broker_admin
 from penstock.broker.administration.listing_memory import listing_memory
@@ -203,6 +203,11 @@ def _statistics(ask: Ask, needs: Needs) -> APIRouter:
     async def allocator_stats(allocator: str) -> dict[str, Any]:
         """Show what a part of the memory budget uses: `default` (on its way to clients) or `ml-cache`."""
         return load.allocator(await ask(take_snapshot), allocator)
+
+    @router.get("/muted-connections", responses={200: {"model": MutedConnections}}, response_model=None)
+    async def muted_connections() -> JSONResponse:
+        """Show connections that are not read: why, for how long, what they want and what they hold."""
+        return JSONResponse(load.muted(await ask(take_snapshot)))
 
     @router.get("/topic-listings", responses={200: {"model": ListingMemories}}, response_model=None)
     async def topic_listings() -> JSONResponse:

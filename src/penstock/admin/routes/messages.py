@@ -5,19 +5,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from penstock.admin.gateway import Ask
+from penstock.admin.http_memory import CHARGE
 from penstock.admin.models import INT_MAX, LONG_MAX, BatchMessageId, MessageId
 from penstock.admin.peek import message_response
-from penstock.admin.routing import NO_CONTENT, TOPIC, Topic, Wall
+from penstock.admin.routing import NO_CONTENT, READS_ENTRY, TOPIC, Topic, Wall
 from penstock.broker.administration import topic_admin
 from penstock.core.position import Position
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
     from penstock.admin.gateway import Gateway
+    from penstock.broker.administration.topic_admin import RawMessage
 
 Nth = Annotated[int, Path(ge=1, le=INT_MAX)]
 Number = Annotated[int, Path(ge=0, le=LONG_MAX)]
@@ -45,31 +47,39 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
 
 def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    common: dict[str, Any] = {"dependencies": [needs.consume], **MESSAGE}
+    common: dict[str, Any] = {"dependencies": [needs.consume, READS_ENTRY], **MESSAGE}
 
     @router.get(f"{TOPIC}/subscription/{{subscription:twice}}/position/{{nth}}", **common)
-    async def peek(name: Topic, subscription: str, nth: Nth) -> Response:
+    async def peek(request: Request, name: Topic, subscription: str, nth: Nth) -> Response:
         """Show the nth entry, from 1 on, that a subscription has not acknowledged."""
-        return message_response(await ask(topic_admin.peek_message, name, subscription, nth))
+        return await shown(request, await ask(topic_admin.peek_message, name, subscription, nth))
 
     @router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", **common)
-    async def entry(name: Topic, ledger: Number, entry: Number) -> Response:
+    async def entry(request: Request, name: Topic, ledger: Number, entry: Number) -> Response:
         """Show the entry at a position."""
-        return message_response(await ask(topic_admin.get_message, name, Position(ledger, entry)))
+        return await shown(request, await ask(topic_admin.get_message, name, Position(ledger, entry)))
 
     @router.get(f"{TOPIC}/examinemessage", **common)
     async def examine(
+        request: Request,
         name: Topic,
         initial: Annotated[Literal["earliest", "latest"], Query(alias="initialPosition")] = "latest",
         nth: Annotated[int, Query(alias="messagePosition", ge=1, le=LONG_MAX)] = 1,
     ) -> Response:
         """Show the nth entry from the beginning or from the end."""
-        return message_response(await ask(topic_admin.examine_message, name, initial, nth))
+        return await shown(request, await ask(topic_admin.examine_message, name, initial, nth))
+
+
+async def shown(request: Request, message: RawMessage) -> Response:
+    """A message as the answer to this request."""
+    return await message_response(message, request.scope[CHARGE])
 
 
 def _add_delayed(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.delete(
-        f"{TOPIC}/delayed/ledger/{{ledger}}/entry/{{entry}}", dependencies=[needs.namespace_admin], **NO_CONTENT
+        f"{TOPIC}/delayed/ledger/{{ledger}}/entry/{{entry}}",
+        dependencies=[needs.namespace_admin, READS_ENTRY],
+        **NO_CONTENT,
     )
     async def cancel_delayed(name: Topic, ledger: Number, entry: Number) -> None:
         """Cancel a delayed message: no subscription gets it. What is due already cannot be cancelled."""
@@ -77,12 +87,12 @@ def _add_delayed(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
 
 def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    @router.get(f"{TOPIC}/messageid/{{wall_ms}}", dependencies=[needs.consume])
+    @router.get(f"{TOPIC}/messageid/{{wall_ms}}", dependencies=[needs.consume, READS_ENTRY])
     async def message_id_by_time(name: Topic, wall_ms: Wall) -> MessageId:
         """Find the first message published at this time (ms since 1970) or later."""
         return _message_id(name, await ask(topic_admin.message_id_by_time, name, wall_ms))
 
-    @router.get(f"{TOPIC}/lastMessageId", dependencies=[needs.consume])
+    @router.get(f"{TOPIC}/lastMessageId", dependencies=[needs.consume, READS_ENTRY])
     async def last_message_id(name: Topic) -> BatchMessageId:
         """Find the last message; -1 when there is none."""
         position, batch_index = await ask(topic_admin.last_message_id, name)

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from penstock.admin import models_stats as models
 from penstock.admin.gateway import Ask
-from penstock.admin.routing import TOPIC, Topic
+from penstock.admin.routing import READS_ENTRY, TOPIC, Topic
 from penstock.broker.stats import stats_internal, stats_partitioned
 from penstock.broker.stats.backlog_analysis import analyze_backlog
 from penstock.broker.stats.stats import StatsOptions, topic_stats
@@ -48,12 +48,12 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     def shows(model: object) -> dict[str, Any]:
         return {"responses": {200: {"model": model}}, "response_model": None}
 
-    @router.get(f"{TOPIC}/stats", **shows(models.TopicStats))
+    @router.get(f"{TOPIC}/stats", dependencies=[READS_ENTRY], **shows(models.TopicStats))
     async def stats(name: Topic, options: Options) -> JSONResponse:
         """Show what goes through a topic, and who is connected to it."""
         return JSONResponse(await ask(topic_stats, name, options))
 
-    @router.get(f"{TOPIC}/partitioned-stats", **shows(models.PartitionedTopicStats))
+    @router.get(f"{TOPIC}/partitioned-stats", dependencies=[READS_ENTRY], **shows(models.PartitionedTopicStats))
     async def partitioned_stats(
         name: Topic, options: Options, *, per_partition: Annotated[bool, Query(alias="perPartition")] = True
     ) -> JSONResponse:
@@ -78,7 +78,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.post(
         f"{TOPIC}/subscription/{{subscription:twice}}/analyzeBacklog",
-        dependencies=[needs.consume],
+        dependencies=[needs.consume, READS_ENTRY],
         **shows(models.BacklogAnalysis),
     )
     async def analyze(name: Topic, subscription: str) -> JSONResponse:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Path
 
 from penstock.admin.gateway import Ask
 from penstock.admin.models import INT_MAX, LONG_MAX, Properties, ResetPosition
-from penstock.admin.routing import NO_CONTENT, TOPIC, Force, Topic, Wall
+from penstock.admin.routing import NO_CONTENT, READS_ENTRY, TOPIC, Force, Topic, Wall
 from penstock.broker.administration import topic_admin
 from penstock.core.position import EARLIEST, LATEST, Position
 
@@ -89,12 +89,14 @@ def _add_moves(router: APIRouter, ask: Ask, needs: Needs) -> None:
         """Acknowledge the next entries."""
         await ask(topic_admin.skip_messages, name, subscription, count)
 
-    @router.post(f"{SUBSCRIPTION}/resetcursor/{{wall_ms}}", **common)
+    reading = {**common, "dependencies": [*common["dependencies"], READS_ENTRY]}
+
+    @router.post(f"{SUBSCRIPTION}/resetcursor/{{wall_ms}}", **reading)
     async def reset_to_time(name: Topic, subscription: str, wall_ms: Wall) -> None:
         """Go on from the first message published at this time (ms since 1970) or later."""
         await ask(topic_admin.reset_to_time, name, subscription, wall_ms)
 
-    @router.post(f"{SUBSCRIPTION}/resetcursor", **common)
+    @router.post(f"{SUBSCRIPTION}/resetcursor", **reading)
     async def reset_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
         """Go on from this message; with `excluded`, from the one after it."""
         await ask(
