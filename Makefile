@@ -82,6 +82,10 @@ spark: $(SETUP)  ## a stream whose driver is killed 20 times (SPARK_MESSAGES, SP
 flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under a hard memory limit
 	$(PY) -m benchmarks.flood
 
+.PHONY: abuse
+abuse: $(SETUP)  ## every command, field and route, used against a broker of 256 MB (ABUSE_CASES=0 for all, SEED, ONLY)
+	$(PY) -m tests.abuse.run --cases $(or $(ABUSE_CASES),200) --seed $(or $(SEED),1) --only '$(ONLY)'
+
 .PHONY: bench
 bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
 	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER))

@@ -82,12 +82,12 @@ def hunted_reads(operations: int) -> None:
     publish_reads(operations, LeakHunter())
 
 
-def muted_reads(operations: int) -> None:
+def muted_reads(operations: int, owners: int = 1_000) -> None:
     """Every read is refused, waits, is woken and granted: the pool is full all the time, 1,000 connections wait."""
     memory = RequestMemory(RequestLimits(request_bytes_max=5 * MIB, requests_max=-1, frame_bytes_max=5 * MIB))
     leases = [
         memory.settle(owner, READ_BYTES, 0, READ_BYTES, 200, 0)
-        for owner in range(1_000)
+        for owner in range(owners)
         if memory.grant(owner, READ_BYTES, 0, 0)
     ]
     for now_ns in range(operations):
@@ -98,6 +98,11 @@ def muted_reads(operations: int) -> None:
             memory.grant(owner, READ_BYTES, 0, now_ns)
             leases[now_ns % len(leases)] = memory.settle(owner, READ_BYTES, 0, READ_BYTES, 200, now_ns)
             memory.grant(owner, READ_BYTES, 0, now_ns)
+
+
+def many_muted_reads(operations: int) -> None:
+    """The same with 10,000 that wait."""
+    muted_reads(operations, 10_000)
 
 
 def snapshots(operations: int) -> None:
@@ -118,6 +123,7 @@ def main() -> None:
         "grant + settle + lease + release": microseconds_each(publish_reads) - overhead,
         "the same, hunting leaks": microseconds_each(hunted_reads) - overhead,
         "the same, muted and woken": microseconds_each(muted_reads) - overhead,
+        "the same, 10,000 wait": microseconds_each(many_muted_reads) - overhead,
         "snapshot, 1,000 connections": microseconds_each(snapshots, 200),
     }
     if "--json" in sys.argv[1:]:

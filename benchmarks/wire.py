@@ -58,9 +58,11 @@ def _timed_ns(work: Callable[[], object]) -> int:
 # -- what is decoded -------------------------------------------------------------------------------------------------
 
 
-def entry() -> bytes:
+def entry(messages: int | None = None) -> bytes:
     """A sealed entry as a client's producer makes it."""
-    metadata = codec.MessageMetadata(producer_name="p-0-1", sequence_id=1, publish_time=1_790_000_000_000)
+    metadata = codec.MessageMetadata(
+        producer_name="p-0-1", sequence_id=1, publish_time=1_790_000_000_000, num_messages_in_batch=messages
+    )
     about = metadata.SerializeToString()
     return seal(struct.pack(">I", len(about)) + about + bytes(ENTRY_BYTES - 10 - len(about)))
 
@@ -69,7 +71,7 @@ def send(producer_id: int, sequence_id: int, messages: int | None = None) -> byt
     """A SEND frame."""
     body = codec.CommandSend(producer_id=producer_id, sequence_id=sequence_id, num_messages=messages)
     command = codec.BaseCommand(type=codec.BaseCommand.SEND, send=body).SerializeToString()
-    payload = entry()
+    payload = entry(messages)
     return struct.pack(">II", 4 + len(command) + len(payload), len(command)) + command + payload
 
 

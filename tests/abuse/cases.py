@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attacks: each command and each of its fields, by few and by many, known or unknown, plain or encrypted.
+
+Where: `attacker` carries one out in a process of its own, `subject` measures the broker meanwhile, `run` chooses.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock.admin.api import build
+from penstock.core.units import KIB, MIB
+from tests.abuse.commands import TYPES, fields_of, framed, oversized, valid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.admin.gateway import Gateway
+    from tests.abuse.commands import Field
+
+CONNECTIONS: Final = (1, 200)
+# Of all connections of one attack together.
+PIPELINED: Final = 100_000
+BYTES_MAX: Final = 64 * MIB
+# A field's sizes: the largest frame (which a single connection sends), a fifth of it, and beyond the bounds of metadata
+# and of names.
+SIZES: Final = (5 * MIB - 4 * KIB, MIB, 64 * KIB + 1, 4 * KIB + 1)
+# How often each connection sends the same frame.
+REPEATED: Final = 4
+
+HTTP_CONNECTIONS: Final = 60
+HTTP_BODY_BYTES: Final = 8 * MIB
+HTTP_REQUESTS: Final = 20
+
+# What is left out, and why. A name here that no longer exists fails a test.
+LEFT_OUT: Final = {
+    "pipeline SEND": "publishing is what `make flood` attacks, with receipts, rates and the disk behind it",
+    "POST /admin/v2/brokers/shutdown": "does what it says",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One attack.
+
+    Attributes:
+        what: `pipeline COMMAND`, `field COMMAND.path`, or `METHOD /route` with what its body is.
+        known: whether the attackers show who they are. Otherwise they send what they send before anybody asks.
+    """
+
+    what: str
+    connections: int = 1
+    known: bool = True
+    tls: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what} x{self.connections}{'' if self.known else ' unknown'}{' tls' if self.tls else ''}"
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it goes to the admin port."""
+        return not self.what.startswith(("pipeline ", "field "))
+
+    @property
+    def kind(self) -> str:
+        """What a sample shall have equally many of."""
+        if self.is_http:
+            return "http"
+        kind, _, name = self.what.partition(" ")
+        if kind == "pipeline":
+            return kind
+        field = _fields_by_name()[name]
+        return "many" if field.repeated else field.kind
+
+    def bursts(self) -> list[bytes]:
+        """What connections send, the first the first, and so on in turns. Nothing that comes back is read."""
+        if self.is_http:
+            return list(_http_bursts(self.what))
+        kind, _, name = self.what.partition(" ")
+        if kind == "pipeline":
+            return [_pipeline(name, PIPELINED // self.connections)]
+        field = _fields_by_name()[name]
+        if field.kind == "number" and not field.repeated:
+            return [b"".join(framed(oversized(field, 0, number)) for number in range(1_000 // self.connections + 1))]
+        return [framed(oversized(field, size, 1)) * REPEATED for size in SIZES]
+
+
+def _pipeline(command: str, count: int) -> bytes:
+    frames = bytearray()
+    for number in range(1, count + 1):
+        frames += framed(valid(command, number))
+        if len(frames) > BYTES_MAX:
+            break
+    return bytes(frames)
+
+
+@lru_cache
+def _fields_by_name() -> dict[str, Field]:
+    return {str(field): field for command in TYPES for field in fields_of(command)}
+
+
+# -- the admin port
+
+
+@lru_cache
+def _routes() -> tuple[tuple[str, str, bool], ...]:
+    """(method, path, has a body) of each route of the admin port."""
+    document = build(cast("Gateway", None)).openapi()
+    return tuple(
+        (verb.upper(), path, "requestBody" in operation)
+        for path, operations in document["paths"].items()
+        for verb, operation in operations.items()
+        if verb in {"get", "put", "post", "delete"}
+    )
+
+
+_PLACES: Final = {
+    "{domain}": "persistent",
+    "{tenant}": "public",
+    "{namespace}": "default",
+    "{topic}": "abused",
+    "{subscription}": "abused",
+}
+
+_BODIES: Final = ("long", "many", "deep", "chunked")
+
+
+def _http_bursts(what: str) -> Iterator[bytes]:
+    method, path, kind = what.split(" ")
+    for place, value in _PLACES.items():
+        path = path.replace(place, value)
+    path = path.replace("{", "").replace("}", "")
+    if kind == "unread":
+        yield f"{method} {path} HTTP/1.1\r\nHost: penstock\r\nAuthorization: @\r\n\r\n".encode() * HTTP_REQUESTS
+        return
+    head = f"{method} {path} HTTP/1.1\r\nHost: penstock\r\nAuthorization: @\r\nContent-Type: application/json\r\n"
+    body = {
+        "long": b'{"x": "' + b"x" * HTTP_BODY_BYTES + b'"}',
+        "many": json.dumps(dict.fromkeys(map(str, range(HTTP_BODY_BYTES // 16)), "x")).encode(),
+        "deep": b"[" * HTTP_BODY_BYTES,
+        "chunked": b"1000\r\n" + b"[" * 4096 + b"\r\n",
+    }[kind]
+    if kind == "chunked":
+        yield f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + body * (HTTP_BODY_BYTES // 4096)
+    else:
+        yield f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+# -- all of them
+
+
+def all_cases() -> list[Case]:
+    """Every attack that is not left out."""
+    names = [f"pipeline {command}" for command in TYPES] + [f"field {name}" for name in _fields_by_name()]
+    cases = [
+        Case(what, connections, known, tls)
+        for what, connections, known, tls in product(names, CONNECTIONS, (True, False), (False, True))
+        if what not in LEFT_OUT
+    ]
+    for method, path, has_body in _routes():
+        if f"{method} {path}" not in LEFT_OUT:
+            kinds = _BODIES if has_body else ("unread",) if method == "GET" else ()
+            cases += [Case(f"{method} {path} {kind}", HTTP_CONNECTIONS) for kind in kinds]
+    return cases

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker that is attacked, under the kernel's limit, and what others see of it meanwhile.
+
+Where: `run` and the tests of this folder put cases to it, one after another, and look at the findings.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from benchmarks.memory_group import MemoryGroup
+from benchmarks.process import free_port, usage
+from penstock.core.units import MIB
+from penstock.net.loop_turns import THRESHOLDS_MS
+from penstock.testing.certificates import Certificate
+from penstock.testing.client import RawClient, Type, frame
+from penstock.testing.process import BrokerProcess
+from penstock.testing.tokens import SECRET, data_url, token
+from tests.abuse.commands import NAMESPACE_OF_MANY, SUBSCRIPTION, TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from tests.abuse.cases import Case
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+MEMORY_LIMIT_MB: Final = 256
+# What a case may cost above its row of the memory budget.
+ALLOWANCE_BYTES: Final = 64 * MIB
+TURN_MS_MAX: Final = 50
+PING_S_MAX: Final = 0.25
+HEALTH_S_MAX: Final = 1.0
+GIVEN_BACK_S_MAX: Final = 5.0
+STOP_S_MAX: Final = 10.0
+
+# What the books may differ by when all is given back: what is in flight while they are read.
+BOOKS_SLACK_BYTES: Final = 64 * 1024
+LOOK_S: Final = 0.1
+# How long connections stay, unread, once everything was sent.
+HOLD_S: Final = 0.5
+
+TOPICS: Final = 2_000
+LAST_ENTRY_BYTES: Final = 5 * MIB - 64 * 1024
+ROLE: Final = "root"
+
+
+@dataclass(slots=True)
+class Finding:
+    """What one case did.
+
+    Attributes:
+        rss_bytes: the most resident memory, above what it was before the first case.
+        row_bytes: the row of the memory budget that such a case may use.
+        held_bytes: the most that the broker's own books said was in use.
+        turn_ms: the highest threshold that a turn of the loop was longer than; 0 for none.
+    """
+
+    case: str
+    sent_bytes: int = 0
+    closed: int = 0
+    rss_bytes: int = 0
+    row_bytes: int = 0
+    held_bytes: int = 0
+    turn_ms: int = 0
+    ping_s: float = 0.0
+    health_s: float = 0.0
+    given_back_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+    def judge(self) -> None:
+        """Write down which bounds were broken."""
+        if self.rss_bytes > self.row_bytes + ALLOWANCE_BYTES:
+            self.faults.append(
+                f"RSS +{self.rss_bytes / MIB:.0f} MiB, allowed {(self.row_bytes + ALLOWANCE_BYTES) / MIB:.0f}"
+            )
+        if self.turn_ms >= TURN_MS_MAX:
+            self.faults.append(f"a turn of the loop took more than {self.turn_ms} ms")
+        if self.ping_s > PING_S_MAX:
+            self.faults.append(f"PING answered after {self.ping_s * 1000:.0f} ms")
+        if self.health_s > HEALTH_S_MAX:
+            self.faults.append(f"/healthz after {self.health_s:.1f} s")
+        if self.given_back_s > GIVEN_BACK_S_MAX:
+            self.faults.append(f"not all given back after {GIVEN_BACK_S_MAX:.0f} s")
+
+    def line(self) -> str:
+        """As people read it."""
+        per_byte = self.held_bytes / self.sent_bytes if self.sent_bytes else 0.0
+        return (
+            f"{self.case:<64} sent {self.sent_bytes / MIB:6.1f} MiB  RSS {self.rss_bytes / MIB:+6.1f}  "
+            f"held/sent {per_byte:5.2f}  turn >{self.turn_ms:4d} ms  PING {self.ping_s * 1000:5.0f} ms  "
+            f"healthz {self.health_s * 1000:5.0f} ms  back {self.given_back_s:4.1f} s"
+        )
+
+
+class Innocent:
+    """Another client and a probe of the admin port, which ask all the time how long an answer takes."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.ping_s = 0.0
+        self.health_s = 0.0
+        self.held_bytes = 0
+        self.gone: list[str] = []
+        self._subject = subject
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=one) for one in (self._ping, self._probe)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ping(self) -> None:
+        client = self._subject.client
+        while not self._ended.wait(LOOK_S):
+            began = time.monotonic()
+            try:
+                client.write(frame(Type.PING))
+                client.next(Type.PONG)
+            except OSError as error:
+                self.gone.append(f"PING: {error}")
+                return
+            self.ping_s = max(self.ping_s, time.monotonic() - began)
+
+    def _probe(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            began = time.monotonic()
+            try:
+                self._subject.get("/healthz")
+            except OSError as error:
+                self.gone.append(f"/healthz: {error}")
+                return
+            self.health_s = max(self.health_s, time.monotonic() - began)
+            with suppress(OSError):
+                self.held_bytes = max(self.held_bytes, self._subject.books())
+
+
+class Subject:
+    """A running broker and the process that attacks it."""
+
+    def __init__(self, broker: BrokerProcess, tls_port: int, ca: Path, group: MemoryGroup | None) -> None:
+        self.broker = broker
+        self.group = group
+        self._ports = {"plain": broker.port, "tls": tls_port, "admin": broker.admin_port}
+        self._ca = ca
+        self._token = token(ROLE)
+        self._attacker = subprocess.Popen(
+            [sys.executable, "-m", "tests.abuse.attacker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self.client = self._connected()
+        self._prepare()
+        self.get("/metrics")
+        self._idle_rss = self._rss()[0]
+        self._idle_books = self.books()
+
+    # -- before
+
+    def _connected(self) -> RawClient:
+        client = RawClient(self._ports["plain"], connect=False)
+        client.write(
+            frame(
+                Type.CONNECT,
+                client_version="innocent",
+                protocol_version=20,
+                auth_method_name="token",
+                auth_data=self._token.encode(),
+            )
+        )
+        assert client.read().command.type == Type.CONNECTED
+        return client
+
+    def _prepare(self) -> None:
+        """Topics to list, and one whose last entry and schema are as large as they may be."""
+        tenant, namespace = NAMESPACE_OF_MANY.split("/")
+        self._ask("PUT", f"/admin/v2/namespaces/{tenant}/{namespace}", b"{}")
+        self._ask("PUT", f"/admin/v2/persistent/{tenant}/{namespace}/topic/partitions", str(TOPICS).encode())
+        self.client.produce(TOPIC)
+        self.client.subscribe(TOPIC, SUBSCRIPTION, permits=0)
+        body = json.dumps({"type": "STRING", "schema": "", "properties": {"x": "y" * 20_000}}).encode()
+        self._ask("POST", "/admin/v2/schemas/public/default/abused/schema", body)
+        self.client.publish([b"x" * LAST_ENTRY_BYTES])
+
+    # -- looking
+
+    def get(self, path: str) -> str:
+        """What the admin port answers."""
+        return self._ask("GET", path, None)
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> str:
+        request = urllib.request.Request(
+            f"{self.broker.admin_url}{path}",
+            data=body,
+            method=method,
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def figures(self) -> dict[str, float]:
+        """The broker's own account of itself."""
+        lines = self.get("/metrics").splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def books(self) -> int:
+        """What the broker says it holds for clients; the tail cache is its own affair."""
+        figures = self.figures()
+        owners = {name: size for name, size in figures.items() if name.startswith("penstock_memory_used_bytes")}
+        owners.pop('penstock_memory_used_bytes{owner="tail-cache"}')
+        return int(figures["MemoryPoolUsed"] + sum(owners.values()))
+
+    def _rss(self) -> tuple[int, int]:
+        try:
+            seen = usage(self.broker.pid)
+        except (FileNotFoundError, KeyError):
+            killed = self.group is not None and self.group.kills()
+            raise RuntimeError("the kernel killed it at its limit" if killed else "it has ended") from None
+        return int(seen.rss_mib * MIB), int(seen.rss_peak_mib * MIB)
+
+    def _row_bytes(self, case: Case) -> int:
+        figures = self.figures()
+        if case.is_http:
+            return int(figures.get('penstock_memory_budget_bytes{owner="http"}', 0))
+        # Commands are requests that are read and answers that are not.
+        requests = figures["MemoryPoolUsed"] + figures["MemoryPoolAvailable"]
+        return int(max(requests, figures['penstock_memory_budget_bytes{owner="outbound"}']))
+
+    def _long_turns(self) -> dict[int, float]:
+        figures = self.figures()
+        return {ms: figures[f'penstock_loop_long_turns_total{{longer_than_ms="{ms}"}}'] for ms in THRESHOLDS_MS}
+
+    # -- attacking
+
+    def put_to(self, case: Case) -> Finding:
+        """Carry out one attack and say what it did."""
+        finding = Finding(str(case), row_bytes=self._row_bytes(case))
+        turns = self._long_turns()
+        with suppress(OSError):
+            Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")  # let the highest RSS begin anew
+        with Innocent(self) as innocent:
+            answer = self.attack(case)
+            innocent._ended.wait(HOLD_S)  # noqa: SLF001 - nobody sets it meanwhile
+            self.leave()
+            finding.given_back_s = self._given_back()
+        finding.sent_bytes, finding.closed = answer["sent"], answer["closed"]
+        finding.rss_bytes = self._rss()[1] - self._idle_rss
+        finding.held_bytes = max(0, innocent.held_bytes - self._idle_books)
+        finding.ping_s, finding.health_s = innocent.ping_s, innocent.health_s
+        finding.faults += [f"the broker does not answer: {gone}" for gone in innocent.gone]
+        if innocent.gone:
+            return finding
+        later = self._long_turns()
+        finding.turn_ms = max((ms for ms in THRESHOLDS_MS if later[ms] > turns[ms]), default=0)
+        if "error" in answer:
+            finding.faults.append(f"the attack could not begin: {answer['error']}")
+        finding.judge()
+        return finding
+
+    def attack(self, case: Case) -> dict[str, Any]:
+        """Let the attacker open its connections and send; they stay open."""
+        return self._tell(
+            json.dumps({"case": asdict(case), "ports": self._ports, "token": self._token, "ca": str(self._ca)})
+        )
+
+    def leave(self) -> None:
+        """Let the attacker's connections end."""
+        self._tell("")
+
+    def _tell(self, line: str) -> dict[str, Any]:
+        assert self._attacker.stdin is not None
+        assert self._attacker.stdout is not None
+        print(line, file=self._attacker.stdin, flush=True)
+        answer = self._attacker.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the attacker ended with {self._attacker.wait()}")
+        parsed: dict[str, Any] = json.loads(answer)
+        return parsed
+
+    def _given_back(self) -> float:
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) <= GIVEN_BACK_S_MAX:
+            with suppress(OSError):
+                if self.books() <= self._idle_books + BOOKS_SLACK_BYTES:
+                    return waited
+            time.sleep(LOOK_S)
+        return waited
+
+    # -- the end
+
+    def stop_under(self, case: Case) -> str | None:
+        """SIGTERM while the case's connections are open and unread; what was wrong with the end, or None."""
+        self.attack(case)
+        began = time.monotonic()
+        status = self.broker.stop()
+        seconds = time.monotonic() - began
+        if status != 0 or seconds > STOP_S_MAX:
+            return f"SIGTERM during {case}: ended with {status} after {seconds:.1f} s"
+        return None
+
+    def close(self) -> None:
+        """End the attacker and leave."""
+        self.client.close()
+        for stream in (self._attacker.stdin, self._attacker.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        self._attacker.kill()
+        self._attacker.wait()
+
+
+@contextmanager
+def subject(scratch: Path, *, hard: bool = True) -> Iterator[Subject]:
+    """A broker with authentication and TLS at memoryLimitMB=256; where we may, the kernel enforces exactly that."""
+    with ExitStack() as stack:
+        group = MemoryGroup.make() if hard else None
+        if group is not None:
+            stack.callback(group.remove)
+        certificate = Certificate.make(scratch)
+        tls_port = free_port()
+        config = scratch / "abuse.conf"
+        config.write_text(
+            f"memoryLimitMB={MEMORY_LIMIT_MB}\n"
+            "authenticationEnabled=true\n"
+            "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
+            f"tokenSecretKey={data_url(SECRET)}\n"
+            f"superUserRoles={ROLE}\n"
+            "authorizationEnabled=true\n"
+            f"brokerShutdownTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n"
+        )
+        arguments = ["--config", str(config), "--tls-port", str(tls_port)]
+        arguments += ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key)]
+        broker = BrokerProcess(scratch / "data", arguments)
+        with nullcontext() if group is None else group.inside():
+            broker.start()
+        stack.enter_context(broker)
+        if group is not None:
+            group.limit(MEMORY_LIMIT_MB * MIB)
+        attacked = Subject(broker, tls_port, certificate.certificate, group)
+        stack.callback(attacked.close)
+        yield attacked
