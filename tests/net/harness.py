@@ -232,10 +232,20 @@ async def turns(count: int = 20) -> None:
 # ---------------------------------------------------------------------------------------------------------- the clients
 
 
+async def open_streams(port: int, tls: ssl.SSLContext | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Both halves of a new connection to a broker on this machine."""
+    return await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=4 * MIB)
+
+
 class Client:
-    """One connection, over TCP or TLS, with every byte in the test's hands. A fixture closes all that are left."""
+    """One connection, over TCP or TLS, with every byte in the test's hands. A fixture closes all that are left.
+
+    Attributes:
+        connect: how connections are opened; may be replaced by one without sockets.
+    """
 
     opened: ClassVar[list[Client]] = []
+    connect = staticmethod(open_streams)
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened.append(self)
@@ -246,7 +256,7 @@ class Client:
     @classmethod
     async def open(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
         """Connect a socket, and say nothing."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=4 * MIB))
+        return cls(*await cls.connect(port, tls))
 
     @classmethod
     async def connected(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
