@@ -2,8 +2,6 @@
 """`penstock serve` as a process of its own, started and stopped the way its peer is.
 
 Where: `run` always; by hand: `python -m benchmarks.penstock_peer` keeps one up until Ctrl-C.
-
-The environment goes through as it is: PENSTOCK_PURE=1 measures the broker without its compiled part.
 """
 
 from __future__ import annotations

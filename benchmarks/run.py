@@ -186,7 +186,6 @@ def write(options: argparse.Namespace, samples: Sequence[Sample], table: str, bu
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.release()}",
         "load average before": busy,
-        "pure": os.environ.get("PENSTOCK_PURE") == "1",
         **{name: value for name, value in vars(options).items() if not isinstance(value, Path)},
     }
     document = {"about": about, "samples": [asdict(sample) for sample in samples]}

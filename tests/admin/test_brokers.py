@@ -216,7 +216,7 @@ async def test_the_parts_of_memory_are_shown_under_the_names_of_pulsars_allocato
     assert (await admin.get(f"{STATS}/allocator-stats/other")).status_code == 404
 
 
-async def test_d12_the_memory_of_listings_is_shown_with_those_who_wait_for_it(
+async def test_the_memory_of_listings_is_shown_with_those_who_wait_for_it(
     harness: Harness, admin: httpx.AsyncClient
 ) -> None:
     limiter = harness.broker.listings

@@ -138,14 +138,14 @@ async def test_without_memory_in_time_the_answer_is_429(
         assert (await client.get(path)).status_code == 200
 
 
-async def test_d2_a_list_that_can_never_fit_is_429_each_time(serve: Serve, client: httpx.AsyncClient) -> None:
+async def test_a_list_that_can_never_fit_is_429_each_time(serve: Serve, client: httpx.AsyncClient) -> None:
     async with serve(1_000, replace(LIMITS, heap_bytes_max=64 * KIB)):
         for _ in range(3):
             refused = await client.get(PATHS[0])
             assert (refused.status_code, "can never be had" in refused.json()["reason"]) == (429, True)
 
 
-async def test_d11_an_answer_under_way_holds_what_a_clients_does_until_it_is_taken(serve: Serve) -> None:
+async def test_an_answer_under_way_holds_what_a_clients_does_until_it_is_taken(serve: Serve) -> None:
     async with serve(2_000) as harness:
         assembled, written = await list_sizes(harness)
         caller = Caller(harness)

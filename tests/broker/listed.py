@@ -64,7 +64,7 @@ async def listed(
         for name in names:
             harness.broker.topics.appeared(name)
         yield harness, await Client.connected(harness.port), names
-        # D2: whatever came of it, each request has left.
+        # Whatever came of it, each request has left.
         await until(lambda: harness.broker.lookups.inside == 0)
 
 

@@ -202,7 +202,7 @@ async def test_a_change_that_nobody_waits_for_any_more_is_in_force_when_it_is_st
         await until(lambda: harness.broker.limits.policies.max_producers_per_topic == 3)
 
 
-async def test_d12_the_memory_of_listings_changes_while_others_wait_for_it(tmp_path: Path) -> None:
+async def test_the_memory_of_listings_changes_while_others_wait_for_it(tmp_path: Path) -> None:
     async with configured(tmp_path) as (harness, configuration):
         limiter = harness.broker.listings
         await configuration.put("maxTopicListInFlightHeapMemSizeMB", "1")

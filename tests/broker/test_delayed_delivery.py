@@ -340,7 +340,7 @@ async def test_messages_published_before_anybody_shared_are_found_in_the_log(har
 
 
 async def test_what_was_acknowledged_above_others_is_not_offered_again(harness: Harness) -> None:
-    """Gap (a): positions above the mark-delete position that were acknowledged one by one come back for ever."""
+    """Left open by PIP-448: positions that were acknowledged above the mark-delete position come back for ever."""
     peer = await Peer.connected(harness)
     await peer.produce()
     await peer.subscribe(SHARED)
@@ -360,7 +360,7 @@ async def test_what_was_acknowledged_above_others_is_not_offered_again(harness: 
 
 
 async def test_a_stuck_subscription_keeps_nothing_from_others_and_does_not_spin(harness: Harness) -> None:
-    """Gaps (b) and (c): one subscription that takes nothing pins the index, and keeps dispatch in a loop."""
+    """Left open by PIP-448: one subscription that takes nothing pins the index, and keeps dispatch in a loop."""
     peer = await Peer.connected(harness)
     await peer.produce()
     await peer.subscribe(SHARED)
@@ -378,7 +378,7 @@ async def test_a_stuck_subscription_keeps_nothing_from_others_and_does_not_spin(
 
 
 async def test_a_subscription_that_changes_its_type_takes_its_progress_along(harness: Harness) -> None:
-    """Gap (h): the index goes on talking to the dispatcher of the type before."""
+    """Left open by PIP-448: the index goes on talking to the dispatcher of the type before."""
     peer = await Peer.connected(harness)
     await peer.produce()
     await peer.subscribe(SHARED)
@@ -400,7 +400,7 @@ async def test_a_subscription_that_changes_its_type_takes_its_progress_along(har
 
 
 async def test_clearing_the_backlog_clears_what_is_delayed(harness: Harness) -> None:
-    """Gap (i): clear-backlog leaves delayed messages to be delivered later."""
+    """Left open by PIP-448: clear-backlog leaves delayed messages to be delivered later."""
     peer = await Peer.connected(harness)
     await peer.produce()
     await peer.subscribe(SHARED)
@@ -417,7 +417,7 @@ async def test_clearing_the_backlog_clears_what_is_delayed(harness: Harness) -> 
 
 
 async def test_each_subscription_counts_its_own(harness: Harness) -> None:
-    """Gap (j): what one subscription holds is told of all, and pauses all."""
+    """Left open by PIP-448: what one subscription holds is told of all, and pauses all."""
     peer = await Peer.connected(harness)
     await peer.produce()
     due_ms = harness.clock.wall_ms() + HOUR_MS
@@ -479,7 +479,7 @@ async def test_a_delayed_message_that_is_given_back_comes_again_with_a_count(har
 
 
 async def test_seeking_back_finds_delayed_messages_that_everybody_had_acknowledged(harness: Harness) -> None:
-    """Gap (g): what was pruned is lost to who seeks back."""
+    """Left open by PIP-448: what was pruned is lost to who seeks back."""
     peer = await Peer.connected(harness)
     await peer.produce()
     await harness.broker.policies.set_topic(TOPIC, "retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
@@ -568,7 +568,7 @@ async def test_switching_delays_off_delivers_what_is_held_at_once_and_on_again_h
 
 
 async def test_a_change_of_the_tick_delivers_nothing_twice(harness: Harness) -> None:
-    """Gap (f): a message that two ticks were in force for lies in two places."""
+    """Left open by PIP-448: a message that two ticks were in force for lies in two places."""
     peer = await Peer.connected(harness)
     await peer.produce()
     await peer.subscribe(SHARED)

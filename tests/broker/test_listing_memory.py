@@ -2,8 +2,9 @@
 """The memory of listings in a running broker (PIP-442): what is charged, to whom, who waits, and that all of it is free
 at the end, which the harness checks after every test.
 
-The numbers D1, D2… are those of the defects known in the mechanism as Apache Pulsar ships it; each is excluded here.
-Those of the limiter itself are excluded in tests/net and tests/governance.
+Apache Pulsar's own mechanism lets listings that each hold a part wait for one another, fails a later listing because an
+earlier one could never fit, keeps the places of clients that are gone, and ties all who share a listing to the request
+of the first. None of that happens here. Defects of the limiter itself are excluded in tests/net and tests/governance.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ async def test_a_request_waits_with_nothing_then_with_an_estimate_then_with_what
         assert len((await answer(client)).topics) == 1_000
 
 
-async def test_d1_first_listings_that_each_need_most_of_the_memory_are_all_answered(tmp_path: Path) -> None:
+async def test_first_listings_that_each_need_most_of_the_memory_are_all_answered(tmp_path: Path) -> None:
     async with listed(tmp_path, 1_000, replace(LIMITS, heap_bytes_max=140 * KIB), length=100) as (harness, client, _):
         async with all_taken(harness, HEAP):
             for number in range(30):  # each another pattern, so each another list, of 129 KiB
@@ -176,7 +177,7 @@ async def test_d1_first_listings_that_each_need_most_of_the_memory_are_all_answe
         ({"direct_bytes_max": 64 * KIB}, "Cannot acquire permits for direct memory", "DirectMemSizeMB"),
     ],
 )
-async def test_d2_a_list_that_can_never_fit_is_refused_each_time_and_spoils_nothing(
+async def test_a_list_that_can_never_fit_is_refused_each_time_and_spoils_nothing(
     tmp_path: Path, limits: dict[str, int], words: str, key: str
 ) -> None:
     async with listed(tmp_path, 1_000, replace(LIMITS, **limits)) as (harness, client, names):
@@ -224,7 +225,7 @@ async def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
         assert (await answer(client)).request_id == 3 - error.request_id
 
 
-async def test_d5_a_client_that_goes_while_it_waits_frees_its_place_in_the_same_turn(tmp_path: Path) -> None:
+async def test_a_client_that_goes_while_it_waits_frees_its_place_in_the_same_turn(tmp_path: Path) -> None:
     for kind in LimitType:
         async with listed(tmp_path / kind.value, 10) as (harness, client, _), all_taken(harness, kind):
             ask(client)
@@ -233,7 +234,7 @@ async def test_d5_a_client_that_goes_while_it_waits_frees_its_place_in_the_same_
             assert waiting(harness, kind) == 0
 
 
-async def test_d7_when_the_first_who_asked_goes_the_others_get_their_list_all_the_same(tmp_path: Path) -> None:
+async def test_when_the_first_who_asked_goes_the_others_get_their_list_all_the_same(tmp_path: Path) -> None:
     async with listed(tmp_path, 1_000) as (harness, first, names):
         others = [await Client.connected(harness.port) for _ in range(5)]
         async with all_taken(harness, HEAP):
@@ -250,7 +251,7 @@ async def test_d7_when_the_first_who_asked_goes_the_others_get_their_list_all_th
             assert list((await answer(other)).topics) == names
 
 
-async def test_d7_nobody_waits_for_anothers_request_longer_than_for_its_own(tmp_path: Path) -> None:
+async def test_nobody_waits_for_anothers_request_longer_than_for_its_own(tmp_path: Path) -> None:
     async with listed(tmp_path, 10, replace(SHORT, heap_timeout_ns=NS_PER_S, direct_timeout_ns=NS_PER_S)) as (
         harness,
         first,

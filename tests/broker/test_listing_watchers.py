@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watchers of topic lists, when memory is short and when they are many: what they are told, and what they are charged.
 
-The numbers D3, D6… are those of the defects known in the mechanism as Apache Pulsar ships it; each is excluded here.
+In Apache Pulsar's own mechanism an update larger than the limit is never sent, what watchers remember is not charged,
+one watcher's failures slow the others, and a watcher may wait longer than its client does. None of that happens here.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ async def test_a_full_queue_is_tried_again_after_a_while(tmp_path: Path) -> None
             assert list((await success(one)).topic) == names
 
 
-async def test_d9_a_watcher_without_memory_is_refused_before_its_client_gives_up_and_may_come_again(
+async def test_a_watcher_without_memory_is_refused_before_its_client_gives_up_and_may_come_again(
     tmp_path: Path,
 ) -> None:
     async with listed(tmp_path, 10, SHORT) as (harness, client, names):
@@ -119,7 +120,7 @@ async def test_d9_a_watcher_without_memory_is_refused_before_its_client_gives_up
         assert list((await update(client)).new_topics) == [full_name(77)]  # and no second SUCCESS before it
 
 
-async def test_d2_a_watcher_whose_list_can_never_fit_is_refused_at_once(tmp_path: Path) -> None:
+async def test_a_watcher_whose_list_can_never_fit_is_refused_at_once(tmp_path: Path) -> None:
     async with listed(tmp_path, 1_000, replace(LIMITS, heap_bytes_max=64 * KIB)) as (harness, client, _):
         watch(client)
         assert "can never be had" in (await refusal(client)).message
@@ -180,7 +181,7 @@ async def test_an_update_that_finds_no_memory_in_time_is_sent_later(tmp_path: Pa
         assert list((await update(client)).new_topics) == [full_name(77), full_name(78)]
 
 
-async def test_d3_an_update_larger_than_all_direct_memory_is_sent_once_the_limit_is_raised(tmp_path: Path) -> None:
+async def test_an_update_larger_than_all_direct_memory_is_sent_once_the_limit_is_raised(tmp_path: Path) -> None:
     limits = replace(LIMITS, direct_bytes_max=500)
     async with listed(tmp_path, 1, limits) as (harness, client, names):
         await watching(client)
@@ -193,7 +194,7 @@ async def test_d3_an_update_larger_than_all_direct_memory_is_sent_once_the_limit
         assert (list(now.new_topics), now.topics_hash) == (new, topics_hash([*names, *new]))
 
 
-async def test_d8_one_watchers_failures_do_not_slow_another_nor_its_success_hurry_the_first(tmp_path: Path) -> None:
+async def test_one_watchers_failures_do_not_slow_another_nor_its_success_hurry_the_first(tmp_path: Path) -> None:
     limits = replace(LIMITS, direct_bytes_max=500)
     async with listed(tmp_path, 1, limits) as (harness, client, _):
         await watching(client, 7, f"{NAMESPACE}/(large.*|t-.*)")
@@ -256,7 +257,7 @@ async def test_whatever_comes_and_goes_each_client_ends_with_what_there_is(tmp_p
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-async def test_d6_what_watchers_remember_is_charged_once_for_all_who_know_the_same(tmp_path: Path) -> None:
+async def test_what_watchers_remember_is_charged_once_for_all_who_know_the_same(tmp_path: Path) -> None:
     async with listed(tmp_path, 500) as (harness, client, _):
         remembered = BLOCK_BYTES + 500 * REFERENCE_BYTES + Pattern(ALL).size_bytes
         for watcher_id in range(30):
@@ -276,7 +277,7 @@ async def test_d6_what_watchers_remember_is_charged_once_for_all_who_know_the_sa
         assert acquired(harness, HEAP) == 0
 
 
-async def test_d6_a_watcher_that_does_not_read_is_charged_for_the_names_it_has_not_heard_are_gone(
+async def test_a_watcher_that_does_not_read_is_charged_for_the_names_it_has_not_heard_are_gone(
     tmp_path: Path,
 ) -> None:
     async with listed(tmp_path, 500, outbound_bytes=MIB) as (harness, slow, names):
@@ -299,7 +300,7 @@ async def test_d6_a_watcher_that_does_not_read_is_charged_for_the_names_it_has_n
         await until(lambda: acquired(harness, HEAP) == watched_bytes)
 
 
-async def test_d6_watching_nothing_is_charged_too(tmp_path: Path) -> None:
+async def test_watching_nothing_is_charged_too(tmp_path: Path) -> None:
     async with listed(tmp_path, 0) as (harness, client, _):
         for number in range(5):
             assert list((await watching(client, number, f"{NAMESPACE}/none-{number}")).topic) == []

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tests.compat.conftest import Subject
 
 Type = pulsar.ConsumerType
-# How long a failover subscription waits before another consumer gets messages is a second.
-FAILOVER_MS = 3_000
 
 
 def batch_of(client: pulsar.Client, topic: str, count: int) -> None:

@@ -8,7 +8,6 @@ Where: the tests of the demo's report.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -89,11 +88,6 @@ class Page:
     def heard(self, *methods: str) -> list[Message]:
         """What happened since the page was opened, of these kinds."""
         return [event["params"] for event in self.events if event["method"] in methods]
-
-    def screenshot(self) -> bytes:
-        """The whole page as a PNG."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(answer["data"])
 
     def _until(self, wanted: Any) -> Message:  # noqa: ANN401
         while True:

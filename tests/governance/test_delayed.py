@@ -395,8 +395,6 @@ def test_a_cancelled_message_is_held_for_ever_and_never_offered() -> None:
     assert view.held(0, 3) == [1]
     assert view.next_wanted(1, 3) == 2
     assert topic.manager.cancelled() == [1, 77]
-    topic.manager.forget_through(1)
-    assert topic.manager.cancelled() == [77]
 
 
 def test_a_stretch_of_held_entries_is_skipped_whole() -> None:

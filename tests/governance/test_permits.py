@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Permits: who is granted, who waits, and who is refused. Numbers like D1 are defects known elsewhere (PIP-442)."""
+"""Permits (PIP-442): who is granted, who waits, and who is refused."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_permit_of_another_queue_is_our_own_mistake() -> None:
     assert (queue.available, other.available) == (10, 9)
 
 
-def test_d2_what_can_never_fit_is_refused_at_once_by_an_error_of_its_own_and_spoils_nothing_for_the_next() -> None:
+def test_what_can_never_fit_is_refused_at_once_by_an_error_of_its_own_and_spoils_nothing_for_the_next() -> None:
     queue = queue_of(10)
     for _ in range(3):
         refused = queue.acquire(11, 0).outcome
@@ -163,7 +163,7 @@ def test_d2_what_can_never_fit_is_refused_at_once_by_an_error_of_its_own_and_spo
     assert (queue.available, queue.queue_size) == (10, 0)
 
 
-def test_d2_an_update_that_can_never_fit_leaves_the_old_permit_as_it_was() -> None:
+def test_an_update_that_can_never_fit_leaves_the_old_permit_as_it_was() -> None:
     queue = queue_of(10)
     permit = held(queue, 4)
     assert isinstance(queue.update(permit, 11, 0).outcome, PermitsBeyondLimit)
@@ -339,7 +339,7 @@ def test_one_permit_is_not_updated_twice_at_once() -> None:
         queue.update(permit, 7, 0)
 
 
-def test_d4_an_update_whose_task_ends_after_the_grant_leaves_the_books_as_before_it() -> None:
+def test_an_update_whose_task_ends_after_the_grant_leaves_the_books_as_before_it() -> None:
     queue = queue_of(10)
     old, other = held(queue, 4), held(queue, 6)
     update = queue.update(old, 8, 0)
@@ -351,7 +351,7 @@ def test_d4_an_update_whose_task_ends_after_the_grant_leaves_the_books_as_before
     assert queue.available == 10
 
 
-def test_d4_a_grant_that_nobody_took_goes_to_the_next() -> None:
+def test_a_grant_that_nobody_took_goes_to_the_next() -> None:
     queue = queue_of(10)
     permit = held(queue, 10)
     first, second = queue.acquire(10, 0), queue.acquire(10, 0)
@@ -360,7 +360,7 @@ def test_d4_a_grant_that_nobody_took_goes_to_the_next() -> None:
     assert granted(second).size == 10
 
 
-def test_d4_a_permit_that_was_released_in_the_meantime_does_not_come_back() -> None:
+def test_a_permit_that_was_released_in_the_meantime_does_not_come_back() -> None:
     queue = queue_of(10)
     old, other = held(queue, 4), held(queue, 6)
     update = queue.update(old, 8, 0)
@@ -370,10 +370,10 @@ def test_d4_a_permit_that_was_released_in_the_meantime_does_not_come_back() -> N
     assert (old.size, queue.available) == (0, 10)
 
 
-# -- D1: holders who wait ---------------------------------------------------------------------------------------------
+# -- holders who wait -------------------------------------------------------------------------------------------------
 
 
-def test_d1_an_update_goes_before_requests_that_came_earlier() -> None:
+def test_an_update_goes_before_requests_that_came_earlier() -> None:
     queue = queue_of(10)
     holder, other = held(queue, 2), held(queue, 5)
     newcomer = queue.acquire(10, 0)
@@ -386,7 +386,7 @@ def test_d1_an_update_goes_before_requests_that_came_earlier() -> None:
     assert granted(newcomer).size == 10
 
 
-def test_d1_an_update_that_fits_is_granted_at_once_whoever_waits() -> None:
+def test_an_update_that_fits_is_granted_at_once_whoever_waits() -> None:
     queue = queue_of(10)
     holder = held(queue, 2)
     newcomer = queue.acquire(9, 0)
@@ -394,7 +394,7 @@ def test_d1_an_update_that_fits_is_granted_at_once_whoever_waits() -> None:
     assert waiting(newcomer)
 
 
-def test_d1_no_new_request_is_granted_while_a_holder_waits() -> None:
+def test_no_new_request_is_granted_while_a_holder_waits() -> None:
     queue = queue_of(10)
     holder = held(queue, 4)
     held(queue, 3)
@@ -404,7 +404,7 @@ def test_d1_no_new_request_is_granted_while_a_holder_waits() -> None:
 
 
 @pytest.mark.parametrize("listings", [2, 10, 1_000])
-def test_d1_first_listings_that_all_hold_a_part_and_want_everything_go_one_after_the_other_and_nobody_times_out(
+def test_first_listings_that_all_hold_a_part_and_want_everything_go_one_after_the_other_and_nobody_times_out(
     listings: int,
 ) -> None:
     queue = queue_of(listings, queue_max=0)
@@ -417,7 +417,7 @@ def test_d1_first_listings_that_all_hold_a_part_and_want_everything_go_one_after
     assert (queue.available, queue.queue_size) == (listings, 0)
 
 
-def test_d1_the_first_borrows_from_the_last_and_who_lent_needs_its_full_amount() -> None:
+def test_the_first_borrows_from_the_last_and_who_lent_needs_its_full_amount() -> None:
     queue = queue_of(10)
     running, first, last = held(queue, 4), held(queue, 3), held(queue, 3)
     for_first = queue.update(first, 5, 0)
@@ -451,10 +451,10 @@ def test_nothing_is_lent_in_vain() -> None:
     assert second.size == 2
 
 
-# -- D5, D7, D10: who waits -------------------------------------------------------------------------------------------
+# -- who waits --------------------------------------------------------------------------------------------------------
 
 
-def test_d5_a_request_whose_connection_is_gone_holds_up_nobody_not_even_until_the_next_release() -> None:
+def test_a_request_whose_connection_is_gone_holds_up_nobody_not_even_until_the_next_release() -> None:
     queue = queue_of(10)
     held(queue, 5)
     dead = queue.acquire(9, 0, owner=Owner("t", "dead"))
@@ -465,7 +465,7 @@ def test_d5_a_request_whose_connection_is_gone_holds_up_nobody_not_even_until_th
     assert queue.snapshot(0).cancelled_total == 1
 
 
-def test_d5_a_connection_that_is_gone_leaves_both_lines_whatever_tenants_it_asked_for() -> None:
+def test_a_connection_that_is_gone_leaves_both_lines_whatever_tenants_it_asked_for() -> None:
     queue = queue_of(10)
     permit = held(queue, 10, Owner("a", "c"))
     update = queue.update(permit, 10, 0)
@@ -477,14 +477,14 @@ def test_d5_a_connection_that_is_gone_leaves_both_lines_whatever_tenants_it_aske
     queue.cancel_connection("never seen", 0)
 
 
-def test_d7_first_requests_do_not_wait_for_one_anothers_estimate() -> None:
+def test_first_requests_do_not_wait_for_one_anothers_estimate() -> None:
     queue = queue_of(100 * 1024)
     permits = [held(queue, 1024) for _ in range(100)]
     assert queue.queue_size == 0
     assert [granted(queue.update(permit, 1000, 0)).size for permit in permits] == [1000] * 100
 
 
-def test_d10_one_connection_alone_may_fill_the_queue_and_gives_way_when_others_come() -> None:
+def test_one_connection_alone_may_fill_the_queue_and_gives_way_when_others_come() -> None:
     queue = queue_of(1, queue_max=4)
     held(queue, 1)
     greedy, modest = Owner("t", "greedy"), Owner("t", "modest")
@@ -496,7 +496,7 @@ def test_d10_one_connection_alone_may_fill_the_queue_and_gives_way_when_others_c
     assert [one.outcome is None for one in few] == [True, True, False]
 
 
-def test_d10_tenants_share_the_places_however_many_connections_one_has() -> None:
+def test_tenants_share_the_places_however_many_connections_one_has() -> None:
     queue = queue_of(1, queue_max=100)
     held(queue, 1)
     for number in range(100):
@@ -505,7 +505,7 @@ def test_d10_tenants_share_the_places_however_many_connections_one_has() -> None
     assert [one.outcome is None for one in modest] == [True] * 50 + [False] * 10
 
 
-def test_d10_among_equals_it_is_the_newcomer_who_finds_no_place() -> None:
+def test_among_equals_it_is_the_newcomer_who_finds_no_place() -> None:
     queue = queue_of(1, queue_max=2)
     held(queue, 1)
     first, second = (queue.acquire(1, 0, owner=Owner(tenant, "c")) for tenant in "ab")
@@ -513,7 +513,7 @@ def test_d10_among_equals_it_is_the_newcomer_who_finds_no_place() -> None:
     assert waiting(first, second)
 
 
-def test_d10_when_the_first_in_line_gives_way_the_next_has_its_turn_at_once() -> None:
+def test_when_the_first_in_line_gives_way_the_next_has_its_turn_at_once() -> None:
     queue = queue_of(10, queue_max=3)
     held(queue, 5)
     large = queue.acquire(8, 0, owner=Owner("t", "x"))
@@ -526,7 +526,7 @@ def test_d10_when_the_first_in_line_gives_way_the_next_has_its_turn_at_once() ->
     assert granted(small).size == 1
 
 
-def test_d10_an_update_takes_a_place_from_new_requests_and_is_refused_only_among_updates() -> None:
+def test_an_update_takes_a_place_from_new_requests_and_is_refused_only_among_updates() -> None:
     queue = queue_of(3, queue_max=2)
     holders = [held(queue, 1) for _ in range(3)]
     newcomers = [queue.acquire(1, 0, owner=Owner("t", "c")) for _ in range(2)]
@@ -597,7 +597,7 @@ def test_without_a_bound_on_the_queue_anybody_may_wait() -> None:
     assert waiting(*[queue.acquire(1, 0) for _ in range(1_000)])
 
 
-def test_d12_a_higher_limit_serves_those_who_wait_and_a_lower_one_takes_nothing_away() -> None:
+def test_a_higher_limit_serves_those_who_wait_and_a_lower_one_takes_nothing_away() -> None:
     queue = queue_of(10)
     permit = held(queue, 10)
     request = queue.acquire(6, 0)
@@ -612,7 +612,7 @@ def test_d12_a_higher_limit_serves_those_who_wait_and_a_lower_one_takes_nothing_
     assert granted(late).size == 4
 
 
-def test_d12_what_can_never_be_had_after_a_change_is_refused_then_and_those_behind_it_go_on() -> None:
+def test_what_can_never_be_had_after_a_change_is_refused_then_and_those_behind_it_go_on() -> None:
     queue = queue_of(10)
     held(queue, 3)
     large, small = queue.acquire(8, 0), queue.acquire(2, 0)
@@ -621,7 +621,7 @@ def test_d12_what_can_never_be_had_after_a_change_is_refused_then_and_those_behi
     assert granted(small).size == 2
 
 
-def test_d12_an_update_to_less_is_granted_also_above_a_limit_that_was_lowered() -> None:
+def test_an_update_to_less_is_granted_also_above_a_limit_that_was_lowered() -> None:
     queue = queue_of(10)
     permit = held(queue, 9)
     queue.set_limits(limits(4), 0)
@@ -629,7 +629,7 @@ def test_d12_an_update_to_less_is_granted_also_above_a_limit_that_was_lowered() 
     assert queue.available == -3
 
 
-def test_d12_a_limit_that_goes_and_comes_back_finds_what_was_granted_in_between() -> None:
+def test_a_limit_that_goes_and_comes_back_finds_what_was_granted_in_between() -> None:
     queue = queue_of(10)
     held(queue, 4)
     queue.set_limits(limits(0), 0)
@@ -640,7 +640,7 @@ def test_d12_a_limit_that_goes_and_comes_back_finds_what_was_granted_in_between(
     assert queue.acquired == 4
 
 
-def test_d12_other_limits_for_the_queue_and_the_timeout_count_for_those_who_come_after() -> None:
+def test_other_limits_for_the_queue_and_the_timeout_count_for_those_who_come_after() -> None:
     queue = queue_of(1, queue_max=2)
     held(queue, 1)
     before = [queue.acquire(1, 0) for _ in range(2)]

@@ -107,7 +107,7 @@ async def test_each_memory_has_its_queue_and_its_timeout(kind: LimitType) -> Non
 
 
 @BOTH
-async def test_d3_what_can_never_fit_is_told_to_whoever_asked_and_stops_nothing_else(kind: LimitType) -> None:
+async def test_what_can_never_fit_is_told_to_whoever_asked_and_stops_nothing_else(kind: LimitType) -> None:
     limiter = limiter_of(10)
     sent: list[int] = []
 

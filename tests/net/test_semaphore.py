@@ -124,7 +124,7 @@ async def test_what_cannot_be_is_told_at_once() -> None:
     task.cancel()
 
 
-async def test_d10_one_who_gives_way_is_told_while_the_newcomer_waits() -> None:
+async def test_one_who_gives_way_is_told_while_the_newcomer_waits() -> None:
     semaphore = semaphore_of(1, queue_max=2)
     await semaphore.acquire(1)
     greedy = [await started(semaphore.acquire(1, owner=Owner("t", "greedy"))) for _ in range(2)]
@@ -136,7 +136,7 @@ async def test_d10_one_who_gives_way_is_told_while_the_newcomer_waits() -> None:
         task.cancel()
 
 
-async def test_d5_a_cancelled_task_frees_its_place_and_those_behind_it_go_on() -> None:
+async def test_a_cancelled_task_frees_its_place_and_those_behind_it_go_on() -> None:
     semaphore = semaphore_of(10)
     await semaphore.acquire(5)
     large = await started(semaphore.acquire(9))
@@ -147,7 +147,7 @@ async def test_d5_a_cancelled_task_frees_its_place_and_those_behind_it_go_on() -
     assert semaphore.queue_size == 0
 
 
-async def test_d5_a_connection_that_is_gone_frees_all_its_places_in_the_same_call() -> None:
+async def test_a_connection_that_is_gone_frees_all_its_places_in_the_same_call() -> None:
     semaphore = semaphore_of(1)
     permit = await semaphore.acquire(1)
     dead = [await started(semaphore.acquire(1, owner=Owner(tenant, 7))) for tenant in "ab"]
@@ -161,7 +161,7 @@ async def test_d5_a_connection_that_is_gone_frees_all_its_places_in_the_same_cal
     assert (await alive).size == 1
 
 
-async def test_d4_a_task_cancelled_in_the_turn_of_its_grant_gives_it_back() -> None:
+async def test_a_task_cancelled_in_the_turn_of_its_grant_gives_it_back() -> None:
     semaphore = semaphore_of(10)
     permit = await semaphore.acquire(10)
     task = await started(semaphore.acquire(10))
@@ -171,7 +171,7 @@ async def test_d4_a_task_cancelled_in_the_turn_of_its_grant_gives_it_back() -> N
     assert (task.cancelled(), semaphore.available) == (True, 10)
 
 
-async def test_d4_an_update_cancelled_in_the_turn_of_its_grant_leaves_the_old_permit_as_it_was() -> None:
+async def test_an_update_cancelled_in_the_turn_of_its_grant_leaves_the_old_permit_as_it_was() -> None:
     semaphore = semaphore_of(10)
     old, other = await semaphore.acquire(4), await semaphore.acquire(6)
     task = await started(semaphore.update(old, 8))

@@ -72,7 +72,7 @@ async def test_a_proxy_refuses_direct_memory_in_its_own_words() -> None:
         await limiter.acquire(MIB, DIRECT)
 
 
-async def test_d12_all_six_limits_can_change_while_it_is_used() -> None:
+async def test_all_six_limits_can_change_while_it_is_used() -> None:
     limiter = limiter_of()
     async with limiter.with_acquired_permits(10 * KIB, HEAP):
         waiting = asyncio.create_task(limiter.acquire(3 * KIB, HEAP))
@@ -92,7 +92,7 @@ async def test_d12_all_six_limits_can_change_while_it_is_used() -> None:
     assert (seen.direct.permits_max, seen.direct.timeout_ns, seen.direct.queue_max) == (0, 3, 4)
 
 
-async def test_d12_a_snapshot_shows_what_is_held_who_waits_and_what_was_refused() -> None:
+async def test_a_snapshot_shows_what_is_held_who_waits_and_what_was_refused() -> None:
     limiter = limiter_of()
     permit = await limiter.acquire(10 * KIB, HEAP)
     waiting = asyncio.create_task(limiter.update(permit, 10 * KIB))

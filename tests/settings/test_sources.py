@@ -289,7 +289,7 @@ def test_the_listings_of_pulsars_own_file_count_where_they_fit_and_stop_no_small
         from_file(tmp_path, f"memoryLimitMB=164\n{LISTINGS.replace('100', '101')}")
 
 
-def test_d12_the_six_keys_of_listings_change_while_the_broker_runs() -> None:
+def test_the_six_keys_of_listings_change_while_the_broker_runs() -> None:
     limits = (
         Live(from_variables())
         .changed(

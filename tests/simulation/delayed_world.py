@@ -50,8 +50,7 @@ class World:
         self.now_ms = 1_000_000
         self.options = DelayedOptions(tick_ms=1_000, strict=chance.random() < 0.5)
         self.log: list[int] = []  # the deliver time of each entry; 0 for none
-        self.may_go: set[int] = set()  # delayed entries whose time was reached since they were published
-        self.waiting: set[int] = set()  # the others
+        self.waiting: set[int] = set()  # delayed entries whose time has not been reached
         self.cancelled: set[int] = set()
         self.members: dict[str, Member] = {}
         self.deliveries = 0
@@ -83,9 +82,7 @@ class World:
     def look_at_clock(self) -> None:
         """Whose time is reached may be delivered, now and ever after."""
         until_ms = self.now_ms + (0 if self.options.strict else self.options.tick_ms)
-        due = {entry for entry in self.waiting if self.log[entry] <= until_ms}
-        self.waiting -= due
-        self.may_go |= due
+        self.waiting -= {entry for entry in self.waiting if self.log[entry] <= until_ms}
 
     def set_options(self, options: DelayedOptions) -> None:
         """Another tick or strictness."""

@@ -28,8 +28,6 @@ TOPIC: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic:local}"
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 Force: TypeAlias = Annotated[bool, Query(description="Also delete what depends on it")]
-# Sent along with redirects in a cluster; one broker answers with authority always.
-AUTHORITATIVE: Final = "authoritative"
 
 NO_CONTENT: Final[Mapping[str, Any]] = {"status_code": HTTPStatus.NO_CONTENT, "response_class": Response}
 Wall: TypeAlias = Annotated[int, Path(ge=0, le=LONG_MAX)]

@@ -119,12 +119,6 @@ class UnsupportedVersion(PenstockError):
     wire_code, http_status = WireCode.UNSUPPORTED_VERSION_ERROR, 501
 
 
-class ChecksumFailed(PenstockError):
-    """What arrived is not what the client checksummed."""
-
-    wire_code, http_status = WireCode.CHECKSUM_ERROR, 400
-
-
 class PersistenceFailed(PenstockError):
     """The disk refused a write or a sync: nothing of it was acknowledged."""
 

@@ -27,7 +27,6 @@ what the parts do is in the modules beside it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.governance.delayed_contents import Contents
@@ -136,12 +135,11 @@ class TopicDelayedDeliveryTrackerManager:
             self.close()
             self._on_empty(self)
 
-    def on_tick_time_updated(self, tick_ms: int) -> None:
-        """Messages added from now on go by this tick; those in the index keep their slots."""
-        self.on_options_updated(replace(self.options, tick_ms=tick_ms))
-
     def on_options_updated(self, options: DelayedOptions) -> None:
-        """Tick and strictness, in force for all views at once. What was due before stays due."""
+        """Tick and strictness, in force for all views at once. What was due before stays due.
+
+        Messages added from now on go by the new tick; those in the index keep their slots.
+        """
         self.options = options
 
     def topic_buffer_memory_bytes(self) -> int:
@@ -233,11 +231,6 @@ class TopicDelayedDeliveryTrackerManager:
     def cancelled(self) -> list[int]:
         """The ids that were cancelled, in order."""
         return sorted(self.contents.cancelled)
-
-    def forget_through(self, entry_id: int) -> None:
-        """The log has nothing up to this entry any more (retention): cancellations up to it are forgotten."""
-        cancelled = self.contents.cancelled
-        cancelled.difference_update([gone for gone in cancelled if gone <= entry_id])
 
     # -- what the index knows -----------------------------------------------------------------------------------------
 

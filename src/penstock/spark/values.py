@@ -46,7 +46,6 @@ Decode: TypeAlias = "Callable[[bytes, bytes], Any]"  # (value, version of its sc
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY: Final = dt.date(1970, 1, 1)
-_NS_PER_DAY: Final = 86_400 * 10**9
 
 
 def _timestamp(data: bytes) -> dt.datetime:

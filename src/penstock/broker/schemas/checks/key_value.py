@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 ENCODING: Final = "kv.encoding.type"
 INLINE: Final = "INLINE"
-# The properties that say what the bytes mean: without them `STRING, INT32` and `INT32, STRING` are the same nothing.
-MEANING: Final = ("key.schema.type", "value.schema.type", ENCODING)
 
 
 def split(schema: Schema) -> tuple[Schema, Schema]:
