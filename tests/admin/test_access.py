@@ -131,13 +131,15 @@ async def serving(
 ) -> AsyncIterator[Admin]:
     async with running(directory, authenticator=authenticator or Authenticator(OPTIONS), access=rules) as harness:
         broker = harness.broker
-        await broker.stored(lambda done: broker.catalog.put_tenant("shop", {"adminRoles": ["owner"]}, done))
+        await broker.changes.stored(lambda done: broker.catalog.put_tenant("shop", {"adminRoles": ["owner"]}, done))
         grants = {
             "namespace_auth": {"writer": ["produce"]},
             "destination_auth": {"persistent://shop/orders/t": {"reader": ["consume"]}},
             "subscription_auth_roles": {"mine": ["other"]},
         }
-        await broker.stored(lambda done: broker.catalog.put_namespace("shop/orders", {"auth_policies": grants}, done))
+        await broker.changes.stored(
+            lambda done: broker.catalog.put_namespace("shop/orders", {"auth_policies": grants}, done)
+        )
         server = AdminServer(
             host="127.0.0.1",
             port=0,

@@ -112,8 +112,8 @@ def misfits(broker: Broker) -> list[object]:
     for loaded in broker.topics.loaded():
         if loaded.fenced or loaded.closed or loaded.text not in names:
             found.append(("loaded", loaded.text))
-    if broker.topics.closing or broker.topics.loading or broker.policies.changing.locked():
-        found.append(("still held", broker.topics.closing, broker.topics.loading, broker.policies.changing.locked()))
+    if broker.topics.closing or broker.topics.loading or broker.changes.lock.locked():
+        found.append(("still held", broker.topics.closing, broker.topics.loading, broker.changes.lock.locked()))
     return found
 
 
@@ -124,5 +124,5 @@ async def test_what_many_administrators_leave_fits_together(tmp_path: Path, seed
         broker = harness.broker
         await asyncio.gather(*(administer(broker, random.Random(rng.random())) for _ in range(ADMINISTRATORS)))
         # What was given up goes on to its end.
-        await until(lambda: not (broker._unfinished or broker.topics.loading))  # noqa: SLF001
+        await until(lambda: not (broker.changes.unfinished or broker.topics.loading))
         assert misfits(broker) == []

@@ -149,7 +149,7 @@ def left_behind(harness: Harness) -> list[object]:
         "loads": broker.topics.loading,
         "lookups": broker.lookups.inside,
         "changes of states": broker.states._changing,  # noqa: SLF001
-        "unfinished work": broker._unfinished,  # noqa: SLF001
+        "unfinished work": broker.changes.unfinished,
         "addresses": connections.of_address("127.0.0.1"),
         "unsent bytes": connections.outbound.used_bytes,
         "request memory": harness.used,
@@ -193,7 +193,7 @@ async def test_clients_that_go_in_the_middle_of_everything_leave_nothing_behind(
             return not broker.sessions
 
         await until(all_are_gone)
-        await until(lambda: not broker._unfinished)  # noqa: SLF001
+        await until(lambda: not broker.changes.unfinished)
         await topic_life.settled(broker)
         assert left_behind(harness) == []
         assert [record.getMessage() for record in caplog.records] == []

@@ -566,7 +566,7 @@ async def test_a_compacted_topic_goes_with_its_subscription_and_shows_no_old_val
         await topic_admin.delete_subscription(harness.broker, T, COMPACTION_SUBSCRIPTION)
         await publish(producer, [("k", b"new")], first=1)
         topic.subscriptions["s"].skip_all()
-        await harness.broker.delete_subscription(topic.subscriptions["s"])
+        await harness.broker.subscription_store.delete(topic.subscriptions["s"])
         assert topic.compacted is None
         await close_clients()
     async with running(tmp_path) as harness:

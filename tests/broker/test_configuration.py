@@ -172,7 +172,7 @@ async def test_a_stored_value_that_is_no_good_any_more_is_told_by_name_and_does_
     async with running(tmp_path) as harness:
         catalog = harness.broker.catalog
         for key, value in (("maxProducersPerTopic", "many"), ("maxConsumersPerTopic", "2")):
-            await harness.broker.stored(partial(catalog.set_configuration, key, value))
+            await harness.broker.changes.stored(partial(catalog.set_configuration, key, value))
     with caplog.at_level(logging.INFO):
         async with configured(tmp_path) as (harness, configuration):
             assert harness.broker.limits.policies.max_consumers_per_topic == 2

@@ -524,7 +524,7 @@ async def test_the_last_subscription_that_goes_takes_the_index_along(harness: Ha
     await held(harness, 1)
     assert harness.broker.delays.memory.used_bytes > 0
     await peer.close_consumer()
-    await harness.broker.delete_subscription(subscription_of(harness))
+    await harness.broker.subscription_store.delete(subscription_of(harness))
     assert topic_of(harness).delayed is None
     assert harness.broker.delays.memory.used_bytes == 0
 

@@ -107,7 +107,7 @@ async def test_what_came_after_the_snapshot_is_read_from_the_log(tmp_path: Path)
         stored = kept.read_bytes()
         await publish_mixed(peer, harness, 30, first=30)
         await take_undelayed(peer, 30)
-        await harness.broker.save_cursors_of(topic_of(harness))
+        await harness.broker.cursors.save(*topic_of(harness).subscriptions.values())
     kept.write_bytes(stored)  # as a crash would have left it
     async with running(tmp_path) as harness:
         await harness.broker.topics.load(NAME)

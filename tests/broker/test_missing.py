@@ -86,7 +86,7 @@ async def test_messages_of_a_missing_file_stay_in_the_backlog_and_come_when_it_i
         else:
             peer.acknowledge(*received)
         await until(lambda: subscription_of(harness).backlog == COUNT)
-        await harness.broker.save_cursors_of(topic_of(harness))
+        await harness.broker.cursors.save(*topic_of(harness).subscriptions.values())
     away.rename(path)
     async with running(tmp_path, log_limits=APART) as harness:
         peer = await Peer.connected(harness)

@@ -226,7 +226,7 @@ async def test_a_partitioned_topic_that_waits_for_its_turn_is_not_made_in_a_name
     async with running(tmp_path) as harness:
         broker = harness.broker
         await make_sales(broker)
-        async with broker.policies.changing:
+        async with broker.changes.lock:
             making = asyncio.ensure_future(partitions.create(broker, ORDERS, 2))
             await turns(2)
             deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES))

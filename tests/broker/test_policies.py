@@ -333,7 +333,9 @@ async def test_what_is_set_for_a_partitioned_topic_holds_for_its_partitions(tmp_
     async with running(tmp_path) as harness:
         broker = harness.broker
         document = {"partitions": 2, "properties": {}}
-        await broker.stored(lambda done: broker.catalog.put_document("partitioned", PARTITIONED, document, done))
+        await broker.changes.stored(
+            lambda done: broker.catalog.put_document("partitioned", PARTITIONED, document, done)
+        )
         partition = f"{PARTITIONED}-partition-0"
         await Client.producing(harness.port, topic=partition)
         await broker.policies.set_topic(PARTITIONED, "messageTTL", 4)

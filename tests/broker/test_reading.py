@@ -164,8 +164,8 @@ async def test_who_seeks_by_time_finds_the_place_though_entries_in_the_middle_ar
             for number in range(15, 35):
                 file.seek(content.index(PAYLOADS[number]))
                 file.write(b"spoiled")
-        assert await harness.broker.first_entry_published_since(topic_of(harness), 1_005) == 5
-        assert await harness.broker.first_entry_published_since(topic_of(harness), 1_040) == 40
+        assert await harness.broker.reads.first_published_since(topic_of(harness), 1_005) == 5
+        assert await harness.broker.reads.first_published_since(topic_of(harness), 1_040) == 40
 
 
 async def test_delayed_messages_whose_index_cannot_be_built_again_come_in_time_once_it_can(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def trimmed_to(harness: Harness) -> int:
 async def stored(harness: Harness) -> list[int]:
     """The ids of the entries that the log still gives out."""
     topic = topic_of(harness)
-    result = await harness.broker.read_log(topic.ledger_id, 0, bytes_max=64 * MIB, entries_max=10_000)
+    result = await harness.broker.reads.read(topic.ledger_id, 0, bytes_max=64 * MIB, entries_max=10_000)
     return [entry_id for batch in result.batches for entry_id in batch.entry_ids]
 
 
@@ -77,13 +77,13 @@ async def test_what_was_acknowledged_since_the_cursors_were_stored_is_kept(tmp_p
         topic = topic_of(harness)
         with harness.catalog_held():
             acknowledge_through(harness, 1_500)
-            saving = asyncio.ensure_future(harness.broker.save_cursor(subscription_of(harness)))
+            saving = asyncio.ensure_future(harness.broker.cursors.save(subscription_of(harness)))
             await turns(2)
             acknowledge_through(harness, 3_400)
         await saving
         await turns(2)
         assert topic.first_entry_id == 1_000, "after a crash, nobody would know that later ids were used"
-        await harness.broker.save_cursor(subscription_of(harness))
+        await harness.broker.cursors.save(subscription_of(harness))
         assert topic.first_entry_id == 3_000
 
 
@@ -96,7 +96,7 @@ async def test_what_an_ended_subscription_acknowledges_late_is_not_another_ones(
         await topic_admin.delete_subscription(harness.broker, TopicName.parse(TOPIC), "s", force=True)
         await subscribe(harness)
         old.give_up_through(9)
-        await harness.broker.save_cursor(old)
+        await harness.broker.cursors.save(old)
         stored_cursor = harness.broker.catalog.cursor(TOPIC, "s")
         assert stored_cursor is not None
         assert stored_cursor.mark_delete == -1
@@ -108,7 +108,7 @@ async def test_without_retention_what_everybody_acknowledged_goes(tmp_path: Path
         await subscribe(harness)
         await publish_now(harness, producer, [b""] * 2_500)
         acknowledge_through(harness, 2_100)
-        await harness.broker.save_cursors_of(topic_of(harness))
+        await harness.broker.cursors.save(*topic_of(harness).subscriptions.values())
         assert (await stored(harness))[0] == 2_000
         assert topic_of(harness).first_entry_id == 2_000
 
@@ -199,7 +199,7 @@ async def test_infinite_retention_keeps_everything(tmp_path: Path) -> None:
         await subscribe(harness)
         await publish_now(harness, producer, [b""] * 1_500, ago_ms=10_000 * MINUTE_MS)
         acknowledge_through(harness, 1_499)
-        await harness.broker.save_cursors_of(topic_of(harness))
+        await harness.broker.cursors.save(*topic_of(harness).subscriptions.values())
         assert await trimmed_to(harness) == 0
         assert len(await stored(harness)) == 1_500
 
@@ -234,7 +234,7 @@ async def test_a_reader_of_a_retained_topic_finds_what_was_acknowledged(tmp_path
         await subscribe(harness)
         await publish_now(harness, producer, [b"%d" % number for number in range(1_200)])
         acknowledge_through(harness, 1_199)
-        await harness.broker.save_cursors_of(topic_of(harness))
+        await harness.broker.cursors.save(*topic_of(harness).subscriptions.values())
         reader = await subscribe(harness, "late", permits=1_200)
         for number in range(1_200):
             assert (await reader.message()).endswith(b"%d" % number)

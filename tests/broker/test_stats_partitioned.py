@@ -98,7 +98,7 @@ async def test_a_partitioned_topic_that_goes_while_its_statistics_are_gathered_i
         await partitions.create(broker, name, 1)
         gathering = asyncio.ensure_future(partitioned_stats(broker, name))
         await asyncio.sleep(0)
-        await broker.stored(lambda done: broker.catalog.put_document(partitions.KIND, str(name), None, done))
+        await broker.changes.stored(lambda done: broker.catalog.put_document(partitions.KIND, str(name), None, done))
         with pytest.raises(NotFound):
             described(broker, name)
         await asyncio.wait((gathering,))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker.broker import Broker
+from penstock.broker.log_reads import LogReads
 from penstock.core.errors import WireCode
 from penstock.core.units import MIB
 from penstock.net.connection import Connection
@@ -175,13 +175,13 @@ async def test_no_more_is_read_than_permits_are_there_for_once_it_is_seen_how_la
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    read_log = Broker.read_log
+    read = LogReads.read
 
     def noted(
-        self: Broker, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int
+        self: LogReads, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int
     ) -> Future[ReadResult]:
         asked.append(entries_max)
-        return read_log(
+        return read(
             self,
             ledger_id,
             entry_id,
@@ -197,7 +197,7 @@ async def test_no_more_is_read_than_permits_are_there_for_once_it_is_seen_how_la
         payloads = [b"%d" % number for number in range(12)]
         await peer.publish(*payloads, messages=100)
         await peer.publish(*payloads)
-        monkeypatch.setattr(Broker, "read_log", noted)
+        monkeypatch.setattr(LogReads, "read", noted)
         await peer.subscribe(permits=100)
         for number in range(12):
             assert (await peer.message()).payload == b"%d" % number

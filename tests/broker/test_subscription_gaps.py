@@ -94,7 +94,7 @@ async def test_a_topic_that_is_loaded_again_knows_what_was_acknowledged_out_of_o
     await acknowledged(peer, range(1, 1_000, 2))
     await peer.close_consumer()
     topic = topic_of(harness)
-    await harness.broker.save_cursors_of(topic)
+    await harness.broker.cursors.save(*topic.subscriptions.values())
     harness.broker.topics.unloaded(topic)
 
     await peer.subscribe(SHARED, permits=0)

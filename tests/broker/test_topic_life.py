@@ -79,7 +79,7 @@ async def refused_producer(client: Client) -> int:
 
 async def entries_of(harness: Harness, name: TopicName = T) -> list[int]:
     topic = await harness.broker.topics.get_or_create(name, create=False)
-    result = await harness.broker.read_log(topic.ledger_id, 0, bytes_max=2**30, entries_max=1000)
+    result = await harness.broker.reads.read(topic.ledger_id, 0, bytes_max=2**30, entries_max=1000)
     return [entry_id for batch in result.batches for entry_id in batch.entry_ids]
 
 
@@ -155,8 +155,8 @@ async def test_a_cursor_of_an_unloaded_topic_is_not_stored_over_a_newer_one(tmp_
         await topic_admin.create_subscription(harness.broker, T, "s")
         # Something that still holds the old object says that it moved.
         old.cursor.acknowledge_through(1)
-        harness.broker.cursor_moved(old)
-        await harness.broker.save_cursor(old)
+        harness.broker.cursors.moved(old)
+        await harness.broker.cursors.save(old)
         stored = harness.broker.catalog.cursor(TOPIC, "s")
         assert stored is not None
         assert stored.mark_delete == -1
@@ -453,7 +453,7 @@ async def test_a_compacted_ledger_belongs_to_its_topic(tmp_path: Path) -> None:
         await client.receipts(1)
         broker = harness.broker
         taken: list[int] = []
-        await broker.stored(lambda done: broker.catalog.take_ledger_id(taken.append, done))
+        await broker.changes.stored(lambda done: broker.catalog.take_ledger_id(taken.append, done))
         stored = asyncio.Event()
         data = entry(b"compacted")
         run = AppendRun(
@@ -722,7 +722,7 @@ async def test_a_topic_goes_by_default_once_its_last_subscription_has_acknowledg
         topic = harness.broker.topics.get(T)
         assert topic is not None
         topic.subscriptions["s"].skip_all()
-        await harness.broker.delete_subscription(topic.subscriptions["s"])
+        await harness.broker.subscription_store.delete(topic.subscriptions["s"])
         await unused_for(harness, 60)
         assert not harness.broker.topics.exists(T)
 

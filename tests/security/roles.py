@@ -63,11 +63,11 @@ async def administer(
 ) -> None:
     """Make a tenant and a namespace."""
     broker = harness.broker
-    await broker.stored(lambda done: broker.catalog.put_tenant(tenant, {"adminRoles": [admin]}, done))
+    await broker.changes.stored(lambda done: broker.catalog.put_tenant(tenant, {"adminRoles": [admin]}, done))
     policies = {
         "auth_policies": {"namespace_auth": dict(grants), "destination_auth": {}, "subscription_auth_roles": {}}
     }
-    await broker.stored(lambda done: broker.catalog.put_namespace(namespace, policies, done))
+    await broker.changes.stored(lambda done: broker.catalog.put_namespace(namespace, policies, done))
 
 
 async def connected(harness: Harness, role: str) -> Client:

@@ -104,7 +104,7 @@ class Configuration:
             MetadataFailed: the disk refused.
         """
         self._check_dynamic(key)
-        await self._broker.finish(self._change(key, value))
+        await self._broker.changes.finish(self._change(key, value))
 
     async def _change(self, key: str, value: str | None) -> None:
         """To the end also when nobody waits any more: what is stored is in force."""
@@ -112,14 +112,14 @@ class Configuration:
             changes = self._usable()
             changes.pop(key, None)
             keys = self._checked(changes if value is None else {**changes, key: value})
-            await self._broker.stored(lambda done: self._broker.catalog.set_configuration(key, value, done))
+            await self._broker.changes.stored(lambda done: self._broker.catalog.set_configuration(key, value, done))
             self._put_in_force(keys)
         log.info("%s is %s %s", key, keys.values()[key], "again" if value is None else "now")
 
     async def remove(self, key: str) -> None:
         """Take a change back: what the file, the environment or a flag says counts again. Raises as `put` does."""
         self._check_dynamic(key)
-        await self._broker.finish(self._change(key, None))
+        await self._broker.changes.finish(self._change(key, None))
 
     def restore(self) -> None:
         """At the start: put in force what was changed while the broker ran before."""
@@ -154,7 +154,7 @@ class Configuration:
         broker = self._broker
         before, broker.limits = broker.limits.access, keys.limits
         if before != keys.limits.access:
-            broker.finish(take_back(broker))
+            broker.changes.finish(take_back(broker))
         broker.tail_cache.budget_bytes = keys.limits.tail_cache_bytes
         broker.listings.set_limits(keys.limits.listings)
         broker.policies.refresh()

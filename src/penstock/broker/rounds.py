@@ -54,7 +54,7 @@ class Rounds:
             due = now_ns - self._last_ns[one.name] >= one.interval_s() * NS_PER_S
             if due and one.name not in self._running and not self._broker.stopping:
                 self._last_ns[one.name] = now_ns
-                self._broker.finish(self.run(one.name))
+                self._broker.changes.finish(self.run(one.name))
 
     async def run(self, name: str) -> None:
         """Do one round now."""

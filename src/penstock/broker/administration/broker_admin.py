@@ -148,7 +148,7 @@ async def put_quota(
     """Set it, or with None let the one of all bundles count again. Raises as `quota` does."""
     name = _quota_name(broker, namespace, bundle)
     document = dict(value) if value is not None else None
-    await broker.stored(lambda done: broker.catalog.put_document(QUOTA, name, document, done))
+    await broker.changes.stored(lambda done: broker.catalog.put_document(QUOTA, name, document, done))
 
 
 def _quota_name(broker: Broker, namespace: NamespaceName | None, bundle: str | None) -> str:

@@ -41,14 +41,15 @@ async def cancel_delayed(broker: Broker, name: TopicName, position: Position) ->
     if not name.is_persistent:
         raise NotAllowed(f"Cancel a delayed message on a non-persistent topic is not allowed: {name} keeps none")
     topic = await topic_of(broker, name, "Cancel a delayed message")
-    entry = await broker.read_entry(topic, position.entry_id) if position.ledger_id == topic.ledger_id else None
+    ours = position.ledger_id == topic.ledger_id
+    entry = await broker.reads.read_entry(topic.ledger_id, position.entry_id) if ours else None
     if entry is None:
         raise NotFound(f"Message not found: {name} has no {position.ledger_id}:{position.entry_id}")
     deliver_at_ms, now_ms = metadata.routing(memoryview(entry)).deliver_at_ms, broker.clock.wall_ms()
     if deliver_at_ms <= now_ms:
         said = f"was due {now_ms - deliver_at_ms} ms ago" if deliver_at_ms else "was not delayed"
         raise PreconditionFailed(f"message {position.ledger_id}:{position.entry_id} of {name} {said}: too late")
-    await broker.finish(_cancel(topic, position.entry_id))
+    await broker.changes.finish(_cancel(topic, position.entry_id))
 
 
 async def _cancel(topic: Topic, entry_id: int) -> None:
@@ -63,5 +64,5 @@ async def _cancel(topic: Topic, entry_id: int) -> None:
         await broker.states.change(topic, **{CANCELLED: sorted((*known, entry_id))})
     for subscription in topic.subscriptions.values():
         subscription.give_up(entry_id)
-    await broker.save_cursors_of(topic)
+    await broker.cursors.save(*topic.subscriptions.values())
     log.info("delayed message %d:%d of %s cancelled", topic.ledger_id, entry_id, topic.text)

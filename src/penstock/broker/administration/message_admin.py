@@ -61,7 +61,7 @@ async def examine_message(broker: Broker, name: TopicName, initial_position: str
 
 
 async def _read(topic: Topic, entry_id: int) -> RawMessage:
-    entry = await topic.broker.read_entry(topic, entry_id)
+    entry = await topic.broker.reads.read_entry(topic.ledger_id, entry_id)
     if entry is None:
         raise NotFound("Message not found")
     return RawMessage(topic.ledger_id, entry_id, topic.partition, entry)
@@ -73,7 +73,7 @@ async def last_message_id(broker: Broker, name: TopicName) -> tuple[Position, in
     topic = await topic_of(broker, name, "GetLastMessageId")
     if topic.last_entry_id < topic.first_entry_id:
         return NOTHING, -1
-    entry = await broker.read_entry(topic, topic.last_entry_id)
+    entry = await broker.reads.read_entry(topic.ledger_id, topic.last_entry_id)
     try:
         size = metadata.batch_size(entry) if entry is not None else None
     except ProtocolError:
@@ -85,7 +85,7 @@ async def message_id_by_time(broker: Broker, name: TopicName, wall_ms: int) -> P
     """The first entry published at this time or later; behind the last one when there is none."""
     _check_stored(name, "Get message id by timestamp")
     topic = await topic_of(broker, name, "Get message id by timestamp")
-    return Position(topic.ledger_id, await broker.first_entry_published_since(topic, wall_ms))
+    return Position(topic.ledger_id, await broker.reads.first_published_since(topic, wall_ms))
 
 
 async def message_id_by_index(broker: Broker, name: TopicName, index: int) -> Position:

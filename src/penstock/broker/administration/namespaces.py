@@ -42,7 +42,8 @@ from penstock.core.names import NamespaceName, TopicName, is_system_topic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.broker import Broker, Submit
+    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Submit
 
 
 CLUSTER: Final = "cluster"  # the kind of document a cluster is
@@ -80,7 +81,7 @@ async def create_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) ->
             raise AlreadyExists("Tenant already exist")
         return partial(broker.catalog.put_tenant, tenant, stored)
 
-    await broker.policies.store_alone(put)
+    await broker.changes.store_alone(put)
 
 
 async def update_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) -> None:
@@ -92,7 +93,7 @@ async def update_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) ->
         check_tenant(broker, tenant)
         return partial(broker.catalog.put_tenant, tenant, stored)
 
-    await broker.policies.store_alone(put)
+    await broker.changes.store_alone(put)
     await take_back(broker, tenant)
 
 
@@ -110,14 +111,14 @@ async def delete_tenant(broker: Broker, tenant: str, *, force: bool = False) -> 
     if force:
         for namespace in list_namespaces(broker, tenant):
             with contextlib.suppress(NamespaceNotFound):  # Somebody else is deleting it.
-                await broker.finish(_delete_namespace(broker, NamespaceName.parse(namespace)))
+                await broker.changes.finish(_delete_namespace(broker, NamespaceName.parse(namespace)))
 
     def delete() -> Submit:
         if list_namespaces(broker, tenant):
             raise AlreadyExists("The tenant still has active namespaces")
         return partial(broker.catalog.delete_tenant, tenant)
 
-    await broker.policies.store_alone(delete)
+    await broker.changes.store_alone(delete)
 
 
 def _tenant_info(broker: Broker, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +179,7 @@ async def create_namespace(broker: Broker, namespace: NamespaceName, policies: M
             raise AlreadyExists("Namespace already exists")
         return partial(broker.catalog.put_namespace, text, stored)
 
-    await broker.policies.store_alone(put)
+    await broker.changes.store_alone(put)
     broker.policies.refresh()
 
 
@@ -203,7 +204,7 @@ async def delete_namespace(broker: Broker, namespace: NamespaceName, *, force: b
         partitioned = [name for domain in _DOMAINS for name in partitions.of_namespace(broker, text, domain)]
         if any(not is_system_topic(name) for name in mine + partitioned):
             raise AlreadyExists("Cannot delete non empty namespace")
-    await broker.finish(_delete_namespace(broker, namespace))
+    await broker.changes.finish(_delete_namespace(broker, namespace))
 
 
 async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
@@ -211,7 +212,7 @@ async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
     text = str(namespace)
     broker.topics.closing.add(text)
     try:
-        async with broker.policies.changing:
+        async with broker.changes.lock:
             pass  # A partitioned topic that was being made before is there now, and goes with the others.
         for domain in _DOMAINS:
             for name in list(partitions.of_namespace(broker, text, domain)):
@@ -220,7 +221,7 @@ async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
             await broker.topics.arrived(f"{domain}://{text}/")
             rest = map(TopicName.parse, list(broker.topics.names.of(domain, text)))
             await partitions.in_turns(lambda topic: topic_life.delete_if_there(broker, topic, force=True), rest)
-        await broker.policies.store_alone(lambda: partial(broker.catalog.delete_namespace, text))
+        await broker.changes.store_alone(lambda: partial(broker.catalog.delete_namespace, text))
     finally:
         broker.topics.closing.discard(text)
     broker.policies.refresh()
@@ -307,12 +308,12 @@ async def delete_cluster(broker: Broker, cluster: str) -> None:
     )
     if used or cluster == broker.limits.cluster_name:
         raise PreconditionFailed("Cluster not empty")
-    await broker.stored(lambda done: broker.catalog.put_document(CLUSTER, cluster, None, done))
+    await broker.changes.stored(lambda done: broker.catalog.put_document(CLUSTER, cluster, None, done))
 
 
 async def _put_cluster(broker: Broker, cluster: str, data: Mapping[str, Any]) -> None:
     stored = {key: value for key, value in data.items() if value is not None}
-    await broker.stored(lambda done: broker.catalog.put_document(CLUSTER, cluster, stored, done))
+    await broker.changes.stored(lambda done: broker.catalog.put_document(CLUSTER, cluster, stored, done))
 
 
 def _check_cluster(broker: Broker, cluster: str) -> None:

@@ -163,7 +163,7 @@ async def create_subscription(
         made = await topic.open_subscription(subscription, durable=True, start=start)
         if members:
             made.reset(start, members)
-            await broker.save_cursor(made)
+            await broker.cursors.save(made)
         if properties:
             await _put_properties(made, properties)
 
@@ -190,7 +190,7 @@ async def delete_subscription(broker: Broker, name: TopicName, subscription: str
         for consumer in list(found.consumers):
             consumer.session.disconnect_consumer(consumer)
         if found.topic.subscriptions.get(subscription) is found:  # One that is not durable went with its consumers.
-            await broker.delete_subscription(found)
+            await broker.subscription_store.delete(found)
 
     await on_each_subscription(broker, name, subscription, delete)
 
@@ -213,8 +213,8 @@ async def update_subscription_properties(
 
 async def _put_properties(subscription: Subscription, properties: Mapping[str, str]) -> None:
     broker, topic = subscription.topic.broker, subscription.topic.text
-    broker.check_properties(subscription.name, properties)
-    await broker.stored(
+    broker.subscription_store.check_properties(subscription.name, properties)
+    await broker.changes.stored(
         lambda done: broker.catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
     )
 
@@ -228,7 +228,7 @@ async def skip_messages(broker: Broker, name: TopicName, subscription: str, coun
     _check_movable(subscription)
     found = await one(broker, name, subscription, "Skip messages")
     found.skip(count)
-    await broker.save_cursor(found)
+    await broker.cursors.save(found)
 
 
 async def skip_all(broker: Broker, name: TopicName, subscription: str) -> None:
@@ -240,7 +240,7 @@ async def skip_all(broker: Broker, name: TopicName, subscription: str) -> None:
 
 async def _skip_all(subscription: Subscription) -> None:
     subscription.skip_all()
-    await subscription.topic.broker.save_cursor(subscription)
+    await subscription.topic.broker.cursors.save(subscription)
 
 
 async def expire_older_than(broker: Broker, name: TopicName, subscription: str, seconds: int) -> None:
@@ -280,7 +280,7 @@ async def expire_all_older_than(broker: Broker, name: TopicName, seconds: int) -
 async def _expire(subscription: Subscription, seconds: int) -> None:
     broker = subscription.topic.broker
     await broker.retention.expire(subscription, seconds)
-    await broker.save_cursor(subscription)
+    await broker.cursors.save(subscription)
 
 
 async def expire_to_position(
@@ -294,7 +294,7 @@ async def expire_to_position(
     if position != LATEST and position > (topic.ledger_id, topic.last_entry_id):
         raise PreconditionFailed(f"Invalid message position {position}: {topic.text} ends at {topic.last_entry_id}")
     found.expire_through(entry_at(topic, position, exclusive=not excluded) - 1)
-    await broker.save_cursor(found)
+    await broker.cursors.save(found)
 
 
 # -- anywhere ---------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ async def reset_to_time(broker: Broker, name: TopicName, subscription: str, wall
     _check_movable(subscription)
 
     async def reset(found: Subscription) -> None:
-        await found.move_to(await broker.first_entry_published_since(found.topic, wall_ms))
+        await found.move_to(await broker.reads.first_published_since(found.topic, wall_ms))
 
     await on_each_subscription(broker, name, subscription, reset)
 
@@ -345,7 +345,7 @@ async def _members_from(topic: Topic, entry_id: int, index: int) -> list[int]:
         PreconditionFailed: the entry says that it holds more messages than can be told apart. Its producer wrote that
             number, and it may be any.
     """
-    entry = await topic.broker.read_entry(topic, entry_id)
+    entry = await topic.broker.reads.read_entry(topic.ledger_id, entry_id)
     try:
         size = (metadata.batch_size(entry) or 1) if entry is not None else 1
     except ProtocolError:

@@ -95,7 +95,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from penstock.broker.broker import Broker, Submit
+    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Submit
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import NamespaceName
 
@@ -193,7 +194,7 @@ async def _change_properties(broker: Broker, name: TopicName, how: Callable[[dic
     def changed() -> Submit:
         return partial(broker.catalog.set_topic_properties, str(name), how(get_properties(broker, name)))
 
-    await broker.policies.store_alone(changed)
+    await broker.changes.store_alone(changed)
 
 
 # -- partitioned topics -----------------------------------------------------------------------------------------------
@@ -203,13 +204,13 @@ async def create_partitioned(
     broker: Broker, name: TopicName, count: int, properties: Mapping[str, str] | None = None
 ) -> None:
     """Create a partitioned topic with so many partitions. Raises as `partitions.create` does."""
-    await broker.finish(partitions.create(broker, name, count, properties))
+    await broker.changes.finish(partitions.create(broker, name, count, properties))
 
 
 async def update_partitioned(broker: Broker, name: TopicName, count: int) -> None:
     """Give it more partitions. Raises as `partitions.grow` does."""
     places.check_namespace(broker, name.namespace_name)
-    await broker.finish(partitions.grow(broker, name, count))
+    await broker.changes.finish(partitions.grow(broker, name, count))
 
 
 async def get_partitioned(broker: Broker, name: TopicName, *, check_auto_creation: bool = False) -> dict[str, Any]:
@@ -231,13 +232,13 @@ async def get_partitioned(broker: Broker, name: TopicName, *, check_auto_creatio
 async def create_missed_partitions(broker: Broker, name: TopicName) -> None:
     """Create the partitions that were not made yet. Raises NotFound when it is not partitioned."""
     places.check_namespace(broker, name.namespace_name)
-    await broker.finish(partitions.create_missed(broker, name))
+    await broker.changes.finish(partitions.create_missed(broker, name))
 
 
 async def delete_partitioned(broker: Broker, name: TopicName, *, force: bool = False) -> None:
     """Delete a partitioned topic with its partitions. Raises as `partitions.delete` does."""
     places.check_namespace(broker, name.namespace_name)
-    await broker.finish(partitions.delete(broker, name, force=force))
+    await broker.changes.finish(partitions.delete(broker, name, force=force))
 
 
 # -- the life of topics -----------------------------------------------------------------------------------------------
@@ -273,7 +274,7 @@ async def terminate_partitions(broker: Broker, name: TopicName) -> dict[int, Pos
 async def truncate(broker: Broker, name: TopicName) -> None:
     """Give up all messages: for every subscription, and on the disk. Raises TopicNotFound, NotAllowed."""
     _check_stored(name, "Truncation")
-    await on_each(broker, name, lambda topic: broker.finish(topic_life.truncate(topic)))
+    await on_each(broker, name, lambda topic: broker.changes.finish(topic_life.truncate(topic)))
 
 
 async def trim(broker: Broker, name: TopicName) -> None:

@@ -76,7 +76,7 @@ async def _create_consumer(session: Session, body: codec.CommandSubscribe) -> No
         await _attach(session, body, subscription, schema)
     except BaseException:
         if is_new:  # One that is not durable was made for a consumer that does not come.
-            session.broker.subscription_idle(subscription)
+            topic.end_if_idle(subscription)
         raise
 
 
@@ -220,7 +220,7 @@ async def _start_entry(session: Session, topic: Topic, body: codec.CommandSubscr
         return 0
     if body.start_message_rollback_duration_sec:
         since_ms = session.broker.clock.wall_ms() - 1000 * body.start_message_rollback_duration_sec
-        return await session.broker.first_entry_published_since(topic, since_ms)
+        return await session.broker.reads.first_published_since(topic, since_ms)
     if not body.durable and body.HasField("start_message_id"):
         wanted = body.start_message_id
         position = (wanted.ledgerId, wanted.entryId)
@@ -277,11 +277,11 @@ async def _seek(session: Session, body: codec.CommandSeek) -> None:
         if (body.message_id.ledgerId, body.message_id.entryId) == (topic.ledger_id, entry_id):
             members = list(body.message_id.ack_set)
     elif body.HasField("message_publish_time"):
-        entry_id = await session.broker.first_entry_published_since(topic, body.message_publish_time)
+        entry_id = await session.broker.reads.first_published_since(topic, body.message_publish_time)
     else:
         raise MetadataFailed("SEEK names neither a message id nor a time")
     # Carried to its end: the client whose consumer is disconnected on the way may close its connection at that.
-    await session.broker.finish(subscription.move_to(entry_id, members))
+    await session.broker.changes.finish(subscription.move_to(entry_id, members))
     session.reply(codec.success(body.request_id))
 
 
@@ -295,12 +295,12 @@ async def _unsubscribe(session: Session, body: codec.CommandUnsubscribe) -> None
     if others and not body.force:
         raise ConsumerBusy(f"subscription {subscription.name!r} has {len(others)} other connected consumers")
     # To its end also when the client goes away: consumers of a subscription that is gone would wait for ever.
-    await session.broker.finish(_end_subscription(session, subscription, body.consumer_id))
+    await session.broker.changes.finish(_end_subscription(session, subscription, body.consumer_id))
     session.reply(codec.success(body.request_id))
 
 
 async def _end_subscription(session: Session, subscription: Subscription, consumer_id: int) -> None:
-    await session.broker.delete_subscription(subscription)
+    await session.broker.subscription_store.delete(subscription)
     for consumer in list(subscription.consumers):
         if consumer.session is session and consumer.consumer_id == consumer_id:
             session.forget_consumer(consumer)

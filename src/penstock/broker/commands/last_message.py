@@ -59,7 +59,7 @@ async def _last_message(broker: Broker, consumer: Consumer) -> tuple[int, int]:
     last, compacted = topic.last_entry_id, topic.compacted
     if compacted is not None and consumer.reads_compacted and last <= compacted.horizon:
         # The very last entries may have been compacted away: whoever waits for them would wait for ever.
-        return await broker.read_in_thread(partial(_last_compacted, broker, compacted))
+        return await broker.reads.in_thread(partial(_last_compacted, broker, compacted))
     if last < topic.first_entry_id or not topic.persistent:
         return last, NO_BATCH
     return last, await _index_in(broker, topic, last)
@@ -73,7 +73,7 @@ def _last_compacted(broker: Broker, compacted: CompactedLedger) -> tuple[int, in
 async def _index_in(broker: Broker, topic: Topic, entry_id: int) -> int:
     known = topic.last_index
     if known is None or known[0] != entry_id:
-        known = topic.last_index = (entry_id, asyncio.ensure_future(broker.about_entry(topic, entry_id, _batch_index)))
+        known = topic.last_index = (entry_id, broker.reads.about_entry(topic.ledger_id, entry_id, _batch_index))
         known[1].add_done_callback(partial(_forget_failed, topic))
     return await asyncio.shield(known[1])
 

@@ -289,7 +289,7 @@ def _on_close_producer(session: Session, body: codec.CommandCloseProducer) -> No
         session.charge_back(charged)
         session.reply(codec.success(body.request_id))
 
-    session.broker.after_appends(answer)
+    session.broker.reads.after_appends(answer)
 
 
 HANDLERS: Final[Mapping[int, Handler]] = {

@@ -127,7 +127,7 @@ class Session:
         if lease is not None:
             # Closed half-way: what lies behind is not carried out. What went to the log before may still be there, and
             # gives the lease back in its turn.
-            self.broker.after_appends(lambda: self.broker.connections.release(lease))
+            self.broker.reads.after_appends(lambda: self.broker.connections.release(lease))
 
     def drained(self) -> None:
         """Unsent bytes went down: subscriptions may dispatch to this client again."""
@@ -404,7 +404,7 @@ class Session:
 
     async def _ack_response(self, subscription: Subscription, consumer_id: int, request_id: int) -> None:
         try:
-            await self.broker.save_cursor(subscription)
+            await self.broker.cursors.save(subscription)
         except PenstockError as error:
             frame = codec.ack_response(consumer_id, request_id, error=error.wire_code, message=str(error))
         else:

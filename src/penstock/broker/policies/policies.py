@@ -12,7 +12,6 @@ for it alone under the names of Pulsar's TopicPolicies. What is set for a partit
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -44,9 +43,9 @@ from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFail
 from penstock.core.names import TopicName, parent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from penstock.broker.broker import Broker, Submit
+    from penstock.broker.broker import Broker
     from penstock.broker.policies.policy_checks import Json
     from penstock.broker.topics.topic import Topic
 
@@ -71,8 +70,6 @@ class PolicyBook:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._of_namespaces: dict[str, EffectivePolicies] = {}
-        # Held while a stored document is read, changed and replaced as a whole: one such change at a time.
-        self.changing = asyncio.Lock()
 
     # -- in force
 
@@ -231,31 +228,20 @@ class PolicyBook:
         """Forget all that is set for a topic alone."""
         await self.update_topic(name, lambda stored: stored.clear())
 
-    def store_alone(self, decide: Callable[[], Submit]) -> Awaitable[None]:
-        """Store what `decide` returns, while nobody else changes a stored document; it may raise instead.
-
-        To its end also when nobody waits any more: whoever came next would decide by what is about to change.
-        """
-        return self._broker.finish(self._store_alone(decide))
-
-    async def _store_alone(self, decide: Callable[[], Submit]) -> None:
-        async with self.changing:
-            await self._broker.stored(decide())
-
     async def update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
         """Change what is stored for a namespace, in place; nothing else changes it in between.
 
         To its end also when nobody waits any more: what is stored must be in force.
         """
-        await self._broker.finish(self._update_namespace(namespace, change))
+        await self._broker.changes.finish(self._update_namespace(namespace, change))
 
     async def _update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
-        async with self.changing:
+        async with self._broker.changes.lock:
             stored = copy.deepcopy(self.namespace(namespace))
             change(stored)
             broker = self._broker
             before = self.namespace(namespace)
-            await broker.stored(lambda done: broker.catalog.put_namespace(namespace, stored, done))
+            await broker.changes.stored(lambda done: broker.catalog.put_namespace(namespace, stored, done))
         self.refresh()
         if any(stored.get(key) != before.get(key) for key in GRANTS):
             await take_back(broker, *namespace.split("/"))
@@ -265,20 +251,20 @@ class PolicyBook:
         if not self._broker.limits.policies.topic_level_policies_enabled:
             raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
         name = TopicName.parse(name) if isinstance(name, str) else name
-        await self._broker.finish(self._update_topic(name, change))
+        await self._broker.changes.finish(self._update_topic(name, change))
 
     async def _update_topic(self, name: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
         broker = self._broker
-        async with self.changing:
+        async with self._broker.changes.lock:
             stored = copy.deepcopy(self.topic(name))
             change(stored)
             parent = str(name.parent)
             document = broker.catalog.documents(PARTITIONED).get(parent)
             if document is not None:
                 whole = {**document, "policies": stored}
-                await broker.stored(lambda done: broker.catalog.put_document(PARTITIONED, parent, whole, done))
+                await broker.changes.stored(lambda done: broker.catalog.put_document(PARTITIONED, parent, whole, done))
             elif broker.catalog.topic(str(name)) is not None:
-                await broker.stored(lambda done: broker.catalog.set_topic_policies(str(name), stored, done))
+                await broker.changes.stored(lambda done: broker.catalog.set_topic_policies(str(name), stored, done))
             elif name.is_persistent or not broker.topics.exists(name):
                 raise TopicNotFound(str(name))
             else:

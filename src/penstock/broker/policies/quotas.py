@@ -60,12 +60,12 @@ class Quotas:
             return Sizes(0, dict.fromkeys(topic.subscriptions, 0))
         subscriptions = list(topic.subscriptions.values())
         entry_ids = [topic.first_entry_id, *(subscription.cursor.mark_delete + 1 for subscription in subscriptions)]
-        storage, *backlogs = await self._broker.bytes_from(topic, entry_ids)
+        storage, *backlogs = await self._broker.reads.bytes_from(topic.ledger_id, entry_ids)
         return Sizes(storage, {one.name: nbytes for one, nbytes in zip(subscriptions, backlogs, strict=True)})
 
     async def bytes_from(self, topic: Topic, entry_id: int) -> int:
         """How many bytes an entry and all behind it take."""
-        return (await self._broker.bytes_from(topic, [entry_id]))[0] if topic.persistent else 0
+        return (await self._broker.reads.bytes_from(topic.ledger_id, [entry_id]))[0] if topic.persistent else 0
 
     async def backlog_bytes(self, topic: Topic) -> int:
         """How many bytes the slowest durable subscription is behind; 0 without one."""
@@ -109,7 +109,7 @@ class Quotas:
                 await _disconnect_producers(topic, "age", age)
 
     async def _evict_to_size(self, topic: Topic, nbytes: int) -> None:
-        last = await self._broker.entry_within(topic, nbytes) - 1
+        last = await self._broker.reads.entry_within(topic.ledger_id, nbytes) - 1
         for subscription in _durable(topic):
             if subscription.cursor.mark_delete < last:
                 _tell_of_eviction(subscription, subscription.give_up_through(last))

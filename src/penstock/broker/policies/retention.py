@@ -83,7 +83,7 @@ class Retention:
             before_ms = self._broker.clock.wall_ms() - policies.retention_minutes * _MS_PER_MINUTE
             keep = await self.first_published_since(topic, before_ms, first, acknowledged)
         if policies.retention_mb > 0:
-            within = await self._broker.entry_within(topic, policies.retention_mb * MIB)
+            within = await self._broker.reads.entry_within(topic.ledger_id, policies.retention_mb * MIB)
             keep = max(keep, min(acknowledged, within))
         await self._give_up(topic, keep)
 
@@ -97,12 +97,12 @@ class Retention:
             return
         # Cursors that are not stored yet may come back a little older: what they still want must be there. And one that
         # somebody moved back meanwhile wants more.
-        await broker.save_cursors_of(topic)
+        await broker.cursors.save(*topic.subscriptions.values())
         keep = min(keep, _unneeded_until(topic))
         if keep <= topic.first_entry_id or topic.closed:
             return
         with contextlib.suppress(TopicNotFound):  # deleted meanwhile
-            await broker.stored(lambda done: broker.catalog.set_first_retained_entry(topic.text, keep, done))
+            await broker.changes.stored(lambda done: broker.catalog.set_first_retained_entry(topic.text, keep, done))
             topic.first_entry_id = max(topic.first_entry_id, keep)
             if not topic.closed:
                 broker.log.trim(topic.ledger_id, keep)
@@ -158,7 +158,7 @@ class Retention:
             ):
                 log.info("%s: subscription %s ends, unused for %d min", topic.text, subscription.name, minutes)
                 with contextlib.suppress(ServiceNotReady, SubscriptionNotFound, TopicNotFound):
-                    await self._broker.delete_subscription(subscription)
+                    await self._broker.subscription_store.delete(subscription)
 
     # -- when entries were published
 
@@ -186,7 +186,7 @@ class Retention:
         for _ in range(_UNDATED_MAX):
             if entry_id >= stop:
                 break
-            result = await self._broker.read_log(topic.ledger_id, entry_id, bytes_max=1, entries_max=1)
+            result = await self._broker.reads.read(topic.ledger_id, entry_id, bytes_max=1, entries_max=1)
             if not result.batches:
                 break
             batch = result.batches[0]

@@ -99,7 +99,7 @@ class Deduplication:
         recovered: asyncio.Future[None] = broker.loop.create_future()
         topic.deduplication = TopicDeduplication(recovered, broker.clock.monotonic_ns())
         publish_checks.refresh(topic)
-        broker.finish(self._recover(topic, topic.deduplication))
+        broker.changes.finish(self._recover(topic, topic.deduplication))
 
     def _end(self, topic: Topic) -> None:
         broker = self._broker
@@ -109,12 +109,12 @@ class Deduplication:
             publish_checks.refresh(topic)
             stored = True  # or it will be in a moment, and behind that it is forgotten
         if stored and not topic.closed:
-            broker.finish(self._forget(topic.text))
+            broker.changes.finish(self._forget(topic.text))
 
     async def _forget(self, topic: str) -> None:
         self._forgetting.add(topic)
         try:
-            await self._broker.stored(lambda done: self._broker.catalog.put_document(KIND, topic, None, done))
+            await self._broker.changes.stored(lambda done: self._broker.catalog.put_document(KIND, topic, None, done))
         finally:
             self._forgetting.discard(topic)
 
@@ -149,7 +149,7 @@ class Deduplication:
             entry_id = stored["entry_id"] + 1
         entry_id = max(entry_id, topic.first_entry_id)
         while entry_id < end:
-            result = await broker.read_log(
+            result = await broker.reads.read(
                 topic.ledger_id, entry_id, bytes_max=REPLAY_BYTES, entries_max=min(REPLAY_ENTRIES, end - entry_id)
             )
             state.ids.replay(_sequence_ids(result))
@@ -182,7 +182,7 @@ class Deduplication:
             return
         interval = self._broker.limits.deduplication_entries_interval
         if topic.last_entry_id - state.snapshot_entry_id >= interval and not state.storing:
-            self._broker.finish(self._store(topic, state))
+            self._broker.changes.finish(self._store(topic, state))
 
     async def _store(self, topic: Topic, state: TopicDeduplication) -> None:
         broker, catalog = self._broker, self._broker.catalog
@@ -192,7 +192,7 @@ class Deduplication:
         entry_id = topic.last_entry_id
         document = {"entry_id": entry_id, "sequence_ids": state.ids.snapshot()}
         try:
-            await broker.stored(
+            await broker.changes.stored(
                 lambda done: catalog.put_document(KIND, topic.text, document, done, ledger_id=topic.ledger_id)
             )
         except TopicNotFound:  # deleted meanwhile

@@ -219,7 +219,9 @@ class SchemaRegistry:
         return versions[-1] if versions else -1
 
     def _put_document(self, key: str, document: Mapping[str, Any] | None) -> asyncio.Future[None]:
-        return self._broker.stored(lambda done: self._broker.catalog.put_document(DOCUMENTS, key, document, done))
+        return self._broker.changes.stored(
+            lambda done: self._broker.catalog.put_document(DOCUMENTS, key, document, done)
+        )
 
     async def _alone(self, name: TopicName, change: Callable[[], Awaitable[int]]) -> int:
         """Make a change while no other one is made to this topic's schemas, to its end even if the client is gone."""

@@ -36,7 +36,7 @@ async def analyze_backlog(broker: Broker, name: TopicName, subscription: str) ->
     at, last = found.cursor.mark_delete + 1, topic.last_entry_id
     while at <= last and entries < SCAN_ENTRIES_MAX:
         wanted = min(last + 1 - at, SCAN_ENTRIES_MAX - entries)
-        result = await broker.read_log(topic.ledger_id, at, bytes_max=READ_BYTES, entries_max=wanted)
+        result = await broker.reads.read(topic.ledger_id, at, bytes_max=READ_BYTES, entries_max=wanted)
         for batch in result.batches:
             counts = _unacknowledged(found.cursor, batch)
             entries += len(counts)

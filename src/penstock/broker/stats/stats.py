@@ -329,7 +329,7 @@ async def published_ms(topic: Topic, entry_id: int) -> int:
     """When the client says it published this entry; 0 when there is no such entry."""
     if not topic.persistent or not topic.first_entry_id <= entry_id <= topic.last_entry_id:
         return 0
-    entry = await topic.broker.read_entry(topic, entry_id)
+    entry = await topic.broker.reads.read_entry(topic.ledger_id, entry_id)
     if entry is None:
         return 0
     try:

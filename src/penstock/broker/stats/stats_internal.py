@@ -100,7 +100,7 @@ async def _compacted(topic: Topic) -> Json:
     compacted = topic.compacted
     if compacted is None:
         return dict(NO_LEDGER)
-    (nbytes,) = await topic.broker.ledger_bytes_from(compacted.ledger_id, [0])
+    (nbytes,) = await topic.broker.reads.bytes_from(compacted.ledger_id, [0])
     return _ledger(compacted.ledger_id, compacted.entries, nbytes)
 
 

@@ -52,7 +52,7 @@ class AgainReads:
                 ledger_id, entry_id, bytes_max=bytes_max, entries_max=count, first_bytes_max=bytes_max
             )
 
-        future = broker.read_in_thread(partial(read_scattered, read, ledger_id, entry_ids, bytes_max=bytes_max))
+        future = broker.reads.in_thread(partial(read_scattered, read, ledger_id, entry_ids, bytes_max=bytes_max))
         self._under_way = (*self._under_way, (entry_ids, future))
         future.add_done_callback(self._done)
         return future

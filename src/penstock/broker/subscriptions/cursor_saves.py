@@ -52,8 +52,16 @@ class CursorSaves:
             self._timer = self._broker.loop.call_later(CURSOR_SAVE_S, self._save)
 
     async def save(self, *subscriptions: Subscription) -> None:
-        """Store these cursors and all that moved; returns when they are durable, raises MetadataFailed."""
-        self._moved.update(subscriptions)
+        """Store these cursors now, and with them all that moved; returns when they are durable.
+
+        Those of subscriptions that are not durable are never stored. Raises MetadataFailed.
+        """
+        if any(subscription.durable for subscription in subscriptions):
+            self._moved.update(subscriptions)
+            await self.save_moved()
+
+    async def save_moved(self) -> None:
+        """Store all cursors that moved; returns when they are durable, raises MetadataFailed."""
         await asyncio.shield(self._save())  # Shared: whoever gives up waiting must not take it from the others.
 
     def _save(self) -> asyncio.Future[None]:

@@ -95,7 +95,7 @@ class Shared(Delivery):
         left = max((free - owed) // parts, OWED_ALWAYS - owed)
         if left <= 0:
             self._short = True
-            self.subscription.topic.broker.wait_for_dispatch_memory(self.subscription)
+            self.subscription.topic.broker.memory_waits.add(self.subscription)
         return left
 
     def entry_bytes(self) -> int:

@@ -58,6 +58,8 @@ SHARED: Final = codec.CommandSubscribe.Shared
 FAILOVER: Final = codec.CommandSubscribe.Failover
 # What a consumer may have asked for at most; more counts for nothing, as no client can have so many messages.
 PERMITS_MAX: Final = 2**31 - 1
+# How long a subscription without a cursor on disk outlives its last consumer after a seek: the client reconnects.
+RECONNECT_S: Final = 60.0
 KEY_SHARED: Final = codec.CommandSubscribe.Key_Shared
 
 # As Pulsar spells them; `Key_Shared` is the one with an underscore.
@@ -265,7 +267,7 @@ class Subscription:
             self.unacked = 0
             self.idle_since_ns = self.topic.broker.clock.monotonic_ns()
             self.rewind()
-            self.topic.broker.subscription_idle(self)
+            self.topic.end_if_idle(self)
         self.wake()
 
     def rewind(self) -> None:
@@ -488,9 +490,9 @@ class Subscription:
         bounds = {"bytes_max": reading.nbytes, "entries_max": wanted, "first_bytes_max": reading.nbytes}
         compacted = self._compacted(entry_id, ready)
         if compacted is None:
-            future = broker.read_log(ledger_id, entry_id, **bounds)
+            future = broker.reads.read(ledger_id, entry_id, **bounds)
         else:
-            future = broker.read_in_thread(partial(compacted.read, broker.log, ledger_id, entry_id, **bounds))
+            future = broker.reads.in_thread(partial(compacted.read, broker.log, ledger_id, entry_id, **bounds))
         self._await_read(future, reading, partial(self._on_read_on, entry_id))
 
     def _take_room(self, ready: Sequence[Consumer], bytes_max: int) -> Reading:
@@ -614,7 +616,7 @@ class Subscription:
                 self.cursor.acknowledge_many(range(start, end))
                 self._tell_view(range(start, end))
             self.read_entry_id = max(self.read_entry_id, stop)
-            self.topic.broker.cursor_moved(self)
+            self.topic.broker.cursors.moved(self)
 
     def _lacks_compacted(self) -> bool:
         """Whether something of the compacted topic is missing; nobody can say which entries these are."""
@@ -651,7 +653,7 @@ class Subscription:
             self.cursor.acknowledge_many(gone)
             self._tell_view(gone)
             delivery.missing(missing)
-            self.topic.broker.cursor_moved(self)
+            self.topic.broker.cursors.moved(self)
         for batch in result.batches:
             stop = len(batch.offsets)
             delivery.deliver_again(batch, 0, stop if self.gate is None else self.gate.stop_row(batch, 0, stop))
@@ -730,7 +732,7 @@ class Subscription:
             consumer.acks += newly
             self.acks += newly
         consumer.last_acked_ms = self.last_acked_ms = topic.broker.clock.wall_ms()
-        topic.broker.cursor_moved(self)
+        topic.broker.cursors.moved(self)
         if topic.terminated:
             self.topic_terminated()
         return refusal
@@ -840,11 +842,11 @@ class Subscription:
             for consumer in list(self.consumers):
                 consumer.session.disconnect_consumer(consumer)
             self.reset(entry_id, members if broker.limits.batch_index_acks else ())
-            if self.durable:
-                await broker.save_cursor(self)
+            await broker.cursors.save(self)
         finally:
             self.fenced = False
-            broker.expect_reconnect(self)
+            if not self.durable:
+                broker.loop.call_later(RECONNECT_S, self.topic.end_if_idle, self)
 
     def check_room(self, entry_id: int, members: Sequence[int]) -> None:
         """Raises TooManyRequests when it cannot be remembered which messages of a batch are wanted."""
@@ -862,7 +864,7 @@ class Subscription:
             self.view.was_reset()
             self.view.update_mark_delete_position(self.cursor.mark_delete)
         self.rewind()
-        self.topic.broker.cursor_moved(self)
+        self.topic.broker.cursors.moved(self)
 
     def skip(self, count: int) -> None:
         """Acknowledge the next `count` entries that are not, delivered or not."""
@@ -897,7 +899,7 @@ class Subscription:
         self._tell_view((entry_id,))
         if self.delivery is not None:
             self.delivery.given_up(entry_id)
-        self.topic.broker.cursor_moved(self)
+        self.topic.broker.cursors.moved(self)
         self.topic_terminated()
         self.wake()
 
@@ -911,7 +913,7 @@ class Subscription:
         self.read_entry_id = max(self.read_entry_id, entry_id + 1)
         if self.delivery is not None:
             self.delivery.passed(entry_id)
-        self.topic.broker.cursor_moved(self)
+        self.topic.broker.cursors.moved(self)
         self.topic_terminated()
         self.wake()
         return count

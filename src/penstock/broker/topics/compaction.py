@@ -114,7 +114,7 @@ class Compactor:
         if progress.status == "RUNNING":
             raise AlreadyExists("Compaction already in progress")
         progress.status, progress.last_error = "RUNNING", ""
-        self._broker.finish(self._run(topic, progress))
+        self._broker.changes.finish(self._run(topic, progress))
 
     def concerns(self, topic: Topic) -> bool:
         """Whether the topic is compacted by itself."""
@@ -216,7 +216,7 @@ class Compactor:
 
     async def _take_ledger_id(self) -> int:
         taken: list[int] = []
-        await self._broker.stored(lambda done: self._broker.catalog.take_ledger_id(taken.append, done))
+        await self._broker.changes.stored(lambda done: self._broker.catalog.take_ledger_id(taken.append, done))
         return taken[0]
 
     def _work(self, source: Source, sink: Sink) -> Outcome:

@@ -131,7 +131,7 @@ class Delays:
         index = self.index_of(topic)
         try:
             try:
-                names, snapshot = await self._broker.read_in_thread(lambda: unpack(snapshots.load(ledger_id) or b""))
+                names, snapshot = await self._broker.reads.in_thread(lambda: unpack(snapshots.load(ledger_id) or b""))
             except (OSError, DamagedSnapshotError) as error:
                 log.warning("%s: its delayed messages are found by reading the log again: %s", topic.text, error)
                 self.forget(topic)
@@ -155,7 +155,7 @@ class Delays:
         for one in unknown:
             first = one.first
             while first < one.stop:
-                found = await self._broker.read_in_thread(partial(self.read, topic, first, one.stop))
+                found = await self._broker.reads.in_thread(partial(self.read, topic, first, one.stop))
                 for piece in found.pieces():
                     manager.look_ahead(first, piece.stop, piece.entry_ids, piece.deliver_at_ms, index.now_ms())
                     first = piece.stop
@@ -198,7 +198,7 @@ class Delays:
         if self._snapshots is not None and ledger_id in self._stored:
             self._stored.discard(ledger_id)
             snapshots = self._snapshots
-            self._broker.finish(self._told(self._broker.read_in_thread(lambda: snapshots.forget(ledger_id))))
+            self._broker.changes.finish(self._told(self._broker.reads.in_thread(lambda: snapshots.forget(ledger_id))))
 
     async def _told(self, work: asyncio.Future[None]) -> None:
         try:
@@ -220,7 +220,7 @@ class Delays:
             enough = max(SNAPSHOT_ADDED_MIN, SNAPSHOT_ADDED_RATIO * index.manager.topic_delayed_messages())
             due = index.added >= enough or now_ns - since_ns >= SNAPSHOT_AFTER_NS
             if due and index not in self._saving and not index.topic.fenced:
-                self._broker.finish(self.save(index))
+                self._broker.changes.finish(self.save(index))
 
     async def save(self, index: DelayedIndex) -> None:
         """Store a snapshot of one index; returns when it is durable, or has failed, which is logged."""
@@ -242,9 +242,9 @@ class Delays:
             for piece in index.manager.snapshot_pieces(topic.last_entry_id + 1):
                 parts.append(piece)
                 await asyncio.sleep(0)  # The loop is for publishing.
-            await self._broker.read_in_thread(lambda: snapshots.save(ledger_id, parts))
+            await self._broker.reads.in_thread(lambda: snapshots.save(ledger_id, parts))
             if ledger_id not in self._stored:  # The ledger went meanwhile, and what is stored came after that.
-                await self._broker.read_in_thread(lambda: snapshots.forget(ledger_id))
+                await self._broker.reads.in_thread(lambda: snapshots.forget(ledger_id))
         except OSError as error:
             log.warning("%s: a snapshot of its delayed messages could not be stored: %s", topic.text, error)
             if not had_one:
@@ -281,7 +281,7 @@ class Delays:
         ]
         if wanted is not None or stuck:
             index.reading = True
-            self._broker.finish(self._read_again(index, stuck, whole=wanted is not None))
+            self._broker.changes.finish(self._read_again(index, stuck, whole=wanted is not None))
 
     async def _read_again(self, index: DelayedIndex, stuck: Sequence[Subscription], *, whole: bool) -> None:
         try:
@@ -341,7 +341,7 @@ class Delays:
     async def _portion(self, index: DelayedIndex, first: int, stop: int) -> Found:
         loop, topic = self._broker.loop, index.topic
         began_s = loop.time()
-        found = await self._broker.read_in_thread(lambda: self.read(topic, first, stop))
+        found = await self._broker.reads.in_thread(lambda: self.read(topic, first, stop))
         await asyncio.sleep(PAUSE_RATIO * (loop.time() - began_s))
         return found
 

@@ -181,12 +181,23 @@ class TopicDirectory:
             else:
                 record = broker.catalog.topic(text)
                 if record is None:
-                    record = await broker.create_topic(text, properties)
+                    record = await self._create(text, properties)
                 topic = self._load(name, record, await self._cursors(text))
                 await broker.delays.load(topic)
             self._topics[text] = topic
             self.appeared(text)
         return topic
+
+    async def _create(self, text: str, properties: Mapping[str, str]) -> TopicRecord:
+        """Store a new topic; raises MetadataFailed."""
+        catalog, now_ms = self._broker.catalog, self._broker.clock.wall_ms()
+        await self._broker.changes.stored(
+            lambda done: catalog.create_topic(text, properties=properties, created_wall_ms=now_ms, done=done)
+        )
+        record = catalog.topic(text)
+        assert record is not None
+        log.info("topic %s created, ledger %d", text, record.ledger_id)
+        return record
 
     def appeared(self, text: str) -> None:
         """A topic exists: list it, and tell whoever watches, unless it was known."""
@@ -199,7 +210,7 @@ class TopicDirectory:
         stored = {one.name: catalog.cursor(text, one.name) for one in catalog.subscriptions(text)}
         loaded: dict[str, Cursor] = {}
         if any(one is not None and may_have_parts(one.encoded) for one in stored.values()):
-            await self._broker.stored(lambda done: catalog.load_cursors(text, loaded.update, done))
+            await self._broker.changes.stored(lambda done: catalog.load_cursors(text, loaded.update, done))
         return {name: _checked(text, name, one, loaded.get(name)) for name, one in stored.items()}
 
     def _load(self, name: TopicName, record: TopicRecord, cursors: dict[str, Cursor]) -> Topic:

@@ -51,7 +51,7 @@ class InactiveTopics:
         if now_ns - self._last_look_ns >= defaults.broker_delete_inactive_topics_frequency_seconds * NS_PER_S:
             self._last_look_ns = now_ns
             self._looking = True
-            self._broker.finish(self._look(now_ns))
+            self._broker.changes.finish(self._look(now_ns))
 
     async def _look(self, now_ns: int) -> None:
         try:

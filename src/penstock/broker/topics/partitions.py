@@ -25,7 +25,8 @@ from penstock.core.names import TopicName, parent_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock.broker.broker import Broker, Submit
+    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Submit
 
 KIND: Final = "partitioned"
 # Partitions that are created or deleted at the same time: their changes share syncs of the catalog.
@@ -88,18 +89,18 @@ async def for_client(broker: Broker, name: TopicName, *, create: bool) -> int:
         raise TopicNotFound(str(name))
     if not policies.auto_topic_partitions:
         return 0
-    return await broker.finish(_create_on_the_way(broker, name, policies.auto_topic_partitions))
+    return await broker.changes.finish(_create_on_the_way(broker, name, policies.auto_topic_partitions))
 
 
 async def _create_on_the_way(broker: Broker, name: TopicName, partitions: int) -> int:
-    async with broker.topics.leaving(name), broker.policies.changing:
+    async with broker.topics.leaving(name), broker.changes.lock:
         places.check_namespace(broker, name.namespace_name)
         existing = count(broker, name)
         if existing or broker.topics.exists(name):
             return existing
         wanted = min(partitions, _bound(broker))
         broker.topics.check_room(name, wanted)
-        await broker.stored(_put(broker, name, {"partitions": wanted, "properties": {}}))
+        await broker.changes.stored(_put(broker, name, {"partitions": wanted, "properties": {}}))
     return wanted
 
 
@@ -115,19 +116,19 @@ async def create(broker: Broker, name: TopicName, partitions: int, properties: M
     _check_number(broker, partitions)
     if name.partition >= 0:
         raise NotAcceptable(f"Partitioned Topic Name should not contain '-partition-': {name}")
-    await broker.finish(_create_document(broker, name, partitions, dict(properties or {})))
+    await broker.changes.finish(_create_document(broker, name, partitions, dict(properties or {})))
     await create_missed(broker, name)
 
 
 async def _create_document(broker: Broker, name: TopicName, partitions: int, properties: dict[str, str]) -> None:
     # Meanwhile nobody makes a topic of this name; one that is being made is there before we look. In this order: who
     # deletes a topic holds its name, and may then wait for the lock.
-    async with broker.topics.leaving(name), broker.policies.changing:
+    async with broker.topics.leaving(name), broker.changes.lock:
         places.check_namespace(broker, name.namespace_name)
         if count(broker, name) or broker.topics.exists(name) or str(name) in broker.topics.closing:
             raise AlreadyExists("This topic already exists")
         broker.topics.check_room(name, partitions)
-        await broker.stored(_put(broker, name, {"partitions": partitions, "properties": properties}))
+        await broker.changes.stored(_put(broker, name, {"partitions": partitions, "properties": properties}))
 
 
 async def grow(broker: Broker, name: TopicName, partitions: int) -> None:
@@ -146,7 +147,7 @@ async def grow(broker: Broker, name: TopicName, partitions: int) -> None:
     subscriptions = _subscriptions(broker, name)
     new = [name.of_partition(index) for index in range(existing, partitions)]
     await in_turns(lambda partition: _make(broker, partition, subscriptions), new)
-    await broker.policies.store_alone(
+    await broker.changes.store_alone(
         lambda: _put(broker, name, {**_growing(broker, name, partitions), "partitions": partitions})
     )
 
@@ -213,7 +214,7 @@ def _existing(broker: Broker, name: TopicName) -> list[str]:
 
 
 async def _delete_document(broker: Broker, name: TopicName) -> None:
-    await broker.policies.store_alone(lambda: _put(broker, name, None))
+    await broker.changes.store_alone(lambda: _put(broker, name, None))
     await topic_life.forget_documents(broker, str(name))
 
 
@@ -240,7 +241,7 @@ async def change(broker: Broker, name: TopicName, how: Callable[[dict[str, Any]]
         how(whole)
         return _put(broker, name, whole)
 
-    await broker.policies.store_alone(changed)
+    await broker.changes.store_alone(changed)
 
 
 def of_namespace(broker: Broker, namespace: str, domain: str) -> Iterator[str]:

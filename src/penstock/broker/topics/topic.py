@@ -168,6 +168,11 @@ class Topic:
         subscription.delay_nothing()
         subscription.release()
 
+    def end_if_idle(self, subscription: Subscription) -> None:
+        """A subscription that is not durable ends with its last consumer."""
+        if not (subscription.durable or subscription.fenced or subscription.consumers):
+            self.end_subscription(subscription)
+
     @property
     def messages_out(self) -> int:
         """Messages delivered to all subscriptions that there have been since it was loaded."""
@@ -202,11 +207,11 @@ class Topic:
         if not durable:
             return self.add_subscription(name, cursor=cursor, durable=False)
         # To its end also when the client goes away: what is stored and not known here would keep entries for nobody.
-        return await self.broker.finish(self._make_durable(name, cursor, properties))
+        return await self.broker.changes.finish(self._make_durable(name, cursor, properties))
 
     async def _make_durable(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> Subscription:
         initial = "earliest" if cursor.mark_delete < self.first_entry_id else "latest"
-        await self.broker.store_subscription(self, name, cursor, initial=initial, properties=properties)
+        await self.broker.subscription_store.create(self, name, cursor, initial=initial, properties=properties)
         # Somebody else may have made it while we waited.
         return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
 

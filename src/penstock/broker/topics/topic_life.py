@@ -75,7 +75,7 @@ def settled(broker: Broker) -> asyncio.Future[None]:
         if not done.done():
             done.set_result(None)
 
-    broker.after_appends(finish)
+    broker.reads.after_appends(finish)
     return done
 
 
@@ -84,7 +84,7 @@ def settled(broker: Broker) -> asyncio.Future[None]:
 
 async def unload(broker: Broker, name: TopicName) -> None:
     """Take the topic out of memory; the next who asks for it loads it, with everything. Nothing if it is not loaded."""
-    await broker.finish(_unload(broker, name))
+    await broker.changes.finish(_unload(broker, name))
 
 
 async def _unload(broker: Broker, name: TopicName) -> None:
@@ -93,7 +93,7 @@ async def _unload(broker: Broker, name: TopicName) -> None:
             return
         await detach(topic)
         try:
-            await broker.save_cursors_of(topic)
+            await broker.cursors.save(*topic.subscriptions.values())
             await broker.delays.save_of(topic)
         finally:
             # Also when cursors cannot be stored: what was acknowledged since is then delivered again.
@@ -106,7 +106,7 @@ async def _unload(broker: Broker, name: TopicName) -> None:
 
 async def terminate(topic: Topic) -> int:
     """Take no more messages, for ever; returns the last entry's id, -1 when there is none. Raises MetadataFailed."""
-    return await topic.broker.finish(_terminate(topic))
+    return await topic.broker.changes.finish(_terminate(topic))
 
 
 async def _terminate(topic: Topic) -> int:
@@ -172,7 +172,7 @@ async def delete(broker: Broker, name: TopicName, *, force: bool) -> None:
 
 async def delete_if_there(broker: Broker, name: TopicName, *, force: bool) -> bool:
     """As `delete`, but a topic that is gone already is no error: then this says False."""
-    return await broker.finish(_delete_if_there(broker, name, force=force))
+    return await broker.changes.finish(_delete_if_there(broker, name, force=force))
 
 
 async def _delete_if_there(broker: Broker, name: TopicName, *, force: bool) -> bool:
@@ -195,7 +195,7 @@ async def carry_out(broker: Broker, name: TopicName) -> None:
         await detach(topic)
     if record is not None:
         try:
-            await broker.stored(lambda done: broker.catalog.delete_topic(text, done, documents=DOCUMENTS))
+            await broker.changes.stored(lambda done: broker.catalog.delete_topic(text, done, documents=DOCUMENTS))
         except PenstockError:
             if topic is not None:
                 _open_again(topic)
@@ -231,7 +231,7 @@ async def forget_documents(broker: Broker, name: str) -> None:
     await _forget_rest(broker, TopicName.parse(name))
     for kind in DOCUMENTS:
         if name in broker.catalog.documents(kind):
-            await broker.stored(lambda done, kind=kind: broker.catalog.put_document(kind, name, None, done))  # type: ignore[misc]
+            await broker.changes.stored(lambda done, kind=kind: broker.catalog.put_document(kind, name, None, done))  # type: ignore[misc]
 
 
 def drop(broker: Broker, ledgers: Iterable[int]) -> None:

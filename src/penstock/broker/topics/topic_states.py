@@ -75,7 +75,7 @@ class TopicStates:
 
             catalog.put_document(KIND, text, state or None, stored, ledger_id=ledger_id)
 
-        await self._broker.stored(submit)
+        await self._broker.changes.stored(submit)
 
 
 def cancelled_of(state: Mapping[str, Any]) -> list[int]:

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads of the log, in threads of their own: the loop never waits for a disk.
+
+Where: parts of the broker that read entries, or count what they take, are given the broker's `LogReads`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from penstock.core.units import NS_PER_S
+from penstock.storage.journal import AppendRun
+from penstock.wire import metadata
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from penstock.storage.entry_log import EntryLog, ReadResult
+
+T = TypeVar("T")
+
+READER_THREADS: Final = 2
+# A search by time looks for a readable entry among so many; beyond them it takes an earlier place, which loses nothing.
+DAMAGED_PASSED_MAX: Final = 100
+# What could not be read is tried again this often, also when nobody wants it.
+UNREADABLE_CHECK_NS: Final = 2 * NS_PER_S
+
+
+class Entries(Protocol):
+    """A topic, as far as its entries can be searched."""
+
+    @property
+    def ledger_id(self) -> int:
+        """Where they are stored."""
+        ...
+
+    @property
+    def first_entry_id(self) -> int:
+        """The first one that is kept."""
+        ...
+
+    @property
+    def last_entry_id(self) -> int:
+        """The last one that is durable."""
+        ...
+
+
+class LogReads:
+    """Reads of one log. Everything is called on the loop; what is read is read in a thread."""
+
+    def __init__(self, log: EntryLog, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="log-reader")
+        self._unreadable_at_ns = 0  # when to try again what could not be read
+
+    def read(
+        self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
+    ) -> asyncio.Future[ReadResult]:
+        """Read entries, as `EntryLog.read`."""
+        read = partial(
+            self._log.read,
+            ledger_id,
+            entry_id,
+            bytes_max=bytes_max,
+            entries_max=entries_max,
+            first_bytes_max=first_bytes_max,
+        )
+        return self._loop.run_in_executor(self._threads, read)
+
+    def in_thread(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        """Carry out a read that takes more than one call of the log."""
+        return self._loop.run_in_executor(self._threads, read)
+
+    def bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> asyncio.Future[list[int]]:
+        """For each of these entries, how many bytes it and all behind it take."""
+        return self._loop.run_in_executor(self._threads, lambda: self._log.bytes_from(ledger_id, entry_ids))
+
+    def entry_within(self, ledger_id: int, nbytes: int) -> asyncio.Future[int]:
+        """The first entry that, with all behind it, takes no more than that."""
+        return self._loop.run_in_executor(self._threads, lambda: self._log.entry_within(ledger_id, nbytes))
+
+    async def read_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """One entry, sealed as it was stored; None when the log does not have it."""
+        result = await self.read(ledger_id, entry_id, bytes_max=1, entries_max=1)
+        return _first_entry(result, entry_id)
+
+    def about_entry(self, ledger_id: int, entry_id: int, tell: Callable[[bytes | None], T]) -> asyncio.Future[T]:
+        """What `tell` says of an entry (of None when the log does not have it), asked in a reader thread.
+
+        For those who want a few words about an entry: its bytes do not wait for the loop.
+        """
+        return self.in_thread(
+            lambda: tell(_first_entry(self._log.read(ledger_id, entry_id, bytes_max=1, entries_max=1), entry_id))
+        )
+
+    async def first_published_since(self, entries: Entries, wall_ms: int) -> int:
+        """The first entry whose producer stamped it at or after this time; one behind the last when there is none.
+
+        A binary search, since producers' clocks mostly agree; where they do not, a close neighbour is found.
+        """
+        low, high = entries.first_entry_id, entries.last_entry_id + 1
+        while low < high:
+            middle = (low + high) // 2
+            entry_id, entry = await self._entry_from(entries.ledger_id, middle, high)
+            if entry is not None and _publish_time(entry) < wall_ms:
+                low = entry_id + 1
+            else:
+                high = middle
+        return low
+
+    async def _entry_from(self, ledger_id: int, entry_id: int, stop: int) -> tuple[int, bytes | None]:
+        """The first entry of these that is there, its id first; a damaged or missing one is as old as the next."""
+        for _ in range(DAMAGED_PASSED_MAX):
+            result = await self.read(ledger_id, entry_id, bytes_max=1, entries_max=1)
+            if result.batches:
+                entry_id = result.batches[0].entry_ids[0]
+                return entry_id, _first_entry(result, entry_id) if entry_id < stop else None
+            if not entry_id < result.next_entry_id < stop:
+                break
+            entry_id = result.next_entry_id
+        return entry_id, None
+
+    def after_appends(self, action: Callable[[], None]) -> None:
+        """Call back once everything that was appended before is durable or has failed."""
+        barrier = AppendRun(
+            groups=[], offsets=(), lengths=(), message_counts=None, data=b"", done=lambda _run, _error: action()
+        )
+        self._log.append(barrier)
+
+    def try_unreadable(self, now_ns: int) -> None:
+        """See whether what could not be read now can be: health tells of it, and perhaps nobody wants it any more."""
+        if now_ns >= self._unreadable_at_ns and self._log.troubles():
+            self._unreadable_at_ns = now_ns + UNREADABLE_CHECK_NS
+            self.in_thread(self._log.try_again)
+
+    def close(self) -> None:
+        """Wait for the reads under way, and end the threads."""
+        self._threads.shutdown(wait=True)
+
+
+def _publish_time(entry: bytes) -> int:
+    try:
+        return metadata.publish_time(entry)
+    except ProtocolError:
+        return 0  # What says nothing of its time was published before everything that does.
+
+
+def _first_entry(result: ReadResult, entry_id: int) -> bytes | None:
+    for batch in result.batches:
+        if batch.entry_ids[0] == entry_id:
+            start = batch.offsets[0]
+            return bytes(batch.data[start : start + batch.lengths[0]])
+    return None
