@@ -16,7 +16,7 @@ from tools.write_reference import ROOT, actions, render
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.settings.key import Key
+    from penstock.core.setting import Key
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md")])
 CONFIGURATION = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")

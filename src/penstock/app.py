@@ -176,7 +176,7 @@ async def start(
         clock=clock,
         # The request memory counts whole frames; a frame's length field does not count itself.
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
-        bounds=Bounds(schema_bytes_max=settings.max_schema_bytes),
+        bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
     )
     live = Live(settings)
     broker = Broker(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.administration import namespaces, topic_admin
-from penstock.broker.policies.policies import PolicyDefaults
+from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.topics import partitions
 from penstock.core.errors import NotAllowed, TopicNotFound, WireCode
 from penstock.core.names import NamespaceName, TopicName

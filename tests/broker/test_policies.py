@@ -14,9 +14,9 @@ from penstock.broker.policies.policies import (
     DelayedDelivery,
     EffectivePolicies,
     Inactive,
-    PolicyDefaults,
     Rate,
 )
+from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, POLICIES, Policy, checked, effective, policy
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName

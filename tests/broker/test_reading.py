@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.administration import message_admin
-from penstock.broker.policies.policy_values import PolicyDefaults
+from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.topics import compaction
 from penstock.core.errors import ReadFailed
 from penstock.core.names import TopicName

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.administration import topic_admin
 from penstock.broker.policies import permissions
-from penstock.broker.policies.policies import PolicyDefaults
+from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.stats import stats
 from penstock.broker.topics import inactive, partitions, topic_life
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER, ledgers_in_use

@@ -11,7 +11,7 @@ import pytest
 from penstock.settings.model import FIELDS, GROUPS, KEYS, Settings
 
 if TYPE_CHECKING:
-    from penstock.settings.key import Key
+    from penstock.core.setting import Key
 
 
 @pytest.mark.parametrize(

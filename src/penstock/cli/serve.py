@@ -19,7 +19,7 @@ from penstock.settings.model import KEYS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.settings.key import Key
+    from penstock.core.setting import Key
 
 _DESCRIPTION: Final = """\
 Run a broker. It keeps everything under one data directory, prints one line when it is ready

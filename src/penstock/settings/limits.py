@@ -9,24 +9,26 @@ Where: app calls these at the start; `Live` is what the broker asks when a setti
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.admin.server import HttpLimits
 from penstock.broker.broker import ServiceUrls
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.policies.policy_values import PolicyDefaults
+from penstock.broker.policies.policy_defaults import PolicyDefaults
+from penstock.core.setting import of_listener
 from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.connection import ARENA_BYTES
 from penstock.net.topic_list_limiter import TopicListLimits
 from penstock.settings import sources
-from penstock.settings.key import of_listener
 from penstock.settings.model import KEYS
 from penstock.settings.security import access_rules
 from penstock.storage.limits import LogLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from _typeshed import DataclassInstance
 
     from penstock.settings.model import Settings
 
@@ -54,52 +56,25 @@ class Live:
 
 
 def broker_limits(settings: Settings) -> BrokerLimits:
-    """The broker's part."""
+    """The broker's part: settings by the names of its fields, and what is worked out or counted in another unit."""
+    budget = settings.budget
     return BrokerLimits(
+        **_of_the_same_name(BrokerLimits, settings),
         message_bytes_max=settings.max_message_bytes,
         keep_alive_ns=settings.keep_alive_interval_s * NS_PER_S,
         liveness_check_ns=settings.connection_liveness_check_timeout_ms * NS_PER_MS,
         failover_delay_s=settings.active_consumer_failover_delay_ms / 1000,
-        round_robin_entries_max=settings.dispatcher_max_round_robin_batch_size,
-        tail_cache_bytes=settings.budget.tail_cache_bytes,
-        cluster_name=settings.cluster_name,
-        commands_bytes=settings.budget.commands_bytes,
-        sessions_bytes=settings.budget.sessions_bytes,
-        http_bytes=settings.budget.http_bytes,
-        dispatch_bytes=settings.budget.dispatch_bytes,
+        stop_s_max=settings.broker_shutdown_timeout_ms / 1000,
+        tail_cache_bytes=budget.tail_cache_bytes,
+        commands_bytes=budget.commands_bytes,
+        sessions_bytes=budget.sessions_bytes,
+        http_bytes=budget.http_bytes,
+        dispatch_bytes=budget.dispatch_bytes,
+        delayed_index_bytes=budget.delayed_bytes,
         policies=_policy_defaults(settings),
         access=access_rules(settings),
-        connections_max=settings.broker_max_connections,
-        connections_per_address_max=settings.broker_max_connections_per_ip,
-        persistent_topics=settings.enable_persistent_topics,
-        non_persistent_topics=settings.enable_non_persistent_topics,
-        partitions_max=settings.max_num_partitions_per_partitioned_topic,
-        delete_inactive_with_messages=settings.sources["brokerDeleteInactiveTopicsMode"] != sources.DEFAULT,
-        delete_inactive_partitioned=settings.delete_inactive_partitioned_metadata_enabled,
-        force_delete_tenant=settings.force_delete_tenant_allowed,
-        force_delete_namespace=settings.force_delete_namespace_allowed,
-        namespace_bundles=settings.default_number_of_namespace_bundles,
-        topic_list_watchers=settings.enable_topic_list_watcher,
-        evaluate_patterns=settings.enable_subscription_pattern_evaluation,
-        pattern_length_max=settings.subscription_pattern_length_max,
-        lookups_max=settings.max_concurrent_lookups,
-        topic_loads_max=settings.max_concurrent_topic_loads,
         listings=_topic_list_limits(settings),
-        strict_subscription_names=settings.strictly_verify_subscription_name,
-        batch_index_acks=settings.ack_at_batch_index_level_enabled,
-        key_shared_consistent_hashing=settings.key_shared_use_consistent_hashing,
-        key_shared_points=settings.key_shared_replica_points,
-        delayed_strict=settings.delayed_delivery_strict,
-        delayed_index_bytes=settings.budget.delayed_bytes,
-        deduplication_producers_max=settings.deduplication_producers_max,
-        deduplication_entries_interval=settings.deduplication_entries_interval,
-        deduplication_snapshot_s=settings.deduplication_snapshot_interval_s,
-        deduplication_snapshot_check_s=settings.deduplication_snapshot_frequency_s,
-        deduplication_inactivity_min=settings.deduplication_producer_inactivity_min,
-        compaction_check_s=settings.compaction_monitor_interval_s,
-        schema_bytes_max=settings.max_schema_bytes,
-        stop_s_max=settings.broker_shutdown_timeout_ms / 1000,
-        status_file=settings.status_file,
+        delete_inactive_with_messages=settings.sources["brokerDeleteInactiveTopicsMode"] != sources.DEFAULT,
     )
 
 
@@ -160,9 +135,16 @@ def _topic_list_limits(settings: Settings) -> TopicListLimits:
 
 
 def _policy_defaults(settings: Settings) -> PolicyDefaults:
-    """Fields are named after keys: what `brokerDeduplicationEnabled` says goes to `broker_deduplication_enabled`."""
-    values = {key.snake_case: getattr(settings, name) for name, key in KEYS.items()}
-    # A limit in GiB, as older files have it, counts where there is none in bytes.
-    if settings.backlog_quota_bytes <= 0 < settings.backlog_quota_gb:
-        values["backlog_quota_default_limit_bytes"] = int(settings.backlog_quota_gb * GIB)
-    return PolicyDefaults(**{one.name: values[one.name] for one in fields(PolicyDefaults)})
+    """The defaults of policies. A limit in GiB, as older files have it, counts where there is none in bytes."""
+    defaults = PolicyDefaults(**_of_the_same_name(PolicyDefaults, settings))
+    nbytes, gigabytes = defaults.backlog_quota_default_limit_bytes, defaults.backlog_quota_default_limit_gb
+    return (
+        replace(defaults, backlog_quota_default_limit_bytes=int(gigabytes * GIB))
+        if nbytes <= 0 < gigabytes
+        else defaults
+    )
+
+
+def _of_the_same_name(limits: type[DataclassInstance], settings: Settings) -> dict[str, Any]:
+    """The settings that a part declares as rows of its own, or calls as they are called here."""
+    return {one.name: getattr(settings, one.name) for one in fields(limits) if one.name in KEYS}

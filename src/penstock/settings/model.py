@@ -14,18 +14,26 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.core.setting import spell
 from penstock.settings import rules
-from penstock.settings.key import spell
 from penstock.settings.rows.memory import Keeping, Listings, Memory
 from penstock.settings.rows.network import Connecting, Logging, Network, Tls
-from penstock.settings.rows.policies import Deduplication, Rates, Retention, Schemas
 from penstock.settings.rows.security import Authentication, Authorization
-from penstock.settings.rows.topics import Clients, Delivery, Finding, Topics
+from penstock.settings.rows.topics import (
+    Clients,
+    Deduplication,
+    Delivery,
+    Finding,
+    Rates,
+    Retention,
+    Schemas,
+    Topics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.settings.key import Key
+    from penstock.core.setting import Key
     from penstock.settings.memory import MachineFacts, MemoryBudget
 
 # The order of the reference.

@@ -11,8 +11,8 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ConfigurationError
+from penstock.core.setting import of_listener
 from penstock.core.units import KIB
-from penstock.settings.key import of_listener
 from penstock.settings.rows.security import PROVIDER_BASIC, PROVIDER_TLS, PROVIDER_TOKEN
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import ConfigurationError
+from penstock.core.setting import VARIABLE_PREFIX, of_listener
 from penstock.core.units import MIB
 from penstock.settings import properties, rules
-from penstock.settings.key import VARIABLE_PREFIX, of_listener
 from penstock.settings.memory import MachineFacts, MemoryBudget
 from penstock.settings.model import FIELDS, KEYS, Given, Origin, Settings
 from penstock.settings.pulsar_keys import is_pulsars
@@ -190,7 +190,10 @@ def _work_out(
         raise ConfigurationError(
             f"brokerServicePortTls ({sources['brokerServicePortTls']}) wants tlsCertificateFilePath and tlsKeyFilePath"
         )
-    values.setdefault("delete_inactive_topics_max_inactive_s", values["delete_inactive_topics_frequency_s"])
+    values.setdefault(
+        "broker_delete_inactive_topics_max_inactive_duration_seconds",
+        values["broker_delete_inactive_topics_frequency_seconds"],
+    )
     values.setdefault("admin_tls_protocols", values["tls_protocols"])
     values.setdefault("admin_tls_ciphers", values["tls_ciphers"])
     host = values["bind_address"]

@@ -36,7 +36,6 @@ from penstock.broker.policies.policy_values import (
     DelayedDelivery,
     EffectivePolicies,
     Inactive,
-    PolicyDefaults,
     Rate,
 )
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
@@ -55,7 +54,6 @@ __all__ = [
     "EffectivePolicies",
     "Inactive",
     "PolicyBook",
-    "PolicyDefaults",
     "Rate",
 ]
 

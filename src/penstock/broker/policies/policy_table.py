@@ -18,14 +18,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.policies import policy_checks as checks
+from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_values import (
+    COMPATIBILITIES,
     QUOTA_AGE,
     QUOTA_SIZE,
     BacklogQuota,
     DelayedDelivery,
     EffectivePolicies,
     Inactive,
-    PolicyDefaults,
     Rate,
 )
 from penstock.core.errors import PreconditionFailed
@@ -35,17 +36,6 @@ if TYPE_CHECKING:
 
     from penstock.broker.policies.policy_checks import Json
 
-COMPATIBILITIES: Final = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
 # What a namespace's older strategy, named after auto-update, means among the newer ones.
 _AUTO_UPDATE: Final = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
@@ -477,7 +467,7 @@ POLICIES: Final = (
         keys="maxMessageSize",
         text="The largest message, in bytes, that a topic takes.",
         check=checks.number(0, "maxMessageSize"),
-        default=lambda of: of.max_message_size,
+        default=lambda of: of.max_message_bytes,
         read=_plainly("max_message_bytes"),
         unset=(0,),
     ),

@@ -23,6 +23,17 @@ HOLD: Final = "producer_request_hold"
 EXCEPTION: Final = "producer_exception"
 EVICTION: Final = "consumer_backlog_eviction"
 QUOTA_POLICIES: Final = (HOLD, EXCEPTION, EVICTION)
+COMPATIBILITIES: Final = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
 INACTIVE_MODES: Final = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 
 
@@ -64,72 +75,6 @@ class Inactive(NamedTuple):
 
 
 UNLIMITED: Final = Rate()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyDefaults:
-    """What holds for topics of which neither they nor their namespaces say anything; and what is the broker's alone.
-
-    Fields are named after the keys of the configuration, which say what they mean.
-    """
-
-    default_retention_time_in_minutes: int = 0
-    default_retention_size_in_mb: int = 0
-    ttl_duration_default_in_seconds: int = 0
-    backlog_quota_default_limit_bytes: int = -1
-    backlog_quota_default_limit_second: int = -1
-    backlog_quota_default_retention_policy: str = HOLD
-    max_producers_per_topic: int = 0
-    max_consumers_per_topic: int = 0
-    max_consumers_per_subscription: int = 0
-    max_subscriptions_per_topic: int = 0
-    max_same_address_producers_per_topic: int = 0
-    max_same_address_consumers_per_topic: int = 0
-    max_unacked_messages_per_consumer: int = 50_000
-    max_unacked_messages_per_subscription: int = 200_000
-    max_publish_rate_per_topic_in_messages: int = 0
-    max_publish_rate_per_topic_in_bytes: int = 0
-    broker_publisher_throttling_max_message_rate: int = 0
-    broker_publisher_throttling_max_byte_rate: int = 0
-    dispatch_throttling_rate_in_msg: int = 0
-    dispatch_throttling_rate_in_byte: int = 0
-    dispatch_throttling_rate_per_topic_in_msg: int = 0
-    dispatch_throttling_rate_per_topic_in_byte: int = 0
-    dispatch_throttling_rate_per_subscription_in_msg: int = 0
-    dispatch_throttling_rate_per_subscription_in_byte: int = 0
-    dispatch_throttling_rate_relative_to_publish_rate: bool = False
-    dispatch_throttling_on_non_backlog_consumer_enabled: bool = True
-    dispatch_throttling_on_batch_message_enabled: bool = False
-    subscribe_throttling_rate_per_consumer: int = 0
-    subscribe_rate_period_per_consumer_in_second: int = 30
-    broker_deduplication_enabled: bool = False
-    broker_service_compaction_threshold_in_bytes: int = 0
-    delayed_delivery_enabled: bool = True
-    delayed_delivery_tick_time_millis: int = 1000
-    delayed_delivery_max_delay_in_millis: int = 0
-    broker_delete_inactive_topics_enabled: bool = True
-    broker_delete_inactive_topics_mode: str = INACTIVE_MODES[0]
-    broker_delete_inactive_topics_frequency_seconds: int = 60
-    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: the frequency
-    subscription_types_enabled: tuple[str, ...] = SUBSCRIPTION_TYPES
-    subscription_expiration_time_minutes: int = 0
-    schema_compatibility_strategy: str = "FULL"
-    is_schema_validation_enforced: bool = False
-    is_allow_auto_update_schema_enabled: bool = True
-    encryption_require_on_producer: bool = False
-    max_message_size: int = 5 * MIB
-    allow_auto_topic_creation: bool = True
-    allow_auto_topic_creation_type: str = "non-partitioned"
-    default_num_partitions: int = 1
-    allow_auto_subscription_creation: bool = True
-    max_topics_per_namespace: int = 0
-    topic_level_policies_enabled: bool = True
-    # How often the broker looks, in the units of the keys.
-    backlog_quota_check_enabled: bool = True
-    backlog_quota_check_interval_in_seconds: int = 60
-    message_expiry_check_interval_in_minutes: int = 5
-    subscription_expiry_check_interval_in_minutes: int = 5
-    retention_check_interval_in_seconds: int = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.broker.broker import Broker
-    from penstock.broker.policies.policy_values import PolicyDefaults
+    from penstock.broker.policies.policy_defaults import PolicyDefaults
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.members import Producer
     from penstock.broker.topics.topic import Topic

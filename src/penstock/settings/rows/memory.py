@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.core.units import MIB, parse_bytes
-from penstock.settings.key import any_number, choice, row, size, switch, whole
+from penstock.broker.policies.policy_defaults import MessageDefaults
+from penstock.core.setting import any_number, choice, row, size, switch, whole
+from penstock.core.units import parse_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Keeping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class Memory(MessageDefaults):
     """Memory."""
 
     memory_limit_mb: int = row(
@@ -59,15 +60,6 @@ class Memory:
         size(1),
         "<maxMessageSize + 10 KiB>",
         "The largest single request; a client that announces a larger one is disconnected.",
-    )
-    max_message_bytes: int = row(
-        "maxMessageSize", size(1), 5 * MIB, "The largest message, in bytes, as clients are told when they connect."
-    )
-    max_schema_bytes: int = row(
-        "maxSchemaSize",
-        size(1),
-        MIB,
-        "The largest definition of a schema that a client or an administrator may give, in bytes.",
     )
     outbound_mb: int = row(
         "outboundMB",

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.settings.key import choice, listeners, names, port_number, port_or_none, row, switch, whole
+from penstock.broker.limit_rows import ConnectionLimits
+from penstock.core.setting import choice, listeners, names, port_number, port_or_none, row, switch, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,7 @@ class Tls:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connecting:
+class Connecting(ConnectionLimits):
     """Connections."""
 
     keep_alive_interval_s: int = row(
@@ -125,12 +126,6 @@ class Connecting:
         whole(0),
         5_000,
         "How long an old connection may take to show it lives, when a new one wants its producer or consumer.",
-    )
-    broker_max_connections: int = row(
-        "brokerMaxConnections", whole(0), 0, "Connections of Pulsar clients at once; 0: no bound.", dynamic=True
-    )
-    broker_max_connections_per_ip: int = row(
-        "brokerMaxConnectionsPerIp", whole(0), 0, "The same, of one address; 0: no bound.", dynamic=True
     )
     broker_shutdown_timeout_ms: int = row(
         "brokerShutdownTimeoutMs",
@@ -154,12 +149,6 @@ class Connecting:
     )
     http_max_request_header_bytes: int = row(
         "httpMaxRequestHeaderSize", whole(1_024), 16_384, "Bytes of the head of a request to the admin port."
-    )
-    status_file: Path | None = row(  # noqa: RUF009 -- it is a field()
-        "statusFilePath",
-        Path,
-        "<none>",
-        "File whose presence says OK at /status.html; take it away before maintenance. Not set: there is no such page.",
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.settings.key import choice, names, names_among, row, switch, whole
+from penstock.core.setting import choice, names, names_among, row, switch, whole
 
 _PACKAGE: Final = "org.apache.pulsar.broker."
 PROVIDER_TOKEN: Final = f"{_PACKAGE}authentication.AuthenticationProviderToken"

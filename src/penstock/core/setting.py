@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a row of the table of settings is: a key with its default, its parser and its meaning; and how values are read.
 
-Where: the groups in `rows` declare fields with `row`; `model.Settings` joins the groups; `sources` parses with them.
+Where: groups of rows stand beside the code that reads them (`broker.limit_rows`, `broker.policies.policy_defaults`) and
+in `settings.rows`; `settings.model.Settings` joins the groups; `settings.sources` parses with them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from penstock.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 VARIABLE_PREFIX: Final = "PENSTOCK_"
 # What `str.join` and people put between the items of a list.
@@ -48,29 +51,31 @@ class Key:
 
 def row(
     name: str,
-    parse: Callable[[str], object],
-    default: Any,  # noqa: ANN401
+    parse: Callable[[str], T],
+    default: object,
     text: str,
     *,
     flag: str | None = None,
     dynamic: bool = False,
     secret: bool = False,
     empty: bool = False,
-) -> Any:  # noqa: ANN401
+) -> T:
     """Declare a field as a row. A default in angle brackets is a sentence: `sources` works the value out."""
     worked_out = isinstance(default, str) and default.startswith("<")
     key = Key(
         name=name,
         parse=parse,
         default=None if worked_out else default,
-        default_text=default.strip("<>") if worked_out else spell(default),
+        default_text=str(default).strip("<>") if worked_out else spell(default),
         text=text,
         flag=flag,
         dynamic=dynamic,
         secret=secret,
         empty=empty,
     )
-    return field(metadata={"key": key})
+    if worked_out and key.default_text != "none":
+        return cast("T", field(metadata={"key": key}))
+    return cast("T", field(default=key.default, metadata={"key": key}))
 
 
 def spell(value: object) -> str:
