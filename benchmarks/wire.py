@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from penstock.core.checksum import seal
 from penstock.wire import codec
-from penstock.wire.connection import FrameReader
+from penstock.wire.frame_reader import FrameReader
 from penstock.wire.runs import Buffer, decode_sends, encode_messages, encode_receipts
 
 if TYPE_CHECKING:

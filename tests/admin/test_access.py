@@ -17,7 +17,7 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Request
 
-from penstock.admin import api, web
+from penstock.admin import api, http_server
 from penstock.admin.access import Needs, unguarded
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer, HttpLimits
@@ -161,7 +161,7 @@ def _only_these_routes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
     """Two hundred other routes take a second to build."""
     if "every_route" not in request.node.name:
         monkeypatch.setattr(api, "GROUPS", ())
-        monkeypatch.setattr(web, "api", SimpleNamespace(build=route_for_each_need))
+        monkeypatch.setattr(http_server, "api", SimpleNamespace(build=route_for_each_need))
 
 
 @pytest.fixture
@@ -397,7 +397,7 @@ async def test_tls_on_the_port_without_and_http_on_the_port_with_are_said_once_e
     writer.close()
 
     def lines() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.name == "penstock.admin.web"]
+        return [record.getMessage() for record in caplog.records if record.name == "penstock.admin.http_server"]
 
     await until(lambda: len(lines()) == 2)
     assert "speaks TLS, and this port is for those without; see webServicePortTls" in lines()[0]
@@ -428,7 +428,7 @@ async def test_whoever_may_not_ask_is_not_told_what_is_wrong_with_a_body(admin: 
 async def test_a_body_that_comes_in_drops_is_given_up_with_408(
     tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "REQUEST_S", 0.2)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.2)
     async with serving(tmp_path, certificate) as admin:
         reader, writer = await asyncio.open_connection("127.0.0.1", admin.server.port)
         writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n")
@@ -486,7 +486,7 @@ async def test_callers_beyond_the_bound_are_closed_as_they_come(
 async def test_a_caller_that_asks_nothing_makes_way_when_all_connections_are_taken(
     tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "IDLE_IN_THE_WAY_S", 0.0)
+    monkeypatch.setattr(http_server, "IDLE_IN_THE_WAY_S", 0.0)
     async with serving(tmp_path, certificate, limits=HttpLimits(connections_max=3)) as admin:
         held = [await asyncio.open_connection("127.0.0.1", admin.server.port) for _ in range(3)]
         held[0][1].write(b"GET /hea")

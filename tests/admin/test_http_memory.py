@@ -12,17 +12,17 @@ import pytest
 
 from penstock.admin import http_memory
 from penstock.admin.api import build
-from penstock.admin.frame import (
+from penstock.admin.http_memory import BODY_FACTOR, VALUE_BYTES, HttpMemory
+from penstock.admin.middleware import (
     ALWAYS_ANSWERED,
     BODY_BYTES_MAX,
     DROPPING_MAX,
     PIECE_BYTES,
     SCHEMA_BODY_BYTES_MAX,
     VALUES_MAX,
-    Frame,
+    RequestMiddleware,
     body_bytes_max,
 )
-from penstock.admin.http_memory import BODY_FACTOR, VALUE_BYTES, HttpMemory
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import MIB
 from penstock.governance.memory_row import MemoryRow
@@ -208,7 +208,7 @@ async def test_an_answer_that_nobody_takes_is_charged_and_handed_over_in_pieces(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": answer})
 
-    caller = Caller(Frame(app, memory=HttpMemory(row)), method="GET")
+    caller = Caller(RequestMiddleware(app, memory=HttpMemory(row)), method="GET")
     caller.takes = 3
     await turns()
     assert row.used_bytes == len(answer)
@@ -226,7 +226,7 @@ async def test_more_requests_than_may_be_at_work_are_told_to_come_again_and_prob
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    frame = Frame(app, requests_max=3)
+    frame = RequestMiddleware(app, requests_max=3)
     held = [Caller(frame) for _ in range(3)]
     await turns()
     refused = Caller(frame)
@@ -253,7 +253,7 @@ async def test_whoever_sends_too_much_may_send_the_rest_of_it_and_so_gets_to_rea
     async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise AssertionError("it is refused before")
 
-    caller = Caller(Frame(app), length=BODY_BYTES_MAX + 1)
+    caller = Caller(RequestMiddleware(app), length=BODY_BYTES_MAX + 1)
     await turns()
     assert json.loads(caller.body)["reason"].endswith(f"and may have {BODY_BYTES_MAX}")
     assert not caller.task.done()
@@ -268,7 +268,7 @@ async def test_a_flood_of_bodies_too_large_is_not_read() -> None:
     async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise AssertionError("it is refused before")
 
-    frame = Frame(app)
+    frame = RequestMiddleware(app)
     callers = [Caller(frame, length=BODY_BYTES_MAX + 1) for _ in range(60)]
     await turns()
     assert sum(caller.task.done() for caller in callers) == 60 - DROPPING_MAX

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import httpx
 import pytest
 
-from penstock.admin import web
+from penstock.admin import http_server
 from penstock.admin.server import AdminServer, HttpLimits
 from penstock.broker.access import OPEN
 from penstock.broker.broker import Health
@@ -230,7 +230,7 @@ async def test_an_answer_does_not_wait_for_the_callers_acknowledgement() -> None
 async def test_a_caller_that_does_not_finish_its_request_is_dropped(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "REQUEST_S", 0.05)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.05)
     async with serving(CannedGateway()) as (server, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(sent)
@@ -240,15 +240,15 @@ async def test_a_caller_that_does_not_finish_its_request_is_dropped(
 
 
 async def test_a_caller_that_does_not_take_its_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "REQUEST_S", 0.05)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.05)
     dropped: Future[None] = Future()
 
-    class WatchedProtocol(web.PunctualProtocol):
+    class WatchedProtocol(http_server.PunctualProtocol):
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             dropped.set_result(None)
 
-    monkeypatch.setattr(web, "PunctualProtocol", WatchedProtocol)
+    monkeypatch.setattr(http_server, "PunctualProtocol", WatchedProtocol)
     # More than the buffers of both sockets hold, so that the rest of it waits in the server.
     async with serving(CannedGateway(metrics="x" * 30_000_000)) as (server, _):
         with socket.create_connection(("127.0.0.1", server.port)) as caller:

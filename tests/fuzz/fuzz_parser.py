@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from penstock.wire.connection import ProtocolError  # noqa: E402 - the path above comes first when this file is run
+from penstock.wire.frame_reader import ProtocolError  # noqa: E402 - the path above comes first when this file is run
 from penstock.wire.layouts import LAYOUTS  # noqa: E402
 from tests.wire.frames import Feeder  # noqa: E402
 

@@ -267,14 +267,14 @@ def test_what_was_acknowledged_before_its_time_is_charged_and_costs_no_walk() ->
     for entry_id in range(1, 200_000, 2):
         topic.acknowledge(view, [entry_id])
     assert view.number_of_delayed_messages == 100_000
-    assert 8_000 < view.settled_bytes == topic.memory.used_bytes - before < 100_000
+    assert 8_000 < view.size_bytes == topic.memory.used_bytes - before < 100_000
     topic.acknowledge(view, [0])
     assert view.number_of_delayed_messages == 99_999
     topic.now_ms += HOUR_MS
     assert topic.take(view) == list(range(2, 200_000, 2))
     topic.cursors["a"].acknowledge_through(199_999)
     view.update_mark_delete_position(199_999)
-    assert view.settled_bytes == topic.memory.used_bytes == 0
+    assert view.size_bytes == topic.memory.used_bytes == 0
 
 
 def test_a_seek_wants_again_what_was_acknowledged_before_its_time() -> None:
@@ -289,7 +289,7 @@ def test_a_seek_wants_again_what_was_acknowledged_before_its_time() -> None:
     view.rewind()
     view.held(0, 1)
     assert view.number_of_delayed_messages == 8
-    assert view.settled_bytes == 0
+    assert view.size_bytes == 0
     topic.now_ms += HOUR_MS
     assert topic.take(view) == list(range(2, 10))
 

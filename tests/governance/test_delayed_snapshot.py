@@ -271,9 +271,9 @@ def test_after_a_restart_with_a_full_index_what_is_due_does_not_wait_for_the_rea
     # The reader steps over all of it: what it was given, and what is not due.
     assert view.look(range(1_000), times, topic.now_ms) == list(range(1_000))
     assert view.next_wanted(900, 1_000) == 1_000
-    assert view.settled_bytes > 0
+    assert view.size_bytes > 0
     assert view.get_scheduled_messages(topic.now_ms, 1_000, 1_000) == []
-    assert view.settled_bytes == 0
+    assert view.size_bytes == 0
 
 
 def test_a_reader_that_starts_again_reads_what_was_offered_ahead_of_it() -> None:
@@ -281,7 +281,7 @@ def test_a_reader_that_starts_again_reads_what_was_offered_ahead_of_it() -> None
     view = topic.view()
     assert view.get_scheduled_messages(topic.now_ms, 1_000, 0) == due
     view.rewind()
-    assert view.settled_bytes == 0
+    assert view.size_bytes == 0
     held = view.look(range(1_000), times, topic.now_ms)
     assert held == list(range(900))
 

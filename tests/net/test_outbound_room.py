@@ -11,7 +11,7 @@ import pytest
 from penstock.core.units import KIB, MIB
 from penstock.governance.outbound import Outbound
 from penstock.net.connection import SENT_BYTES_KEPT, STALLED_NS
-from penstock.net.gather import PIECE_BYTES
+from penstock.net.send_queue import PIECE_BYTES
 from penstock.net.tls import TLS_WRITE_BYTES
 from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer
 from tests.net.harness import Client, running, turns, until

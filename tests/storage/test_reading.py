@@ -13,7 +13,7 @@ from penstock.core.errors import ReadFailed
 from penstock.core.units import KIB
 from penstock.storage.compacted import CompactedLedger, wrap
 from penstock.storage.limits import LogLimits
-from penstock.storage.scattered import read_scattered
+from penstock.storage.sparse_reads import read_sparse
 from tests.storage.logs import MemoryLog, entries, run_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 READS: Mapping[str, Callable[[EntryLog], ReadResult]] = {
     "in one go": lambda log: log.read(1, 0, bytes_max=2**30, entries_max=2**30),
     "one entry": lambda log: log.read(1, 2, bytes_max=1, entries_max=1),
-    "gathered": lambda log: read_scattered(
+    "gathered": lambda log: read_sparse(
         lambda first, count: log.read(1, first, bytes_max=2**30, entries_max=count), 1, [0, 2], bytes_max=2**30
     ),
     "compacted": lambda log: CompactedLedger(2, 3, 2).read(log, 1, 0, bytes_max=2**30, entries_max=2**30),

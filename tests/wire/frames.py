@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.checksum import seal
 from penstock.wire import codec
-from penstock.wire.connection import FrameReader
 from penstock.wire.events import AckRun, Command, Event, PublishRun
+from penstock.wire.frame_reader import FrameReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

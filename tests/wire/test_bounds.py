@@ -18,9 +18,9 @@ from penstock.wire import codec
 from penstock.wire.acks import ACK_BYTES_BY_HAND
 from penstock.wire.bounds import BOUNDS, CLASSES, FIELDS_MAX, IDS_MAX, Bounds, OutOfBounds
 from penstock.wire.bounds_table import CLASS_OF
-from penstock.wire.connection import GREETING_BYTES_MAX
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import RefusedCommand
+from penstock.wire.frame_reader import GREETING_BYTES_MAX
 from penstock.wire.pulsar_pb2 import BaseCommand
 from tests.wire.frames import Feeder, connect, frame, inside, varint
 from tools.generate_proto import BOUNDS as GENERATED

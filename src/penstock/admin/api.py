@@ -3,7 +3,8 @@
 
 Why apart from `server`: FastAPI takes half a second and 20 MiB to import, which a broker that nobody asks should
 not spend.
-Where: `web` serves what `build` returns. A group of routes is a function that takes the gateway and returns a router.
+Where: `http_server` serves what `build` returns. A group of routes is a function that takes the gateway and returns a
+router.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from starlette.exceptions import HTTPException
 
 from penstock import __version__
 from penstock.admin.access import Needs, check_before_body
-from penstock.admin.frame import Frame, allowed_methods
 from penstock.admin.http_memory import RETRY_AFTER_S
+from penstock.admin.json_rules import check_body
+from penstock.admin.middleware import RequestMiddleware, allowed_methods
 from penstock.admin.models import Degraded, Failing, Healthy
-from penstock.admin.readable import check_body
 from penstock.admin.routes import GROUPS
 from penstock.admin.routing import documented
 from penstock.core.errors import PenstockError
@@ -73,7 +74,7 @@ def build(gateway: Gateway, memory: HttpMemory | None = None, *, requests_max: i
     app.include_router(_observing(gateway, needs))
     for group in GROUPS:
         app.include_router(group(gateway, needs))
-    app.add_middleware(Frame, before_body=check_before_body, memory=memory, requests_max=requests_max)
+    app.add_middleware(RequestMiddleware, before_body=check_before_body, memory=memory, requests_max=requests_max)
     app.add_exception_handler(PenstockError, _penstock_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)

@@ -4,8 +4,8 @@
 Why: sixty bodies of a few megabytes, each parsed into objects of fifty times its size, or sixty answers of one large
 message each, would end the broker. So each request charges what it causes before it causes it. When the row is full, a
 request waits for a moment, and is then answered with 503 and asked to come again.
-Where: `frame` makes a charge for each request and gives it back when the answer is sent; routes find it in the scope.
-Everything here runs on the admin port's own loop. `/healthz` and `/metrics` charge nothing and never wait.
+Where: `middleware` makes a charge for each request and gives it back when the answer is sent; routes find it in the
+scope. Everything here runs on the admin port's own loop. `/healthz` and `/metrics` charge nothing and never wait.
 """
 
 from __future__ import annotations

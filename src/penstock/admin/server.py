@@ -127,7 +127,7 @@ class AdminServer:
     def _run(self) -> None:
         """On the thread: import the HTTP stack and serve until told to stop."""
         try:
-            from penstock.admin.web import http_server  # noqa: PLC0415 -- see above
+            from penstock.admin.http_server import http_server  # noqa: PLC0415 -- see above
 
             server = self._server = http_server(self, self._gateway)
             if not self._stopping:

@@ -70,7 +70,7 @@ def _with_changes(start: Settings, data_dir: Path) -> tuple[Settings, Sequence[s
     """The settings with what an administrator changed, and what of it cannot be used."""
     from penstock.broker.configuration import usable
     from penstock.settings.limits import Live
-    from penstock.storage.peek import read_configuration
+    from penstock.storage.stored_configuration import read_configuration
 
     live = Live(start)
     changes, errors = usable(live, read_configuration(data_dir))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.governance.delayed_due import DueList, Segment
-    from penstock.governance.delayed_settled import Settled
+    from penstock.governance.delayed_id_set import IdSet
     from penstock.governance.delayed_slots import Slots, Tail
 
 # Slots looked through for forgotten ids by one operation, when there are many such.
@@ -121,11 +121,11 @@ class Contents:
         """Whether this message is not due."""
         return self.slots is not None and self.slots.holds(entry_id)
 
-    def count_after(self, entry_id: int, settled: Settled) -> int:
-        """How many messages after this entry are not due, those left out that are settled."""
+    def count_after(self, entry_id: int, acknowledged: IdSet) -> int:
+        """How many messages after this entry are not due, those left out that are acknowledged."""
         if self.slots is None or not self.slots.count:
             return 0
-        return self.slots.count - self.slots.rank(entry_id) - settled.count_in_all(self.slots.members)
+        return self.slots.count - self.slots.rank(entry_id) - acknowledged.count_in_all(self.slots.members)
 
     # -- what is due --------------------------------------------------------------------------------------------------
 

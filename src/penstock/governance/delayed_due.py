@@ -16,7 +16,7 @@ from penstock.governance.delayed_slots import first_absent, footprint, widened, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.governance.delayed_settled import Settled
+    from penstock.governance.delayed_id_set import IdSet
     from penstock.governance.delayed_slots import Bitmap
 
 # Segments beyond which neighbours are merged where no view stands between them.
@@ -44,11 +44,11 @@ class Segment:
         self.readers = 0
         self.size_bytes = 0
 
-    def from_id(self, entry_id: int, settled: Settled) -> Iterator[int]:
-        """Its ids from this one on that are not settled, in order."""
+    def from_id(self, entry_id: int, acknowledged: IdSet) -> Iterator[int]:
+        """Its ids from this one on that are not acknowledged, in order."""
         if self.ids is None or entry_id > self.last:
             return iter(())
-        return settled.out_of(self.ids).iter_equal_or_larger(entry_id)
+        return acknowledged.out_of(self.ids).iter_equal_or_larger(entry_id)
 
     def within(self, first: int, stop: int) -> list[int]:
         """Its ids in [first, stop), in order."""
@@ -64,12 +64,12 @@ class Segment:
         """Whether it has this id."""
         return self.ids is not None and entry_id <= self.last and entry_id in self.ids
 
-    def count_after(self, entry_id: int, settled: Settled) -> int:
-        """How many of its ids come after this one, those left out that are settled."""
+    def count_after(self, entry_id: int, acknowledged: IdSet) -> int:
+        """How many of its ids come after this one, those left out that are acknowledged."""
         if self.ids is None or self.later is None or entry_id >= self.last:
             return 0
         count = self.later.before - self.before - (self.ids.rank(entry_id) if entry_id >= 0 else 0)
-        return count - settled.count_in(self.ids, entry_id)
+        return count - acknowledged.count_in(self.ids, entry_id)
 
 
 class DueList:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from penstock.governance.delayed_id_set import IdSet
 from penstock.governance.delayed_ranges import BackFill, Hull
-from penstock.governance.delayed_settled import Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +35,7 @@ class DelayedDeliveryView:
     """
 
     __slots__ = (
+        "_acknowledged",
         "_after",
         "_ahead",
         "_begun",
@@ -42,7 +43,6 @@ class DelayedDeliveryView:
         "_lost_since",
         "_manager",
         "_segment",
-        "_settled",
         "name",
         "progress",
     )
@@ -54,8 +54,8 @@ class DelayedDeliveryView:
         self._segment: Segment | None = None  # where it stands; None: at the end, once it asks for something
         self._after = -1  # what it has passed of that segment
         self._begun = False  # whether its reader has
-        self._settled = Settled()  # held, but acknowledged one by one
-        self._ahead = Settled()  # offered before the reader has come to them
+        self._acknowledged = IdSet()  # held, but acknowledged one by one
+        self._ahead = IdSet()  # offered before the reader has come to them
         self._lost = Hull()  # due and stepped over, but not in the index any more
         self._lost_since = Hull()  # the part of it that was lost since somebody began to read it again
 
@@ -114,10 +114,10 @@ class DelayedDeliveryView:
             if len(taken) >= entries_max or not self._stand(now_ms):
                 break
             taken += self._take(entries_max - len(taken), read_entry_id)
-        self._settle(self._ahead.cut_through, read_entry_id - 1)
+        self._change_ids(self._ahead.cut_through, read_entry_id - 1)
         ahead = [entry_id for entry_id in taken if entry_id >= read_entry_id]
         if ahead:
-            self._settle(self._ahead.add, ahead)
+            self._change_ids(self._ahead.add, ahead)
         return taken
 
     def has_message_available(self, now_ms: int, read_entry_id: int) -> bool:
@@ -163,7 +163,7 @@ class DelayedDeliveryView:
         assert self._segment is not None, "nothing is taken from nowhere"
         progress = self.progress
         crawls = self._manager.horizon.concerns(read_entry_id, self._segment.last + 1)
-        for entry_id in self._segment.from_id(max(self._after, progress.mark_delete) + 1, self._settled):
+        for entry_id in self._segment.from_id(max(self._after, progress.mark_delete) + 1, self._acknowledged):
             if entry_id >= read_entry_id and (not crawls or self._ahead.holds(entry_id)):
                 return
             if not (progress.acknowledged_above and progress.is_acknowledged(entry_id)):
@@ -212,9 +212,9 @@ class DelayedDeliveryView:
         A few additions for a view that keeps up; what was left on disk for lack of memory is not counted.
         """
         mark_delete = self.progress.mark_delete
-        count = self._manager.contents.count_after(mark_delete, self._settled)
+        count = self._manager.contents.count_after(mark_delete, self._acknowledged)
         for segment, after in self._pending():
-            count += segment.count_after(max(after, mark_delete), self._settled)
+            count += segment.count_after(max(after, mark_delete), self._acknowledged)
         return count
 
     @property
@@ -223,9 +223,9 @@ class DelayedDeliveryView:
         return not self._manager.contents.is_empty or (self._segment is not None and self._segment.later is not None)
 
     @property
-    def settled_bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes of what this subscription has acknowledged or got before its reader came to it, part of the index's."""
-        return self._settled.size_bytes + self._ahead.size_bytes
+        return self._acknowledged.size_bytes + self._ahead.size_bytes
 
     def buffer_memory_bytes(self) -> int:
         """Bytes of the topic's index, which all its subscriptions share."""
@@ -235,7 +235,7 @@ class DelayedDeliveryView:
 
     def update_mark_delete_position(self, entry_id: int) -> None:
         """The cursor's mark-delete position moved here, forward or (seek: call `was_reset` and `rewind`, too) back."""
-        self._settle(self._settled.cut_through, entry_id)
+        self._change_ids(self._acknowledged.cut_through, entry_id)
         self._manager.prune(entry_id)
 
     def acknowledged(self, entry_ids: Sequence[int]) -> None:
@@ -248,23 +248,23 @@ class DelayedDeliveryView:
         for segment, after in self._pending():
             held += [entry_id for entry_id in above if entry_id > after and segment.holds(entry_id)]
         if held:
-            self._settle(self._settled.add, held)
+            self._change_ids(self._acknowledged.add, held)
 
-    def _settle(self, change: Callable[..., None], *what: object) -> None:
-        before = self.settled_bytes
+    def _change_ids(self, change: Callable[..., None], *what: object) -> None:
+        before = self.size_bytes
         change(*what)
-        if self.settled_bytes != before:
-            self._manager.views_bytes += self.settled_bytes - before
+        if self.size_bytes != before:
+            self._manager.views_bytes += self.size_bytes - before
             self._manager.account()
 
     def was_reset(self) -> None:
         """The cursor was reset (seek): what was acknowledged above its mark-delete position is not any more."""
-        self._settle(self._settled.clear)
+        self._change_ids(self._acknowledged.clear)
 
     def rewind(self) -> None:
         """The reader starts again from the first unacknowledged entry; until it does, this view holds no segment."""
         self._detach()
-        self._settle(self._ahead.clear)
+        self._change_ids(self._ahead.clear)
         self._lost.clear()
         self._lost_since.clear()
 
@@ -293,7 +293,7 @@ class DelayedDeliveryView:
         """The index lets go of this segment: if the view stands there, what it has not passed is lost, and named so."""
         if self._segment is not segment:
             return
-        first = next(segment.from_id(max(self._after, self.progress.mark_delete) + 1, self._settled), None)
+        first = next(segment.from_id(max(self._after, self.progress.mark_delete) + 1, self._acknowledged), None)
         if first is not None:
             self._lost.add(first, segment.last + 1)
             self._lost_since.add(first, segment.last + 1)
@@ -313,7 +313,7 @@ class DelayedDeliveryView:
     def closed(self) -> None:
         """The manager has forgotten this view."""
         self._detach()
-        self._settle(self._settled.clear)
-        self._settle(self._ahead.clear)
+        self._change_ids(self._acknowledged.clear)
+        self._change_ids(self._ahead.clear)
         self._lost.clear()
         self._lost_since.clear()

@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from penstock.governance.fair_lines import Tenant
+    from penstock.governance.fair_queue import Tenant
 
 # What an absent bound reads as: more than any machine has, and still a signed 64-bit gauge.
 UNBOUNDED: Final = 2**63 - 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The values a `PermitQueue` deals in: limits, permits, the requests for them, and a view of one moment.
 
-Where: `permits` decides about them; `permit_lines` keeps those that wait in order; everybody else holds them.
+Where: `permits` decides about them; `permit_waiters` keeps those that wait in order; everybody else holds them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ stand behind a request that waits for the very permits the updater holds.)
 line therefore borrows what those behind it hold and cannot use while they wait, from the last of them first; who lent
 needs its full amount in its turn. A holder of memory that is in use, not estimated, says `lends=False`.
 
-*Places are shared by need* when the queue is full: see `permit_lines`.
+*Places are shared by need* when the queue is full: see `permit_waiters`.
 
 What must always hold: available + held = total. A request is settled exactly once: granted, or refused with an error.
 A call may settle requests other than its own; `take_settled` says which.
@@ -40,7 +40,6 @@ from penstock.governance.permit_errors import (
     PermitNames,
     PermitsBeyondLimit,
 )
-from penstock.governance.permit_lines import PermitLines
 from penstock.governance.permit_types import (
     NOBODY,
     Owner,
@@ -50,6 +49,7 @@ from penstock.governance.permit_types import (
     Request,
     WaitingRequest,
 )
+from penstock.governance.permit_waiters import PermitWaiters
 from penstock.governance.wait_times import WaitTimes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class PermitQueue:
         self.names = names or PermitNames()
         self.closed = False
         self._held = 0
-        self._lines = PermitLines()
+        self._lines = PermitWaiters()
         self._lenders: OrderedDict[Request, None] = OrderedDict()  # updates that wait and have something to lend
         self._lendable = 0
         self._settled: list[Request] = []

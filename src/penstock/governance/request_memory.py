@@ -14,7 +14,7 @@ behind: the part of an unfinished frame that is held, and the requests that now 
 costs nothing, so a client that announces much and sends little holds little.
 
 *Ordinary reads never exceed what is available.* When nothing useful is left, readers are refused and wait, ordered by
-the bytes they were served before (`fair_lines`). As bytes come free, `wake` gives out turns from the front, only as
+the bytes they were served before (`fair_queue`). As bytes come free, `wake` gives out turns from the front, only as
 many as the free bytes can serve; the bytes of a turn are promised and nobody else gets them. So no reader overtakes
 another and none is woken in vain.
 
@@ -48,8 +48,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.units import KIB, NS_PER_MS, NS_PER_S
-from penstock.governance.dry_spells import DrySpells
-from penstock.governance.fair_lines import ANY, HOLDING, WHOLE, FairLines, Reader, Tenant
+from penstock.governance.depletion import Depletion
+from penstock.governance.fair_queue import ANY, HOLDING, WHOLE, FairQueue, Reader, Tenant
 from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakHunter, Lease, SimpleMemoryPool
 from penstock.governance.muting import MuteReason
 from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
@@ -109,7 +109,7 @@ class RequestMemory(SimpleMemoryPool):
     """
 
     __slots__ = (
-        "_dry_spells",
+        "_depletion",
         "_evicted_total",
         "_finisher",
         "_held_bytes",
@@ -151,13 +151,13 @@ class RequestMemory(SimpleMemoryPool):
         self._ordinary_end = self.ordinary_bytes  # what may be used before ordinary reads stop: the part + reserve used
         self._tenants = {NOBODY: Tenant(NOBODY)}
         self._waiting: dict[int, Reader] = {}  # in the order they began to wait, those with a turn included
-        self._lines = FairLines()  # those of them without a turn
+        self._lines = FairQueue()  # those of them without a turn
         self._turns = 0
         self._holders_called = 0  # turns of those who hold an unfinished frame
         self._ordinary_promised = 0
         self._reserve_promised = 0
         self._finisher: Reader | None = None
-        self._dry_spells = DrySpells()
+        self._depletion = Depletion()
         self._starved_since_ns: int | None = None
         self._served_since = 0  # bytes read since then, outside the reserve
         self._waits = WaitTimes()
@@ -332,7 +332,7 @@ class RequestMemory(SimpleMemoryPool):
         self._lines.changed(joined)
 
     def wake(self, now_ns: int) -> list[int]:
-        """Give turns to those who wait, as far as the free bytes and requests reach, in the order of `fair_lines`."""
+        """Give turns to those who wait, as far as the free bytes and requests reach, in the order of `fair_queue`."""
         if not self._waiting:
             return []
         lines, owners = self._lines, list[int]()
@@ -344,7 +344,7 @@ class RequestMemory(SimpleMemoryPool):
             self._give_turn(reader, min(reader.want_bytes, room))
             owners.append(reader.owner)
         if owners:
-            self._dry_spells.stop(now_ns)
+            self._depletion.stop(now_ns)
         while requests_left > len(owners) and (reader := lines.first(WHOLE)) is not None:
             if reader.whole_bytes > self.reserve_bytes - self._reserve_used - self._reserve_promised:
                 break
@@ -434,8 +434,8 @@ class RequestMemory(SimpleMemoryPool):
             reserve_used_bytes=self._reserve_used,
             requests=self._requests,
             requests_max=self.requests_max,
-            depleted_percent=self._dry_spells.percent(now_ns),
-            depleted_ms=self._dry_spells.total_ns(now_ns) // NS_PER_MS,
+            depleted_percent=self._depletion.percent(now_ns),
+            depleted_ms=self._depletion.total_ns(now_ns) // NS_PER_MS,
             evicted_total=self._evicted_total,
             finisher=None if self._finisher is None else self._finisher.owner,
             muted=tuple(_muted(reader) for reader in self._waiting.values()),
@@ -481,7 +481,7 @@ class RequestMemory(SimpleMemoryPool):
                 # Those before it come first; whoever made this room is about to wake them.
                 return self._refuse(reader, next(iter(self._waiting.values())).reason, now_ns)
             return self._admit(reader, min(want_bytes, room), now_ns)
-        self._dry_spells.start(now_ns)
+        self._depletion.start(now_ns)
         if self._starved_since_ns is None:
             self._starved_since_ns, self._served_since = now_ns, 0
         self._refuse(reader, MuteReason.REQUEST_MEMORY, now_ns)
@@ -546,7 +546,7 @@ class RequestMemory(SimpleMemoryPool):
         if self._waiting.pop(reader.owner, None) is not None:
             self._lines.leave(reader)
             if not self._waiting:
-                self._dry_spells.stop(now_ns)
+                self._depletion.stop(now_ns)
                 self._starved_since_ns = None
 
     def _give_turn(self, reader: Reader, promised_bytes: int, *, reserved: bool = False) -> None:

@@ -12,8 +12,8 @@ Theory of operation
               (publish runs on their way to the disk) stays charged until `release`.
     Commands. Decoded and handled one by one: what answers one of them may mute the connection, and then the next stays
               the twenty bytes that it came in. Bytes that were read and are not handled yet are charged as held. They
-              come before the next read. `Turns` says how many commands one turn of the loop carries out, so a client
-              that sends many waits for itself.
+              come before the next read. `CommandScheduler` says how many commands one turn of the loop carries out, so
+              a client that sends many waits for itself.
     Writing.  `write` queues answers and `deliver` entries; one flush a turn sends them with one gathered system call.
               Passed on is what the socket has taken, under TLS as ciphertext: whoever lent memory to the queue gets it
               back then. Entries are queued as they lie in the run that was read or published; those that the socket
@@ -42,10 +42,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from penstock.core.units import KIB, NS_PER_MS
 from penstock.governance.muting import MuteReason, MuteReasons
 from penstock.governance.request_memory import LENGTH_BYTES, USEFUL_BYTES
-from penstock.net.gather import own, send_queued, without
+from penstock.net.send_queue import own, send_queued, without
 from penstock.net.tls import TLS_PLAIN_BYTES, TLS_WRITE_BYTES, TlsLayer
-from penstock.wire.connection import FrameReader, ProtocolError
 from penstock.wire.events import Command, PublishRun
+from penstock.wire.frame_reader import FrameReader, ProtocolError
 from penstock.wire.layouts import SEND_START
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.governance.memory_pool import Lease
-    from penstock.net.gather import Buffer
     from penstock.net.listener import Connections
+    from penstock.net.send_queue import Buffer
     from penstock.wire.events import Event
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 """Deadlines of futures that wait, with one timer for all of them.
 
 Why not a timer each: thousands of requests that came together would end together, in one turn of the loop.
-Where: `waiting_room` and `loop_share`. Everything is called on the loop.
+Where: `gradual_event` and `loop_share`. Everything is called on the loop.
 """
 
 from __future__ import annotations

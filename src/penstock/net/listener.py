@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.governance.outbound import STUCK_NS
+from penstock.net.command_scheduler import CommandScheduler
 from penstock.net.connection import ARENA_BYTES, Connection, Handler
-from penstock.net.turns import Turns
 from penstock.wire.bounds import BOUNDS
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Connections:
         # Whether one more from this address may come in; else what to tell it. See `count` and `of_address`.
         self.admit: Callable[[str], bytes | None] = _everybody
         self.arena = memoryview(bytearray(ARENA_BYTES))
-        self.turns = Turns(loop, clock)
+        self.turns = CommandScheduler(loop, clock)
         self._open: dict[int, Connection] = {}
         self._addresses: dict[int, str] = {}
         self._of_address: Counter[str] = Counter()

@@ -13,8 +13,8 @@ Theory of operation
               it took, so that the others have OTHERS times as long; an ordinary list lives on what is there.
     Quiet.    Whether there is something else to do is seen by how long one round of the loop takes without us.
     Slots.    At most SLOTS begin to gather at a time, so that half-made lists are few and the first is done soon. Those
-              who wait take turns by tenant and connection (`FairLine`), until their deadline, and not more of them than
-              may wait for heap memory.
+              who wait take turns by tenant and connection (`TenantRoundRobin`), until their deadline, and not more of
+              them than may wait for heap memory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
-from penstock.governance.fair_line import FairLine
 from penstock.governance.permit_errors import GatheringTimeout, PermitAcquireQueueFull
+from penstock.governance.tenant_round_robin import TenantRoundRobin
 from penstock.net.deadlines import Deadlines
 from penstock.net.memory_limiter import LimitType
 
@@ -96,7 +96,7 @@ class LoopShare:
         self._credit_at_ns = clock.monotonic_ns()
         self._inside = 0
         self.timeouts_total = self.queue_full_total = 0
-        self._line: FairLine[asyncio.Future[None]] = FairLine()
+        self._line: TenantRoundRobin[asyncio.Future[None]] = TenantRoundRobin()
         self._owners: dict[asyncio.Future[Any], tuple[Owner, int]] = {}  # of those in the line: who, since when
         self._deadlines = Deadlines(clock, loop, self._too_late)
 

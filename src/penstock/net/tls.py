@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.units import KIB
-from penstock.net.gather import Buffer, drop_sent, send_queued
+from penstock.net.send_queue import Buffer, drop_sent, send_queued
 
 if TYPE_CHECKING:
     import socket

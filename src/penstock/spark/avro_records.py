@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.spark.client.fields import varints, windows
-from penstock.spark.texts import edges_in, texts
+from penstock.spark.text_columns import edges_in, texts
 from penstock.spark.values import WITHOUT_TYPE
 from penstock.wire.codec import Schema
 from penstock.wire.errors import ProtocolError

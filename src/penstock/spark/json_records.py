@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 from pyspark.sql import types as spark
 
-from penstock.spark.texts import edges_in
+from penstock.spark.text_columns import edges_in
 from penstock.spark.values import microseconds_in
 from penstock.wire.codec import Schema
 

@@ -24,7 +24,7 @@ from penstock.spark import avro_records, json_records, values
 from penstock.spark.client.errors import UnreadableEntry
 from penstock.spark.client.fields import spans_of, walk
 from penstock.spark.client.message_id import MessageId
-from penstock.spark.texts import as_text, bytes_of, edges_of, texts
+from penstock.spark.text_columns import as_text, bytes_of, edges_of, texts
 from penstock.wire.errors import ProtocolError
 from penstock.wire.varints import encode_varint
 

@@ -15,9 +15,9 @@ from penstock.core.names import TopicName
 from penstock.core.units import parse_bytes
 from penstock.spark.client.producer import ProducerOptions
 from penstock.spark.options import CONNECTION_OPTIONS, Option, parse_endpoint
-from penstock.spark.outlets import Sending
 from penstock.spark.routing import HASHES
 from penstock.spark.structs import KINDS
+from penstock.spark.task_writer import Sending
 from penstock.wire import compression
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.core.names import TopicName
 from penstock.spark.client.cluster import Cluster
-from penstock.spark.outlets import Identity, Outlets
 from penstock.spark.structs import StructFormat
+from penstock.spark.task_writer import Identity, TaskWriter
 from penstock.spark.write_columns import TOPIC, UnwritableColumns, WriteColumns
 
 if TYPE_CHECKING:
@@ -105,14 +105,14 @@ class _Rows:
             raise UnwritableColumns(f"it is not said where to write to: give the option topic, or a column {TOPIC}")
 
     def write(self, batches: Iterator[pa.RecordBatch], identity: Identity) -> Written:
-        with Outlets(Cluster(self.options.endpoint), self.options.sending, identity) as outlets:
+        with TaskWriter(Cluster(self.options.endpoint), self.options.sending, identity) as outlets:
             formats = _Formats(outlets, self._columns.struct, self.options.value_format)
             for batch in batches:
                 for topic, rows in self._by_topic(batch):
                     self._write_rows(topic, rows, outlets, formats)
         return Written(outlets.rows)
 
-    def _write_rows(self, topic: str, rows: pa.RecordBatch, outlets: Outlets, formats: _Formats) -> None:
+    def _write_rows(self, topic: str, rows: pa.RecordBatch, outlets: TaskWriter, formats: _Formats) -> None:
         if self._columns.struct is None:
             outlets.send(topic, self._columns.messages(rows))
         else:
@@ -138,7 +138,7 @@ class _Rows:
 class _Formats:
     """How structs are written to each topic, asked for once."""
 
-    def __init__(self, outlets: Outlets, struct: StructType | None, wanted: str) -> None:
+    def __init__(self, outlets: TaskWriter, struct: StructType | None, wanted: str) -> None:
         self._outlets, self._struct, self._wanted = outlets, struct, wanted
         self._known: dict[str, StructFormat] = {}
 

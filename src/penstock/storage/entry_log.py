@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import apsw
 
 from penstock.core.errors import ReadFailed
-from penstock.storage.damage import DamageBook
 from penstock.storage.files import read_exactly
 from penstock.storage.index import Damage, IndexDamaged
 from penstock.storage.journal import Journal, Placed, SegmentWriter
+from penstock.storage.known_damage import KnownDamage
 from penstock.storage.limits import LogLimits
 from penstock.storage.opening import cut_segment, open_directory, rebuild
 from penstock.storage.reader import Reader
@@ -33,7 +33,7 @@ from penstock.storage.records import HEADER_BYTES
 from penstock.storage.results import Batch, ReadResult
 from penstock.storage.runs import AppendRun
 from penstock.storage.tidier import Tidier
-from penstock.storage.trouble import Troubles
+from penstock.storage.unreadable_segments import UnreadableSegments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.storage.files import Files
     from penstock.storage.opening import Opened
     from penstock.storage.sealed_index import SealedIndex
-    from penstock.storage.trouble import Trouble
+    from penstock.storage.unreadable_segments import UnreadableSegment
 
 __all__ = ["AppendRun", "Batch", "Damage", "EntryLog", "LogHealth", "LogLimits", "LogStats", "ReadResult"]
 
@@ -117,8 +117,8 @@ class EntryLog:
         self._post = post
         self._nonce = nonce
         self._store, self._index = opened.store, opened.index
-        self._damage = DamageBook(opened.damage, listed_max=limits.damage_listed_max)
-        self._troubles = Troubles()
+        self._damage = KnownDamage(opened.damage, listed_max=limits.damage_listed_max)
+        self._troubles = UnreadableSegments()
         self.missing = opened.missing
         self._reader = Reader(self._store, self._index, limits, self._damage, (self._troubles, self.missing))
         self._journal = Journal(limits=limits, clock=clock, post=post, roll=self._roll, committed=self._committed)
@@ -355,7 +355,7 @@ class EntryLog:
         reason = self._journal.failure or ("the journal thread has died" if self._journal.died() else None)
         return LogHealth(read_only=reason, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[UnreadableSegment]:
         """Return what could not be read when it was tried last: it is not lost."""
         return self._troubles.now()
 

@@ -20,8 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import PersistenceFailed, StorageReadOnly
+from penstock.storage.append_queue import AppendQueue
 from penstock.storage.files import write_all
-from penstock.storage.lanes import Lanes
 from penstock.storage.records import HEADER_BYTES, Stamp, encode_block, encode_mark
 from penstock.storage.runs import AppendRun, Block, blocks
 
@@ -135,7 +135,7 @@ class Journal:
         self._post = post
         self._roll = roll
         self._committed = committed
-        self._lanes = Lanes()
+        self._lanes = AppendQueue()
         self._stopping = False
         self._ended = False
         self._writer: SegmentWriter | None = None

@@ -23,7 +23,7 @@ from penstock.core.units import MIB
 from penstock.storage.files import FileLocked, read_exactly, write_all
 from penstock.storage.index import Damage, IndexDamaged
 from penstock.storage.log_index import LogIndex
-from penstock.storage.missing import Missing, MissingBook
+from penstock.storage.missing_entries import MissingEntries, MissingRange
 from penstock.storage.records import HEADER_BYTES, Stamp, encode_mark
 from penstock.storage.recovery import Scan, Verdict, judge, scan
 from penstock.storage.sealed_index import SealedIndex
@@ -52,7 +52,7 @@ class Opened:
     index: LogIndex
     place: IndexPlace
     damage: list[Damage] = field(default_factory=list)
-    missing: MissingBook = field(default_factory=MissingBook)
+    missing: MissingEntries = field(default_factory=MissingEntries)
     unknown: list[str] = field(default_factory=list)  # missing segments of which nobody knows what they held
 
 
@@ -200,7 +200,7 @@ def _note_missing(opened: Opened, segment_id: int, there: int, present: set[int]
         lost = [span for span in stretch.spans if span.block_offset + span.block_bytes > there]
         if lost and first < lost[-1].end_entry:
             begin = max(first, lost[0].first_entry)
-            opened.missing.note(Missing(segment_id, stretch.ledger_id, begin, lost[-1].end_entry, reason))
+            opened.missing.note(MissingRange(segment_id, stretch.ledger_id, begin, lost[-1].end_entry, reason))
 
 
 def _give_up(index: LogIndex, segment_id: int, there: int, size: int) -> None:

@@ -23,22 +23,22 @@ from penstock.core.errors import ReadFailed
 from penstock.core.units import KIB
 from penstock.storage.files import read_exactly
 from penstock.storage.index import Damage, IndexDamaged, at_or_after
-from penstock.storage.missing import Missing
+from penstock.storage.missing_entries import MissingRange
 from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
 from penstock.storage.results import Wanted
 
 if TYPE_CHECKING:
-    from penstock.storage.damage import DamageBook
     from penstock.storage.files import File
     from penstock.storage.index import Span
+    from penstock.storage.known_damage import KnownDamage
     from penstock.storage.limits import LogLimits
     from penstock.storage.log_index import LogIndex, Plan
-    from penstock.storage.missing import MissingBook
+    from penstock.storage.missing_entries import MissingEntries
     from penstock.storage.records import Header, Table
     from penstock.storage.results import ReadResult
     from penstock.storage.segment import SegmentStore
-    from penstock.storage.trouble import Troubles
+    from penstock.storage.unreadable_segments import UnreadableSegments
 
 # Reading through this much that is not wanted costs less than another call.
 _GAP_BYTES_MAX: Final = 8 * KIB
@@ -56,8 +56,8 @@ class Reader:
         store: SegmentStore,
         index: LogIndex,
         limits: LogLimits,
-        damage: DamageBook,
-        books: tuple[Troubles, MissingBook],
+        damage: KnownDamage,
+        books: tuple[UnreadableSegments, MissingEntries],
     ) -> None:
         self._store = store
         self._index = index
@@ -142,7 +142,7 @@ class Reader:
             return False
         if self._store.unknown_lost:
             reason = "their segment is missing"
-            self._missing.note(Missing(None, wanted.ledger_id, wanted.entry_id, stop, reason))
+            self._missing.note(MissingRange(None, wanted.ledger_id, wanted.entry_id, stop, reason))
         return next(self._missing.present(wanted.ledger_id, wanted.entry_id, stop), None) is None
 
     def _step_over_lost(self, plan: Plan, wanted: Wanted) -> Plan | None:

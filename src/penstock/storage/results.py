@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Entries with consecutive ids, or ascending ones where they were gathered (`scattered`), lying in one buffer.
+    """Entries with consecutive ids, or ascending ones where they were gathered (`sparse_reads`), lying in one buffer.
 
     Shapes: entry `entry_ids[i]` is `data[offsets[i]:][:lengths[i]]`, sealed as it was appended; it holds
     `message_counts[i]` messages, or one if `message_counts` is None.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.core.errors import PenstockError
-    from penstock.storage.damage import DamageBook
     from penstock.storage.files import File
+    from penstock.storage.known_damage import KnownDamage
     from penstock.storage.limits import LogLimits
     from penstock.storage.log_index import LogIndex
     from penstock.storage.reader import Reader
@@ -53,7 +53,7 @@ class Tidier:
         index: LogIndex,
         reader: Reader,
         limits: LogLimits,
-        damage: DamageBook,
+        damage: KnownDamage,
         append: Callable[[AppendRun], None],
         mend: Callable[[IndexDamaged], None],
         wants_next: Callable[[], bool],

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from penstock import __version__
-from penstock.admin import load
+from penstock.admin import load_reports
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Model
 from penstock.admin.models_stats import ListingMemories, MutedConnections
@@ -176,7 +176,7 @@ def _status(ask: Ask, needs: Needs) -> APIRouter:
 
 def _statistics(ask: Ask, needs: Needs) -> APIRouter:
     router = APIRouter(prefix="/admin/v2/broker-stats", tags=["broker-stats"], dependencies=[needs.superuser])
-    reporter = load.Reporter()
+    reporter = load_reports.Reporter()
 
     @router.get("/load-report")
     async def load_report() -> dict[str, Any]:
@@ -187,27 +187,27 @@ def _statistics(ask: Ask, needs: Needs) -> APIRouter:
     @router.get("/metrics")
     async def metrics() -> list[dict[str, Any]]:
         """Show totals of each namespace; /metrics has more."""
-        return load.metrics(await ask(take_snapshot))
+        return load_reports.metrics(await ask(take_snapshot))
 
     @router.get("/topics")
     async def topics() -> dict[str, Any]:
         """Show every topic in use."""
-        return load.topics(await ask(take_snapshot))
+        return load_reports.topics(await ask(take_snapshot))
 
     @router.get("/mbeans")
     async def process() -> list[dict[str, Any]]:
         """Show what the process uses."""
-        return load.process(await ask(take_snapshot))
+        return load_reports.process(await ask(take_snapshot))
 
     @router.get("/allocator-stats/{allocator}")
     async def allocator_stats(allocator: str) -> dict[str, Any]:
         """Show what a part of the memory budget uses: `default` (on its way to clients) or `ml-cache`."""
-        return load.allocator(await ask(take_snapshot), allocator)
+        return load_reports.allocator(await ask(take_snapshot), allocator)
 
     @router.get("/muted-connections", responses={200: {"model": MutedConnections}}, response_model=None)
     async def muted_connections() -> JSONResponse:
         """Show connections that are not read: why, for how long, what they want and what they hold."""
-        return JSONResponse(load.muted(await ask(take_snapshot)))
+        return JSONResponse(load_reports.muted(await ask(take_snapshot)))
 
     @router.get("/topic-listings", responses={200: {"model": ListingMemories}}, response_model=None)
     async def topic_listings() -> JSONResponse:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import KIB
-from penstock.storage.scattered import read_scattered
+from penstock.storage.sparse_reads import read_sparse
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,7 +52,7 @@ class AgainReads:
                 ledger_id, entry_id, bytes_max=bytes_max, entries_max=count, first_bytes_max=bytes_max
             )
 
-        future = broker.reads.in_thread(partial(read_scattered, read, ledger_id, entry_ids, bytes_max=bytes_max))
+        future = broker.reads.in_thread(partial(read_sparse, read, ledger_id, entry_ids, bytes_max=bytes_max))
         self._under_way = (*self._under_way, (entry_ids, future))
         future.add_done_callback(self._done)
         return future

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.storage.scattered import Gathering
+from penstock.storage.sparse_reads import SparseBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Tail:
 
         Stops soon after `bytes_max` bytes. Budget: 1 µs per entry on one core.
         """
-        gathering, at, ledger_id = Gathering(), 0, 0
+        gathering, at, ledger_id = SparseBatch(), 0, 0
         while at < len(entry_ids) and gathering.nbytes < bytes_max:
             found = self.find(entry_ids[at]) or self._find_gathered(entry_ids[at])
             if found is None:

@@ -37,13 +37,13 @@ from penstock.broker.topics.namespace_news import NamespaceNews
 from penstock.broker.topics.patterns import PATTERN_BYTES
 from penstock.broker.topics.unsent_pieces import UnsentPieces
 from penstock.core.errors import TooManyRequests
+from penstock.net.gradual_event import GradualEvent
 from penstock.net.loop_share import LoopShare
 from penstock.net.topic_list_limiter import (
     HEAP_REFUSED,
     INITIAL_BYTES,
     PermitAcquireCancelled,
 )
-from penstock.net.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     import asyncio
@@ -106,7 +106,7 @@ class SharedListing:
         self._missed = False  # news that is forgotten
         self._refreshing = False
         self._leading = False  # somebody brings it up to date
-        self._followers = WaitingRoom(store.clock, store.loop)  # who waits for that
+        self._followers = GradualEvent(store.clock, store.loop)  # who waits for that
         self._unsent = UnsentPieces(store.limiter, store.clock, store.loop)
         self._steps: WeakValueDictionary[Listing, Step] = WeakValueDictionary()  # to the list in force, by the first
         self._waking = False

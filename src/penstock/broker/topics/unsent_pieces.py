@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from penstock.core.errors import TooManyRequests
+from penstock.net.gradual_event import GradualEvent
 from penstock.net.topic_list_limiter import BROKER_DIRECT_REFUSED, LimitType
-from penstock.net.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +55,7 @@ class UnsentPieces:
 
     def __init__(self, limiter: TopicListMemoryLimiter, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._limiter = limiter
-        self._followers = WaitingRoom(clock, loop)
+        self._followers = GradualEvent(clock, loop)
         self._permit: Permit | None = None  # for all pieces in `_senders`
         self._senders: dict[Form, dict[Piece, int]] = {}  # by form: how many replies each piece is part of
         self._leading = False

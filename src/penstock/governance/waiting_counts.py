@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 
 
-class Places(Generic[K]):
+class WaitingCounts(Generic[K]):
     """A count for each key, and the key with the highest; among equals, the one that came to it last."""
 
     __slots__ = ("_counts", "_highest", "_keys_at")
@@ -27,24 +27,24 @@ class Places(Generic[K]):
     def __len__(self) -> int:
         return len(self._counts)
 
-    def of(self, key: K) -> int:
+    def count(self, key: K) -> int:
         """How many places this key has."""
         return self._counts.get(key, 0)
 
-    def take(self, key: K) -> None:
+    def add(self, key: K) -> None:
         """One place more."""
         count = self._counts.get(key, 0)
         self._move(key, count, count + 1)
         self._highest = max(self._highest, count + 1)
 
-    def give_back(self, key: K) -> None:
+    def remove(self, key: K) -> None:
         """One place less; the key must have one."""
         count = self._counts[key]
         self._move(key, count, count - 1)
         if self._highest not in self._keys_at:
             self._highest -= 1  # The key itself is there now, or nobody is left.
 
-    def most(self) -> K:
+    def largest(self) -> K:
         """Who has most; there must be somebody."""
         return next(reversed(self._keys_at[self._highest]))
 

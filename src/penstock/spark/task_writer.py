@@ -64,7 +64,7 @@ class Identity:
     turn: int = 0  # which partition rows without a key begin with
 
 
-class Outlets:
+class TaskWriter:
     """All that one task writes to. Use it in a `with`: a clean end waits for all receipts."""
 
     def __init__(self, cluster: Cluster, sending: Sending, identity: Identity) -> None:

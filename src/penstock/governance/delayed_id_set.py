@@ -19,7 +19,7 @@ _CHANGES_MIN: Final = 64
 _CHANGED_PART: Final = 32
 
 
-class Settled:
+class IdSet:
     """Ids of held messages above the mark-delete position that are acknowledged.
 
     Attributes:

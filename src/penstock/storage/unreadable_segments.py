@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trouble: segments that the disk cannot read at the moment.
+"""UnreadableSegment: segments that the disk cannot read at the moment.
 
 Why: a read that failed says nothing about what is stored, so it is tried again; meanwhile people must hear of it: once
 when it begins and once when it ends, not at each try.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Trouble(NamedTuple):
+class UnreadableSegment(NamedTuple):
     """A place that could not be read when it was tried last."""
 
     segment_id: int
@@ -34,12 +34,12 @@ class Trouble(NamedTuple):
         return f"segment {self.segment_id:x} cannot be read: {self.reason}"
 
 
-class Troubles:
+class UnreadableSegments:
     """All segments that could not be read when they were tried last. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._now: dict[int, Trouble] = {}
+        self._now: dict[int, UnreadableSegment] = {}
         self.failures = 0  # reads that failed, since the start
 
     def failed(self, segment_id: int, span: Span, error: OSError) -> None:
@@ -48,7 +48,7 @@ class Troubles:
         with self._lock:
             self.failures += 1
             known = self._now.get(segment_id)
-            self._now[segment_id] = Trouble(segment_id, span.block_offset, span.block_bytes, reason)
+            self._now[segment_id] = UnreadableSegment(segment_id, span.block_offset, span.block_bytes, reason)
         if known is None or known.reason != reason:
             log.error("segment %x cannot be read, trying again: %s", segment_id, reason)
 
@@ -58,7 +58,7 @@ class Troubles:
         if trouble is not None and any(span.block_offset == trouble.offset for span in spans):
             self.over(trouble)
 
-    def over(self, trouble: Trouble) -> None:
+    def over(self, trouble: UnreadableSegment) -> None:
         """What could not be read was read, or is wanted no more."""
         with self._lock:
             if self._now.get(trouble.segment_id) != trouble:
@@ -66,7 +66,7 @@ class Troubles:
             del self._now[trouble.segment_id]
         log.warning("segment %x can be read again", trouble.segment_id)
 
-    def now(self) -> list[Trouble]:
+    def now(self) -> list[UnreadableSegment]:
         """Return what cannot be read, by segment."""
         with self._lock:
             return [trouble for _, trouble in sorted(self._now.items())]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SMALL_BYTES_MAX: Final = 64 * KIB
 
 
-class Lanes:
+class AppendQueue:
     """Runs that wait, of which one thread puts and another gathers."""
 
     def __init__(self) -> None:

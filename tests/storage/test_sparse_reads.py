@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.storage.results import Batch, ReadResult
-from penstock.storage.scattered import GAP_ENTRIES_MAX, Gathering, read_scattered
+from penstock.storage.sparse_reads import GAP_ENTRIES_MAX, SparseBatch, read_sparse
 
 LEDGER = 7
 STORED = 500
@@ -42,7 +42,7 @@ wanted = st.sets(st.integers(0, STORED + 20), min_size=1).map(sorted)
 
 @given(ids=wanted, gone=st.frozensets(st.integers(0, STORED)), at_once=st.integers(1, 100))
 def test_what_is_there_is_found_and_what_is_not_is_passed(ids: list[int], gone: frozenset[int], at_once: int) -> None:
-    result = read_scattered(Log(gone, at_once).read, LEDGER, ids, bytes_max=1_000_000)
+    result = read_sparse(Log(gone, at_once).read, LEDGER, ids, bytes_max=1_000_000)
     there = [one for one in ids if one < STORED and one not in gone]
     assert [one for batch in result.batches for one in batch.entry_ids] == there
     assert [one for batch in result.batches for one in texts(batch)] == there
@@ -52,7 +52,7 @@ def test_what_is_there_is_found_and_what_is_not_is_passed(ids: list[int], gone: 
 @given(ids=wanted, bytes_max=st.integers(1, 50))
 def test_no_more_is_read_than_was_asked_for_but_at_least_one(ids: list[int], bytes_max: int) -> None:
     ids = [one for one in ids if one < STORED] or [0]
-    result = read_scattered(Log(entries_at_once=1).read, LEDGER, ids, bytes_max=bytes_max)
+    result = read_sparse(Log(entries_at_once=1).read, LEDGER, ids, bytes_max=bytes_max)
     (batch,) = result.batches
     assert list(batch.entry_ids) == ids[: len(batch.entry_ids)]
     assert sum(batch.lengths[:-1]) < bytes_max
@@ -62,13 +62,13 @@ def test_no_more_is_read_than_was_asked_for_but_at_least_one(ids: list[int], byt
 def test_neighbours_are_read_together_and_others_are_not() -> None:
     log = Log()
     near, far = GAP_ENTRIES_MAX, GAP_ENTRIES_MAX + 1
-    result = read_scattered(log.read, LEDGER, [0, near, near + far], bytes_max=1_000_000)
+    result = read_sparse(log.read, LEDGER, [0, near, near + far], bytes_max=1_000_000)
     assert list(result.batches[0].entry_ids) == [0, near, near + far]
     assert log.reads == 2
 
 
 def test_counts_of_messages_are_kept_where_there_are_any() -> None:
-    gathering = Gathering()
+    gathering = SparseBatch()
     gathering.add(Batch(LEDGER, range(3, 5), b"ab", [0, 1], [1, 1], [4, 1]), [0])
     gathering.add(Batch(LEDGER, range(9, 10), b"c", [0], [1], None), [0])
     batch = gathering.finish(LEDGER)

@@ -115,7 +115,7 @@ class Reader:
         return min(useful, self.missing_bytes) if self.held_bytes else useful
 
 
-class FairLines:
+class FairQueue:
     """All who wait, in their lines. `join` and `leave` for a connection's wait; `enter` and `withdraw` for one line."""
 
     __slots__ = ("_clock_bytes", "_heaps", "_number", "_tenants_in_line", "_tenants_waiting")

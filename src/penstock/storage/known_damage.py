@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class DamageBook:
+class KnownDamage:
     """All damage met so far. All methods may be called from any thread."""
 
     def __init__(self, known: Iterable[Damage], *, listed_max: int) -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from penstock.core.units import KIB, MIB
-from penstock.storage.lanes import SMALL_BYTES_MAX, Lanes
+from penstock.storage.append_queue import SMALL_BYTES_MAX, AppendQueue
 from penstock.storage.runs import AppendRun
 
 ROOM = 8 * MIB
@@ -30,13 +30,13 @@ def run(owner: int | None, ledgers: int | list[int], nbytes: int) -> AppendRun:
     )
 
 
-def gather(lanes: Lanes, room: int = ROOM) -> list[AppendRun]:
+def gather(lanes: AppendQueue, room: int = ROOM) -> list[AppendRun]:
     """One commit."""
     return lanes.gather(lambda _first: room)
 
 
 def test_a_small_run_waits_for_none_of_the_large_ones_that_came_before_it() -> None:
-    lanes = Lanes()
+    lanes = AppendQueue()
     large = [run(row, row, LARGE) for row in range(10)]
     for one in large:
         lanes.put(one)
@@ -47,7 +47,7 @@ def test_a_small_run_waits_for_none_of_the_large_ones_that_came_before_it() -> N
 
 def test_runs_of_one_connection_and_of_one_ledger_keep_their_order() -> None:
     for owner, ledger in ((1, 99), (99, 1)):
-        lanes = Lanes()
+        lanes = AppendQueue()
         large, small = run(1, 1, LARGE), run(owner, ledger, KIB)
         lanes.put(large)
         lanes.put(small)
@@ -55,7 +55,7 @@ def test_runs_of_one_connection_and_of_one_ledger_keep_their_order() -> None:
 
 
 def test_a_run_without_an_owner_waits_for_all_before_it_and_none_of_them_for_it() -> None:
-    lanes = Lanes()
+    lanes = AppendQueue()
     runs = [run(1, 1, LARGE), run(2, 2, KIB), run(3, 3, LARGE), run(4, 4, KIB)]
     for one in runs:
         lanes.put(one)
@@ -67,7 +67,7 @@ def test_a_run_without_an_owner_waits_for_all_before_it_and_none_of_them_for_it(
 
 
 def test_a_large_run_is_not_passed_over_twice() -> None:
-    lanes = Lanes()
+    lanes = AppendQueue()
     lanes.put(run(1, 1, LARGE))
     commits = []
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_a_large_run_is_not_passed_over_twice() -> None:
 
 
 def test_while_large_runs_wait_small_ones_have_half_of_a_commit() -> None:
-    lanes = Lanes()
+    lanes = AppendQueue()
     for row in range(100):
         lanes.put(run(1_000 + row, 1_000 + row, 256 * KIB))
     for row in range(1_000):
@@ -90,7 +90,7 @@ def test_while_large_runs_wait_small_ones_have_half_of_a_commit() -> None:
 
 
 def test_after_the_close_what_waits_is_gathered_and_then_nothing() -> None:
-    lanes = Lanes()
+    lanes = AppendQueue()
     one = run(1, 1, KIB)
     lanes.put(one)
     lanes.close()
@@ -100,7 +100,7 @@ def test_after_the_close_what_waits_is_gathered_and_then_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_whatever_comes_nothing_is_lost_and_orders_are_kept(seed: int) -> None:
-    chance, lanes = random.Random(seed), Lanes()
+    chance, lanes = random.Random(seed), AppendQueue()
     put: list[AppendRun] = []
     taken: list[AppendRun] = []
     for _ in range(300):

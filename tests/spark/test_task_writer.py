@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.units import MIB
-from penstock.spark import outlets as module
+from penstock.spark import task_writer as module
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.endpoint import Endpoint, parse_service_url
 from penstock.spark.entries import Messages
-from penstock.spark.outlets import Identity, Outlets, Sending
+from penstock.spark.task_writer import Identity, Sending, TaskWriter
 from tests.spark.topics import create_partitions, payloads, stored
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 JOB = Identity(name="job", first_sequence_id=7 << 32)
 
 
-def opened(broker: BrokerProcess, identity: Identity, *, rows_max: int = 1_000) -> Outlets:
+def opened(broker: BrokerProcess, identity: Identity, *, rows_max: int = 1_000) -> TaskWriter:
     """One task's outlets."""
-    return Outlets(Cluster(Endpoint(addresses=parse_service_url(broker.url))), Sending(rows_max=rows_max), identity)
+    return TaskWriter(Cluster(Endpoint(addresses=parse_service_url(broker.url))), Sending(rows_max=rows_max), identity)
 
 
 def numbered(first: int, stop: int, *, keys: int = 0) -> Messages:
@@ -117,7 +117,7 @@ def test_more_topics_than_producers_are_written_in_order(
         assert numbers_in(official(broker.url), f"{topic}-{place}") == list(range(20))
 
 
-def fail(task: Outlets, topic: str) -> None:
+def fail(task: TaskWriter, topic: str) -> None:
     """Send rows, then break."""
     with task:
         task.send(topic, numbered(0, 10))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from penstock.admin.frame import BODY_BYTES_MAX, Frame
+from penstock.admin.middleware import BODY_BYTES_MAX, RequestMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,5 +175,5 @@ async def test_what_is_not_a_request_goes_through_untouched() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         seen.append(scope)
 
-    await Frame(app)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
+    await RequestMiddleware(app)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
     assert seen == [{"type": "lifespan"}]

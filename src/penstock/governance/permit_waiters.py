@@ -17,7 +17,7 @@ from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from penstock.governance.places import Places
+from penstock.governance.waiting_counts import WaitingCounts
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _STALE_DEADLINES_MAX: Final = 64
 
 
-class PermitLines:
+class PermitWaiters:
     """The two lines. A request is in one of them while its outcome is None, and not longer."""
 
     __slots__ = ("_connections", "_deadlines", "_joined", "_of_connection", "_tenants", "acquires", "updates")
@@ -37,8 +37,8 @@ class PermitLines:
         self.updates: OrderedDict[Request, None] = OrderedDict()
         self.acquires: OrderedDict[Request, None] = OrderedDict()
         self._of_connection: dict[Hashable, OrderedDict[Request, None]] = {}
-        self._tenants: Places[str] = Places()  # of new requests
-        self._connections: dict[str, Places[Hashable]] = {}
+        self._tenants: WaitingCounts[str] = WaitingCounts()  # of new requests
+        self._connections: dict[str, WaitingCounts[Hashable]] = {}
         self._deadlines: list[tuple[int, int, Request]] = []
         self._joined = 0
 
@@ -68,8 +68,8 @@ class PermitLines:
             self.updates[request] = None
         else:
             self.acquires[request] = None
-            self._tenants.take(owner.tenant)
-            self._connections.setdefault(owner.tenant, Places()).take(owner.connection)
+            self._tenants.add(owner.tenant)
+            self._connections.setdefault(owner.tenant, WaitingCounts()).add(owner.connection)
         self._joined += 1
         heappush(self._deadlines, (request.deadline_ns, self._joined, request))
         if len(self._deadlines) > 2 * len(self) + _STALE_DEADLINES_MAX:
@@ -87,9 +87,9 @@ class PermitLines:
             del self.updates[request]
         else:
             del self.acquires[request]
-            self._tenants.give_back(owner.tenant)
+            self._tenants.remove(owner.tenant)
             connections = self._connections[owner.tenant]
-            connections.give_back(owner.connection)
+            connections.remove(owner.connection)
             if not connections:
                 del self._connections[owner.tenant]
 
@@ -100,8 +100,8 @@ class PermitLines:
         """
         if not self.acquires:
             return newcomer
-        tenant = self._tenants.most()
-        theirs = self._of_connection[self._connections[tenant].most()]
+        tenant = self._tenants.largest()
+        theirs = self._of_connection[self._connections[tenant].largest()]
         return next(one for one in reversed(theirs) if one.replaces is None and one.owner.tenant == tenant)
 
     def next_deadline_ns(self) -> int | None:

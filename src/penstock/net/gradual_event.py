@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WOKEN_PER_TURN: Final = 20
 
 
-class WaitingRoom:
+class GradualEvent:
     """Those who wait. Everything is called on the loop."""
 
     __slots__ = ("_clock", "_deadlines", "_leaving", "_loop", "_pumping", "_waiting")

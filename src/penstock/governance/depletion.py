@@ -16,7 +16,7 @@ from penstock.core.units import NS_PER_S
 WINDOW_NS: Final = 30 * NS_PER_S
 
 
-class DrySpells:
+class Depletion:
     """Sums the spells, and remembers enough of the recent past for a percentage."""
 
     __slots__ = ("_dry_ns", "_previous", "_recent", "_started_ns")

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.errors import StorageReadOnly
 from penstock.core.units import KIB
-from penstock.storage.missing import Missing, MissingBook
+from penstock.storage.missing_entries import MissingEntries, MissingRange
 from tests.storage.logs import HOME, LIMITS, MemoryLog
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_what_a_missing_segment_held_is_named_and_passed_over_and_takes_nothing_
         path, lost = taken_away(memory, number)
         assert memory.read(1) == sent[: lost.start] + sent[lost.stop :]
         assert memory.log.missing.listed() == [
-            Missing(int(path.stem, 16), 1, lost.start, lost.stop, "its file is missing")
+            MissingRange(int(path.stem, 16), 1, lost.start, lost.stop, "its file is missing")
         ]
         stats = memory.log.stats()
         assert (stats.damaged, stats.missing_entries) == (1, len(lost))
@@ -190,10 +190,10 @@ def test_a_missing_segment_stays_missing_and_known_when_the_index_is_built_again
 
 
 def test_what_is_present_between_missing_pieces_is_told() -> None:
-    book = MissingBook()
-    book.note(Missing(1, 7, 10, 20, "gone"))
-    book.note(Missing(2, 7, 30, 40, "gone"))
-    book.note(Missing(2, 7, 32, 38, "gone"))
+    book = MissingEntries()
+    book.note(MissingRange(1, 7, 10, 20, "gone"))
+    book.note(MissingRange(2, 7, 30, 40, "gone"))
+    book.note(MissingRange(2, 7, 32, 38, "gone"))
     assert list(book.present(7, 0, 50)) == [(0, 10), (20, 30), (40, 50)]
     assert list(book.present(7, 12, 35)) == [(20, 30)]
     assert list(book.present(7, 12, 15)) == []

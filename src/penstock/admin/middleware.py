@@ -127,7 +127,7 @@ def body_bytes_max(path: str) -> int:
     return SCHEMA_BODY_BYTES_MAX if path.startswith(_SCHEMAS) else BODY_BYTES_MAX
 
 
-class Frame:
+class RequestMiddleware:
     """The application as uvicorn sees it."""
 
     def __init__(

@@ -3,8 +3,8 @@
 
 Why: one read brings thousands of commands, and two hundred connections may be readable at once. If each of them were
 carried out to its end, a PING of another client, the admin port and a signal would wait behind all of them.
-Where: all connections share one `Turns`. A connection asks it before each command, and waits in its queue when this
-turn of the loop has had enough of them.
+Where: all connections share one `CommandScheduler`. A connection asks it before each command, and waits in its queue
+when this turn of the loop has had enough of them.
 
 SENDs, acknowledgements that want no answer, permits and PINGs are not counted as commands: they come in runs, or cost
 next to nothing. But reads take time as well (half a mebibyte under TLS takes milliseconds), and those that a
@@ -34,20 +34,20 @@ READS_NS: Final = 10 * NS_PER_MS
 SLICE_COMMANDS: Final = 10
 
 
-class Waiting(Protocol):
+class Schedulable(Protocol):
     """Who waits for a turn."""
 
     def take_turn(self) -> None:
         """Carry out some commands; and wait again if there are more."""
 
 
-class Turns:
+class CommandScheduler:
     """What is left of this turn of the loop, and who waits for the next."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[Schedulable] = deque()
         self._left = 0
         self._stop_ns = 0
         self._stop_reads_ns = 0
@@ -74,7 +74,7 @@ class Turns:
             self._begin()
         return self._clock.monotonic_ns() < self._stop_reads_ns
 
-    def wait(self, waiting: Waiting) -> None:
+    def wait(self, waiting: Schedulable) -> None:
         """Call its `take_turn` when those before it have had their turn."""
         self._queue.append(waiting)
         if not self._running:

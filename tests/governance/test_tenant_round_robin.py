@@ -8,17 +8,17 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.governance.fair_line import FairLine
 from penstock.governance.permit_types import Owner
+from penstock.governance.tenant_round_robin import TenantRoundRobin
 
 
-def taken(line: FairLine[int]) -> list[tuple[Owner, int]]:
+def taken(line: TenantRoundRobin[int]) -> list[tuple[Owner, int]]:
     """All of it, in the order of their turns."""
     return [line.next() for _ in range(len(line))]
 
 
 def test_a_connection_that_asks_often_has_one_turn_for_each_of_the_others() -> None:
-    line: FairLine[int] = FairLine()
+    line: TenantRoundRobin[int] = TenantRoundRobin()
     greedy, modest = Owner("t", "greedy"), Owner("t", "modest")
     for number in range(5):
         line.join(greedy, number)
@@ -28,7 +28,7 @@ def test_a_connection_that_asks_often_has_one_turn_for_each_of_the_others() -> N
 
 
 def test_a_tenant_with_many_connections_has_one_turn_for_each_of_the_others() -> None:
-    line: FairLine[int] = FairLine()
+    line: TenantRoundRobin[int] = TenantRoundRobin()
     for number in range(4):
         line.join(Owner("many", number), number)
     line.join(Owner("few", "only"), 100)
@@ -37,7 +37,7 @@ def test_a_tenant_with_many_connections_has_one_turn_for_each_of_the_others() ->
 
 
 def test_who_leaves_has_no_turn() -> None:
-    line: FairLine[int] = FairLine()
+    line: TenantRoundRobin[int] = TenantRoundRobin()
     owner = Owner("t", "c")
     for number in range(3):
         line.join(owner, number)
@@ -46,7 +46,7 @@ def test_who_leaves_has_no_turn() -> None:
 
 
 def test_the_latest_of_whoever_has_most_gives_way() -> None:
-    line: FairLine[int] = FairLine()
+    line: TenantRoundRobin[int] = TenantRoundRobin()
     for number in range(3):
         line.join(Owner("t", "greedy"), number)
     line.join(Owner("t", "modest"), 100)
@@ -58,7 +58,7 @@ def test_the_latest_of_whoever_has_most_gives_way() -> None:
 def test_nobody_has_a_second_turn_while_another_of_the_same_tenant_waits_for_a_first(
     steps: list[tuple[str, str, bool]],
 ) -> None:
-    line: FairLine[int] = FairLine()
+    line: TenantRoundRobin[int] = TenantRoundRobin()
     waiting: dict[int, Owner] = {}
     for number, (tenant, connection, leaves) in enumerate(steps):
         if leaves and waiting:

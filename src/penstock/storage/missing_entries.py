@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Missing: entries whose segment the index knows, and whose file is not there, or too short.
+"""MissingRange: entries whose segment the index knows, and whose file is not there, or too short.
 
 Why apart from damage: a file that is gone at a start may come back (a disk that is mounted late, a copy from a backup).
 So readers pass over these entries and nobody acknowledges them: a later start finds them where they were.
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _TOLD_MAX: Final = 100
 
 
-class Missing(NamedTuple):
+class MissingRange(NamedTuple):
     """Consecutive entries of one ledger that are not there."""
 
     segment_id: int | None  # None: of a segment nobody knows
@@ -38,16 +38,16 @@ class Missing(NamedTuple):
         return f"{entries}{where}: {self.reason}"
 
 
-class MissingBook:
+class MissingEntries:
     """All entries that are missing. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: dict[int, tuple[Missing, ...]] = {}  # by ledger, ascending
+        self._of: dict[int, tuple[MissingRange, ...]] = {}  # by ledger, ascending
         self.pieces = 0
         self.entries = 0
 
-    def note(self, missing: Missing) -> None:
+    def note(self, missing: MissingRange) -> None:
         """Remember entries that are missing, unless they are known."""
         with self._lock:
             known = self._of.get(missing.ledger_id, ())
@@ -79,7 +79,7 @@ class MissingBook:
         """Say whether anything of a ledger is missing."""
         return ledger_id in self._of
 
-    def listed(self) -> list[Missing]:
+    def listed(self) -> list[MissingRange]:
         """Return all that is missing, by ledger."""
         with self._lock:
             return [one for _, pieces in sorted(self._of.items()) for one in pieces]

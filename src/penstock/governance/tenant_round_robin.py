@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.governance.permit_types import Owner
-from penstock.governance.places import Places
+from penstock.governance.waiting_counts import WaitingCounts
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class FairLine(Generic[T]):
+class TenantRoundRobin(Generic[T]):
     """Items that wait, each on behalf of an owner."""
 
     __slots__ = ("_connections", "_length", "_tenants", "_turns")
@@ -27,8 +27,8 @@ class FairLine(Generic[T]):
     def __init__(self) -> None:
         # Whoever is first in each of these has the next turn.
         self._turns: OrderedDict[str, OrderedDict[Hashable, OrderedDict[T, None]]] = OrderedDict()
-        self._tenants: Places[str] = Places()
-        self._connections: dict[str, Places[Hashable]] = {}
+        self._tenants: WaitingCounts[str] = WaitingCounts()
+        self._connections: dict[str, WaitingCounts[Hashable]] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -38,8 +38,8 @@ class FairLine(Generic[T]):
         """Put an item behind those of the same connection."""
         tenant = self._turns.setdefault(owner.tenant, OrderedDict())
         tenant.setdefault(owner.connection, OrderedDict())[item] = None
-        self._tenants.take(owner.tenant)
-        self._connections.setdefault(owner.tenant, Places()).take(owner.connection)
+        self._tenants.add(owner.tenant)
+        self._connections.setdefault(owner.tenant, WaitingCounts()).add(owner.connection)
         self._length += 1
 
     def leave(self, owner: Owner, item: T) -> None:
@@ -51,10 +51,10 @@ class FairLine(Generic[T]):
             del tenant[owner.connection]
         if not tenant:
             del self._turns[owner.tenant]
-        self._tenants.give_back(owner.tenant)
-        places = self._connections[owner.tenant]
-        places.give_back(owner.connection)
-        if not places:
+        self._tenants.remove(owner.tenant)
+        connections = self._connections[owner.tenant]
+        connections.remove(owner.connection)
+        if not connections:
             del self._connections[owner.tenant]
         self._length -= 1
 
@@ -71,6 +71,6 @@ class FairLine(Generic[T]):
 
     def gives_way(self) -> tuple[Owner, T]:
         """Who leaves a line that has one too many: the latest of whoever has most."""
-        tenant = self._tenants.most()
-        connection = self._connections[tenant].most()
+        tenant = self._tenants.largest()
+        connection = self._connections[tenant].largest()
         return Owner(tenant, connection), next(reversed(self._turns[tenant][connection]))

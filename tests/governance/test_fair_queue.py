@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.units import KIB
-from penstock.governance.fair_lines import ANY, HOLDING, WHOLE, FairLines, Reader, Tenant
+from penstock.governance.fair_queue import ANY, HOLDING, WHOLE, FairQueue, Reader, Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 LARGE, SMALL = 512 * KIB, KIB
 
 
-def wait(lines: FairLines, reader: Reader, want_bytes: int) -> None:
+def wait(lines: FairQueue, reader: Reader, want_bytes: int) -> None:
     """Begin to wait for so many bytes."""
     reader.want_bytes, reader.frame_placed = want_bytes, False
     lines.join(reader)
     lines.enter(reader, ANY)
 
 
-def serve(lines: FairLines, nbytes: int | None = None) -> Reader:
+def serve(lines: FairQueue, nbytes: int | None = None) -> Reader:
     """The first reads what it wanted, or less."""
     reader = lines.first(ANY)
     assert reader is not None
@@ -34,7 +34,7 @@ def serve(lines: FairLines, nbytes: int | None = None) -> Reader:
     return reader
 
 
-def readers(lines: FairLines, tenant: Tenant, owners: Iterable[int], want_bytes: int) -> list[Reader]:
+def readers(lines: FairQueue, tenant: Tenant, owners: Iterable[int], want_bytes: int) -> list[Reader]:
     """Some connections that begin to wait."""
     made = [Reader(owner, tenant) for owner in owners]
     for reader in made:
@@ -43,7 +43,7 @@ def readers(lines: FairLines, tenant: Tenant, owners: Iterable[int], want_bytes:
 
 
 def test_of_equals_the_one_that_came_first_is_first() -> None:
-    lines, tenant = FairLines(), Tenant("a")
+    lines, tenant = FairQueue(), Tenant("a")
     readers(lines, tenant, range(5), LARGE)
     assert [serve(lines).owner for _ in range(5)] == [0, 1, 2, 3, 4]
     assert lines.first(ANY) is None
@@ -51,7 +51,7 @@ def test_of_equals_the_one_that_came_first_is_first() -> None:
 
 
 def test_who_asks_for_little_does_not_wait_behind_two_hundred_who_ask_for_much() -> None:
-    lines, tenant = FairLines(), Tenant("a")
+    lines, tenant = FairQueue(), Tenant("a")
     readers(lines, tenant, range(200), LARGE)
     modest = Reader(999, tenant)
     ahead = []
@@ -68,7 +68,7 @@ def test_who_asks_for_little_does_not_wait_behind_two_hundred_who_ask_for_much()
 
 
 def test_a_frame_that_has_begun_keeps_its_place_until_it_is_complete() -> None:
-    lines, tenant = FairLines(), Tenant("a")
+    lines, tenant = FairQueue(), Tenant("a")
     large = readers(lines, tenant, range(3), LARGE)
     for reader in large:
         lines.ask_for(reader, 4 * LARGE)
@@ -86,7 +86,7 @@ def test_a_frame_that_has_begun_keeps_its_place_until_it_is_complete() -> None:
 
 
 def test_what_was_not_asked_for_cannot_be_saved_up() -> None:
-    lines, tenant = FairLines(), Tenant("a")
+    lines, tenant = FairQueue(), Tenant("a")
     readers(lines, tenant, range(2), LARGE)
     for _ in range(100):
         wait(lines, serve(lines), LARGE)
@@ -102,7 +102,7 @@ def test_what_was_not_asked_for_cannot_be_saved_up() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_bytes_served_to_backlogged_connections_and_tenants_differ_by_a_few_reads_at_most(seed: int) -> None:
-    chance, lines = random.Random(seed), FairLines()
+    chance, lines = random.Random(seed), FairQueue()
     tenants = [Tenant(str(row)) for row in range(4)]
     of_tenant, of_reader = Counter[str](), Counter[int]()
     for row, tenant in enumerate(tenants):
@@ -121,7 +121,7 @@ def test_bytes_served_to_backlogged_connections_and_tenants_differ_by_a_few_read
 
 
 def test_a_tenant_is_behind_by_the_memory_it_has() -> None:
-    lines, slow, quick = FairLines(), Tenant("slow"), Tenant("quick")
+    lines, slow, quick = FairQueue(), Tenant("slow"), Tenant("quick")
     readers(lines, slow, range(3), LARGE)
     readers(lines, quick, range(10, 13), LARGE)
     slow.used_bytes = 3 * LARGE
@@ -138,7 +138,7 @@ def test_a_tenant_is_behind_by_the_memory_it_has() -> None:
 
 
 def test_everybody_is_served_in_the_end_however_many_come_who_ask_for_less() -> None:
-    lines, tenant = FairLines(), Tenant("a")
+    lines, tenant = FairQueue(), Tenant("a")
     (patient,) = readers(lines, tenant, [0], LARGE)
     for owner in range(1, 100_000):
         wait(lines, Reader(owner, tenant), SMALL)
@@ -150,7 +150,7 @@ def test_everybody_is_served_in_the_end_however_many_come_who_ask_for_less() -> 
 
 
 def test_a_line_gives_only_those_who_stand_in_it_and_each_line_its_own_first() -> None:
-    lines, tenant, other = FairLines(), Tenant("a"), Tenant("b")
+    lines, tenant, other = FairQueue(), Tenant("a"), Tenant("b")
     first, second, third = (*readers(lines, tenant, range(2), LARGE), *readers(lines, other, [2], LARGE))
     lines.enter(second, HOLDING)
     lines.enter(third, HOLDING)
@@ -163,7 +163,7 @@ def test_a_line_gives_only_those_who_stand_in_it_and_each_line_its_own_first() -
 
 
 def test_entries_that_no_longer_count_do_not_pile_up() -> None:
-    lines, tenants = FairLines(), [Tenant(str(row)) for row in range(5)]
+    lines, tenants = FairQueue(), [Tenant(str(row)) for row in range(5)]
     for row, tenant in enumerate(tenants):
         readers(lines, tenant, range(10 * row, 10 * row + 3), LARGE)
     chance = random.Random(1)
@@ -181,7 +181,7 @@ def test_entries_that_no_longer_count_do_not_pile_up() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_first_is_the_one_with_the_lowest_key_of_the_tenant_with_the_lowest_key(seed: int) -> None:
-    chance, lines = random.Random(seed), FairLines()
+    chance, lines = random.Random(seed), FairQueue()
     tenants = [Tenant(str(row)) for row in range(3)]
     waiting: list[Reader] = []
     for owner in range(400):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
 from penstock.wire import codec
-from penstock.wire.connection import LARGE_FRAME_BYTES, FrameReader, ProtocolError
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
+from penstock.wire.frame_reader import LARGE_FRAME_BYTES, FrameReader, ProtocolError
 from tests.wire.frames import Feeder, command_frame, connect, entry_body, frame, hear, inside, send, varint
 from tests.wire.strategies import Sent, large_sends, other_frames, sends, steady_sends
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GAP_ENTRIES_MAX: Final = 64
 
 
-class Gathering:
+class SparseBatch:
     """A batch that grows by rows of others, in ascending order of their entry ids."""
 
     __slots__ = ("_counted", "_counts", "_ids", "_lengths", "_parts", "nbytes")
@@ -63,7 +63,7 @@ class Gathering:
         return Batch(ledger_id, self._ids, b"".join(self._parts), offsets, self._lengths, counts)
 
 
-def read_scattered(
+def read_sparse(
     read: Callable[[int, int], ReadResult], ledger_id: int, entry_ids: Sequence[int], *, bytes_max: int
 ) -> ReadResult:
     """Read these ascending entries, as many as fit, and at least one if any is there. Blocks.
@@ -77,7 +77,7 @@ def read_scattered(
     Returns:
         One batch, or none, of the entries that are there; those below `next_entry_id` that it lacks are nowhere.
     """
-    gathering = Gathering()
+    gathering = SparseBatch()
     result = ReadResult(entry_ids[0])
     for stretch in _stretches(entry_ids):
         wanted, stop = stretch[0], stretch[-1] + 1
@@ -98,7 +98,7 @@ def read_scattered(
     return result
 
 
-def _take(gathering: Gathering, batch: Batch, wanted: Sequence[int]) -> None:
+def _take(gathering: SparseBatch, batch: Batch, wanted: Sequence[int]) -> None:
     first, last = batch.entry_ids[0], batch.entry_ids[-1]
     gathering.add(batch, [one - first for one in wanted[bisect_left(wanted, first) : bisect_right(wanted, last)]])
 

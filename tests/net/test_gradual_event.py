@@ -7,12 +7,12 @@ import asyncio
 
 from penstock.core.clock import ManualClock
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.net.waiting_room import WOKEN_PER_TURN, WaitingRoom
+from penstock.net.gradual_event import WOKEN_PER_TURN, GradualEvent
 from tests.net.harness import until
 
 
 async def test_all_who_waited_go_on_in_their_order_and_some_in_each_turn() -> None:
-    room = WaitingRoom(ManualClock(), asyncio.get_running_loop())
+    room = GradualEvent(ManualClock(), asyncio.get_running_loop())
     gone: list[int] = []
 
     async def wait(number: int) -> None:
@@ -31,7 +31,7 @@ async def test_all_who_waited_go_on_in_their_order_and_some_in_each_turn() -> No
 
 
 async def test_who_comes_after_a_release_waits_for_the_next_one() -> None:
-    room = WaitingRoom(ManualClock(), asyncio.get_running_loop())
+    room = GradualEvent(ManualClock(), asyncio.get_running_loop())
     early = asyncio.ensure_future(room.wait(None))
     await until(lambda: len(room) == 1)
     room.release()
@@ -45,7 +45,7 @@ async def test_who_comes_after_a_release_waits_for_the_next_one() -> None:
 
 async def test_a_deadline_ends_the_wait_of_whoever_it_is_of_and_nobody_elses() -> None:
     clock = ManualClock()
-    room = WaitingRoom(clock, asyncio.get_running_loop())
+    room = GradualEvent(clock, asyncio.get_running_loop())
     assert not await room.wait(0)
     patient = asyncio.ensure_future(room.wait(3_600 * NS_PER_S))
     hasty = [asyncio.ensure_future(room.wait(NS_PER_MS)) for _ in range(3 * WOKEN_PER_TURN)]
@@ -57,7 +57,7 @@ async def test_a_deadline_ends_the_wait_of_whoever_it_is_of_and_nobody_elses() -
 
 
 async def test_who_is_cancelled_leaves_nothing_behind() -> None:
-    room = WaitingRoom(ManualClock(), asyncio.get_running_loop())
+    room = GradualEvent(ManualClock(), asyncio.get_running_loop())
     task = asyncio.ensure_future(room.wait(NS_PER_S))
     await until(lambda: len(room) == 1)
     task.cancel()

@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 
 from penstock.core.clock import ManualClock
-from penstock.net.turns import READS_NS, SLICE_COMMANDS, TURN_COMMANDS, TURN_NS, Turns
+from penstock.net.command_scheduler import READS_NS, SLICE_COMMANDS, TURN_COMMANDS, TURN_NS, CommandScheduler
 
 
 class Client:
     """Has so many commands to carry out, each of which takes so long."""
 
-    def __init__(self, turns: Turns, clock: ManualClock, done: list[Client], commands: int, cost_ns: int = 0) -> None:
+    def __init__(
+        self, turns: CommandScheduler, clock: ManualClock, done: list[Client], commands: int, cost_ns: int = 0
+    ) -> None:
         self.turns, self.clock, self.done = turns, clock, done
         self.commands = commands
         self.cost_ns = cost_ns
@@ -31,7 +33,7 @@ class Client:
 
 async def test_one_client_alone_has_as_many_commands_as_a_turn_carries_out() -> None:
     clock = ManualClock()
-    turns = Turns(asyncio.get_running_loop(), clock)
+    turns = CommandScheduler(asyncio.get_running_loop(), clock)
     done: list[Client] = []
     Client(turns, clock, done, 3 * TURN_COMMANDS).take_turn()
     counts = [len(done)]
@@ -43,7 +45,7 @@ async def test_one_client_alone_has_as_many_commands_as_a_turn_carries_out() -> 
 
 async def test_no_command_is_begun_when_a_turn_has_taken_its_time() -> None:
     clock = ManualClock()
-    turns = Turns(asyncio.get_running_loop(), clock)
+    turns = CommandScheduler(asyncio.get_running_loop(), clock)
     done: list[Client] = []
     Client(turns, clock, done, 5, cost_ns=TURN_NS // 2).take_turn()
     assert len(done) == 2
@@ -53,7 +55,7 @@ async def test_no_command_is_begun_when_a_turn_has_taken_its_time() -> None:
 
 async def test_no_socket_is_read_when_a_turn_has_lasted_too_long_and_again_in_the_next() -> None:
     clock = ManualClock()
-    turns = Turns(asyncio.get_running_loop(), clock)
+    turns = CommandScheduler(asyncio.get_running_loop(), clock)
     assert turns.may_read()
     clock.advance(ns=READS_NS - 1)
     assert turns.may_read()
@@ -65,7 +67,7 @@ async def test_no_socket_is_read_when_a_turn_has_lasted_too_long_and_again_in_th
 
 async def test_who_waits_comes_before_the_next_slice_of_another() -> None:
     clock = ManualClock()
-    turns = Turns(asyncio.get_running_loop(), clock)
+    turns = CommandScheduler(asyncio.get_running_loop(), clock)
     done: list[Client] = []
     greedy = [Client(turns, clock, done, 100 * TURN_COMMANDS) for _ in range(5)]
     for client in greedy:
@@ -81,7 +83,7 @@ async def test_who_waits_comes_before_the_next_slice_of_another() -> None:
 
 async def test_a_turn_nobody_wants_leaves_nothing_behind_on_the_loop() -> None:
     clock = ManualClock()
-    turns = Turns(asyncio.get_running_loop(), clock)
+    turns = CommandScheduler(asyncio.get_running_loop(), clock)
     assert turns.take(0)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
