@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.broker.publishing.deduplication import KIND
-from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict
+from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict, name_bytes
 from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.testing.client import RawClient, Type, entry, frame, send
@@ -34,12 +34,17 @@ TOPIC = "persistent://public/default/t"
 # ------------------------------------------------------------------------------------------------------- the decision
 
 
+def uncounted(nbytes: int) -> None:
+    """Take no account of names."""
+    del nbytes
+
+
 class AProducerThatSendsAgain(RuleBasedStateMachine):
     """Sends, resends what is not answered, and a log that persists in order: nothing is stored twice, nothing lost."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ids = SequenceIds()
+        self.ids = SequenceIds(uncounted)
         self.log: list[int] = []  # appended, in order
         self.persisted = 0  # entries of it that are durable
         self.next = 0
@@ -75,7 +80,7 @@ class AProducerThatSendsAgain(RuleBasedStateMachine):
     def crash(self) -> None:
         del self.log[self.persisted :]
         snapshot = self.ids.snapshot()
-        self.ids = SequenceIds()
+        self.ids = SequenceIds(uncounted)
         self.ids.restore(snapshot)
         self.send_all_unanswered_again(answered=True)  # before anything new, as clients do
 
@@ -103,7 +108,7 @@ def test_a_stretch_is_taken_at_once_exactly_when_each_of_its_entries_is_new(
         sequence_ids.append(at)
         at += spans.draw(st.integers(0, 2))
         highest.append(at)
-    at_once, one_by_one = SequenceIds(), SequenceIds()
+    at_once, one_by_one = SequenceIds(uncounted), SequenceIds(uncounted)
     if pushed > NEVER:
         at_once.push("p", pushed)
         one_by_one.push("p", pushed)
@@ -116,7 +121,7 @@ def test_a_stretch_is_taken_at_once_exactly_when_each_of_its_entries_is_new(
 
 
 def test_a_batch_is_compared_by_its_lowest_and_remembered_by_its_highest_id() -> None:
-    ids = SequenceIds()
+    ids = SequenceIds(uncounted)
     assert ids.judge("p", 0, 9) is Verdict.NEW
     assert ids.judge("p", 9, 12) is Verdict.IN_FLIGHT
     ids.persist("p", 9)
@@ -126,38 +131,54 @@ def test_a_batch_is_compared_by_its_lowest_and_remembered_by_its_highest_id() ->
 
 
 def test_producers_do_not_know_of_each_other() -> None:
-    ids = SequenceIds()
+    ids = SequenceIds(uncounted)
     assert ids.judge("p", 5, 5) is Verdict.NEW
     assert ids.judge("q", 5, 5) is Verdict.NEW
     assert ids.judge("p", 5, 5) is Verdict.IN_FLIGHT
 
 
 def test_who_is_away_too_long_is_forgotten_and_who_is_there_never() -> None:
-    ids = SequenceIds()
+    ids = SequenceIds(uncounted)
     ids.restore({"there": 1, "away": 2})
-    ids.expire({"there": 0}, now_ms=1_000, left_before_ms=0, producers_max=10)
-    ids.expire({"there": 0}, now_ms=5_000, left_before_ms=1_000, producers_max=10)
+    ids.expire({"there": 0}, now_ms=1_000, left_before_ms=0, producers_max=10, bytes_max=10**6)
+    ids.expire({"there": 0}, now_ms=5_000, left_before_ms=1_000, producers_max=10, bytes_max=10**6)
     assert ids.snapshot() == {"there": 1, "away": 2}
-    ids.expire({"there": 0}, now_ms=5_001, left_before_ms=1_001, producers_max=10)
+    ids.expire({"there": 0}, now_ms=5_001, left_before_ms=1_001, producers_max=10, bytes_max=10**6)
     assert ids.snapshot() == {"there": 1}
 
 
 def test_who_comes_back_is_away_anew() -> None:
-    ids = SequenceIds()
+    ids = SequenceIds(uncounted)
     ids.restore({"p": 1})
-    ids.expire({}, now_ms=1_000, left_before_ms=0, producers_max=10)
-    ids.expire({"p": 0}, now_ms=2_000, left_before_ms=0, producers_max=10)
-    ids.expire({}, now_ms=3_000, left_before_ms=2_500, producers_max=10)
+    ids.expire({}, now_ms=1_000, left_before_ms=0, producers_max=10, bytes_max=10**6)
+    ids.expire({"p": 0}, now_ms=2_000, left_before_ms=0, producers_max=10, bytes_max=10**6)
+    ids.expire({}, now_ms=3_000, left_before_ms=2_500, producers_max=10, bytes_max=10**6)
     assert ids.snapshot() == {"p": 1}
 
 
 def test_when_there_are_too_many_names_those_go_that_left_first() -> None:
-    ids = SequenceIds()
+    ids = SequenceIds(uncounted)
     for number in range(4):
         ids.persist(f"p{number}", number)
-        ids.expire({}, now_ms=number, left_before_ms=-1, producers_max=10)
-    ids.expire({"p0": 0}, now_ms=9, left_before_ms=-1, producers_max=2)
+        ids.expire({}, now_ms=number, left_before_ms=-1, producers_max=10, bytes_max=10**6)
+    ids.expire({"p0": 0}, now_ms=9, left_before_ms=-1, producers_max=2, bytes_max=10**6)
     assert set(ids.snapshot()) == {"p0", "p3"}
+
+
+def test_names_are_charged_while_they_are_remembered_and_the_long_ones_that_left_first_go() -> None:
+    charged: list[int] = []
+    ids = SequenceIds(charged.append)
+    for number in range(4):
+        ids.persist(f"{number}" * 4_096, number)
+        ids.persist(f"{number}" * 4_096, number + 1)
+        ids.expire({}, now_ms=number, left_before_ms=-1, producers_max=10, bytes_max=10**6)
+    assert sum(charged) == ids.nbytes == 4 * name_bytes("x" * 4_096)
+    ids.expire({}, now_ms=9, left_before_ms=-1, producers_max=10, bytes_max=9_000)
+    assert set(ids.snapshot()) == {"2" * 4_096, "3" * 4_096}
+    assert sum(charged) == ids.nbytes == 2 * name_bytes("x" * 4_096)
+    ids.close()
+    ids.persist("late", 1)
+    assert sum(charged) == 0
 
 
 # ------------------------------------------------------------------------------------- a broker under the test's hands

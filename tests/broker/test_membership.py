@@ -173,15 +173,15 @@ async def subscribe_with_properties(client: Client, number: int) -> BaseCommand:
 
 async def test_properties_of_subscriptions_have_a_bound_in_all_which_is_known_after_a_restart(tmp_path: Path) -> None:
     for again in (False, True):
-        async with running(tmp_path, sessions_bytes=200 * KIB) as broker:
+        async with running(tmp_path, metadata_bytes=200 * KIB) as broker:
             client = await Client.connected(broker.port)
             if not again:
                 for number in range(3):
                     assert (await subscribe_with_properties(client, number)).type == Type.SUCCESS
             refused = (await subscribe_with_properties(client, 3)).error
             assert WireCode(refused.error) is WireCode.TOO_MANY_REQUESTS
-            assert "delete others, or raise sessionsMB" in refused.message
-    async with running(tmp_path, sessions_bytes=200 * KIB) as broker:
+            assert "delete others, or raise metadataMB" in refused.message
+    async with running(tmp_path, metadata_bytes=200 * KIB) as broker:
         client = await Client.connected(broker.port)
         assert (await subscribe_with_properties(client, 0)).type == Type.SUCCESS  # it is there
         await client.request(Type.UNSUBSCRIBE, Type.SUCCESS, consumer_id=0)

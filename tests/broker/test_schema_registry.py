@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.broker.metadata_memory import SCHEMAS
 from penstock.broker.schemas.checks.model import NUMBERS, TYPES, Schema, SchemaType, Strategy
-from penstock.broker.schemas.schema_registry import DOCUMENTS, INLINE_BYTES_MAX, SchemaRegistry, version_bytes
+from penstock.broker.schemas.schema_registry import INLINE_BYTES_MAX, SchemaRegistry, version_bytes
 from penstock.broker.topics import partitions, topic_life
 from penstock.core.errors import IncompatibleSchema, InvalidSchema, WireCode
 from penstock.core.names import TopicName
@@ -247,7 +248,7 @@ async def test_the_schemas_go_with_the_topic(harness: Harness, registry: SchemaR
     await asking.client.close()
     await topic_life.delete(harness.broker, NAME, force=True)
     assert registry.latest(NAME) is None
-    assert dict(harness.broker.catalog.documents(DOCUMENTS)) == {}
+    assert dict(harness.broker.catalog.documents(SCHEMAS)) == {}
     assert await registry.put(NAME, INT32, FULL) == 0
 
 

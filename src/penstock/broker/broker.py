@@ -24,6 +24,7 @@ from penstock.broker.commands.session import Session
 from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.log_reads import LogReads
+from penstock.broker.metadata_memory import MetadataMemory
 from penstock.broker.policies.policies import PolicyBook
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
@@ -137,6 +138,7 @@ class Broker:
         self.rates = Rates(self)
         self.retention = Retention(self)
         self.quotas = Quotas(self)
+        self.metadata_memory = MetadataMemory(catalog, limits.metadata_bytes)
         self.schemas = SchemaRegistry(self)
         self.deduplication = Deduplication(self)
         self.compaction = Compactor(self)
@@ -155,7 +157,7 @@ class Broker:
         self.subscription_store = SubscriptionStore(
             catalog=catalog,
             changes=self.changes,
-            bulk_bytes_max=lambda: self.limits.sessions_bytes,
+            memory=self.metadata_memory,
             ended=self.rates.forget_subscription,
         )
         self._tick_timer = loop.call_later(TICK_S, self._tick)

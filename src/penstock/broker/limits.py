@@ -49,6 +49,7 @@ class BrokerLimits(
     tail_cache_bytes: int
     commands_bytes: int = 64 * MIB  # commands being carried out
     sessions_bytes: int = 64 * MIB  # what clients call their producers, consumers and watchers, and say of them
+    metadata_bytes: int = 64 * MIB  # schemas, long names and properties that are stored
     http_bytes: int = 64 * MIB  # requests at the admin port
     dispatch_bytes: int = 64 * MIB  # what consumers owe, and what cursors have above their mark-delete position
     delayed_index_bytes: int = 64 * MIB

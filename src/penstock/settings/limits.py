@@ -68,6 +68,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         tail_cache_bytes=budget.tail_cache_bytes,
         commands_bytes=budget.commands_bytes,
         sessions_bytes=budget.sessions_bytes,
+        metadata_bytes=budget.metadata_bytes,
         http_bytes=budget.http_bytes,
         dispatch_bytes=budget.dispatch_bytes,
         delayed_index_bytes=budget.delayed_bytes,

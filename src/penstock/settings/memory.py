@@ -99,7 +99,7 @@ class BudgetRow:
 
 REQUESTS: Final = BudgetRow("requests being read or answered", 25, "queued.max.request.bytes")
 OUTBOUND: Final = BudgetRow("bytes on their way to clients", 25, "outboundMB")
-TAIL_CACHE: Final = BudgetRow("newest entries, for consumers that keep up", 15, "tailCacheMB")
+TAIL_CACHE: Final = BudgetRow("newest entries, for consumers that keep up", 12, "tailCacheMB")
 # PIP-442 says 100 MB for each, which a limit of 2,064 MiB and more gives them.
 LISTINGS_HEAP: Final = BudgetRow(
     "topic listings being made, and what watchers know", 5, "maxTopicListInFlightHeapMemSizeMB", 100 * MIB
@@ -112,12 +112,15 @@ DELAYED: Final = BudgetRow("index of delayed messages", 10)
 COMMANDS: Final = BudgetRow("commands being carried out", 4)
 # Names, properties and metadata that clients give to what lasts as long as their connection.
 SESSIONS: Final = BudgetRow("producers, consumers and watchers", 3, "sessionsMB")
+# What outlasts its client: schemas, long names and properties of subscriptions, names that deduplication knows.
+METADATA: Final = BudgetRow("stored schemas, names and properties", 3, "metadataMB")
 # Unacknowledged ids, acknowledged ranges and ack sets of cursors, keys of Key_Shared subscriptions.
 DISPATCH: Final = BudgetRow("what consumers owe and have acknowledged", 6)
 HTTP: Final = BudgetRow("requests at the admin port", 2)
 
 ROWS: Final = (
-    REQUESTS, OUTBOUND, TAIL_CACHE, LISTINGS_HEAP, LISTINGS_DIRECT, DELAYED, COMMANDS, SESSIONS, DISPATCH, HTTP,
+    REQUESTS, OUTBOUND, TAIL_CACHE, LISTINGS_HEAP, LISTINGS_DIRECT, DELAYED, COMMANDS, SESSIONS, METADATA,
+    DISPATCH, HTTP,
 )  # fmt: skip
 
 
@@ -137,6 +140,7 @@ class MemoryBudget:
     delayed_bytes: int
     commands_bytes: int
     sessions_bytes: int
+    metadata_bytes: int
     dispatch_bytes: int
     http_bytes: int
 
@@ -158,6 +162,7 @@ class MemoryBudget:
         outbound_bytes: int | None = None,
         tail_cache_bytes: int | None = None,
         sessions_bytes: int | None = None,
+        metadata_bytes: int | None = None,
         listings_heap_bytes: int | None = None,
         listings_direct_bytes: int | None = None,
     ) -> MemoryBudget:
@@ -188,6 +193,7 @@ class MemoryBudget:
             delayed_bytes=share(DELAYED),
             commands_bytes=share(COMMANDS),
             sessions_bytes=share(SESSIONS) if sessions_bytes is None else sessions_bytes,
+            metadata_bytes=share(METADATA) if metadata_bytes is None else metadata_bytes,
             dispatch_bytes=share(DISPATCH),
             http_bytes=share(HTTP),
         )
@@ -204,6 +210,7 @@ class MemoryBudget:
             (DELAYED, self.delayed_bytes),
             (COMMANDS, self.commands_bytes),
             (SESSIONS, self.sessions_bytes),
+            (METADATA, self.metadata_bytes),
             (DISPATCH, self.dispatch_bytes),
             (HTTP, self.http_bytes),
         ):

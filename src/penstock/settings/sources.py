@@ -210,7 +210,7 @@ def _work_out(
 
 def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[str]) -> None:
     """Divide the memory, and let each key of a row say what its row came to."""
-    rows = {*_PULSARS_SIZES, *_LISTINGS_AS_SHIPPED, "sessions_mb"}
+    rows = {*_PULSARS_SIZES, *_LISTINGS_AS_SHIPPED, "sessions_mb", "metadata_mb"}
     asked = {name: values[name] for name in rows - as_shipped if name in values}
     borrowed = {row: size for row, size in _from_pulsars_keys(values).items() if row not in asked}
     buffer_mb = values["max_publish_buffer_mb"] or 0
@@ -233,6 +233,7 @@ def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[s
     values["request_bytes_max"] = budget.requests_bytes
     values["outbound_mb"] = budget.outbound_bytes // MIB
     values["sessions_mb"] = budget.sessions_bytes // MIB
+    values["metadata_mb"] = budget.metadata_bytes // MIB
     values["tail_cache_mb"] = budget.tail_cache_bytes // MIB
     values["listings_heap_mb"] = budget.listings_heap_bytes // MIB
     values["listings_direct_mb"] = budget.listings_direct_bytes // MIB
@@ -263,6 +264,7 @@ def _budget(values: Mapping[str, Any], asked: Mapping[str, int]) -> MemoryBudget
         outbound_bytes=in_bytes("outbound_mb"),
         tail_cache_bytes=in_bytes("tail_cache_mb"),
         sessions_bytes=in_bytes("sessions_mb"),
+        metadata_bytes=in_bytes("metadata_mb"),
         listings_heap_bytes=in_bytes("listings_heap_mb"),
         listings_direct_bytes=in_bytes("listings_direct_mb"),
     )

@@ -172,6 +172,10 @@ class Catalog:
         """All documents of a kind, by name, as a live view."""
         return self._documents.get(kind, NOTHING)
 
+    def document_bytes(self, kind: str) -> int:
+        """How many bytes all documents of a kind are as JSON: about what they take in memory."""
+        return self._document_bytes.get(kind, 0)
+
     # -- changing
 
     def put_document(
@@ -186,13 +190,13 @@ class Catalog:
         nothing of another one of its name: then `TopicNotFound`, and nothing is changed.
         """
 
-        def store(db: apsw.Connection) -> None:
+        def store(db: apsw.Connection) -> int:
             if ledger_id is not None and _ledger_id(db, name) != ledger_id:
                 raise TopicNotFound(name)
-            _put_document(db, kind, name, value)
+            return _put_document(db, kind, name, value)
 
-        def show(_: None) -> None:
-            self._show_document(kind, name, value)
+        def show(nbytes: int) -> None:
+            self._show_document(kind, name, value, nbytes)
 
         self._submit(store, show, done)
 
@@ -291,7 +295,7 @@ class Catalog:
         def show(_: None) -> None:
             del self._topics[name]
             for kind in documents:
-                self._show_document(kind, name, None)
+                self._show_document(kind, name, None, 0)
             for subscription in list(self._subscriptions.get(name, ())):
                 self._hide_subscription(name, subscription)
             self._subscriptions.pop(name, None)
@@ -379,8 +383,10 @@ class Catalog:
         self.bulk_bytes = 0
         names = {record.ledger_id: record.name for record in self._topics.values()}
         self._documents: dict[str, dict[str, Document]] = {}
+        self._document_bytes: dict[str, int] = {}
+        self._sizes: dict[tuple[str, str], int] = {}  # of each document, by kind and name
         for kind, name, text in _rows(db, "documents"):
-            self._show_document(kind, name, json.loads(text))
+            self._show_document(kind, name, json.loads(text), len(text))
         for row in db.execute("select * from subscriptions"):
             self._show_subscription(subscription_record(names[row[0]], row))
 
@@ -405,11 +411,14 @@ class Catalog:
         del self._cursors[topic, name]
         self.bulk_bytes -= bulk_bytes(record.name, record.properties)
 
-    def _show_document(self, kind: str, name: str, value: Document | None) -> None:
+    def _show_document(self, kind: str, name: str, value: Document | None, nbytes: int) -> None:
+        before_bytes = self._sizes.pop((kind, name), 0)
+        self._document_bytes[kind] = self._document_bytes.get(kind, 0) + nbytes - before_bytes
         if value is None:
             self._documents.get(kind, {}).pop(name, None)
         else:
             self._documents.setdefault(kind, {})[name] = value
+            self._sizes[kind, name] = nbytes
 
     def _submit(self, store: Callable[[apsw.Connection], Any], show: Callable[[Any], None], done: Done) -> None:
         self._file.submit(Change(store, show, done))
@@ -472,12 +481,14 @@ def _put_policies(db: apsw.Connection, table: str, name: str, policies: Policies
     db.execute(f"insert or replace into {table} values (?, ?, ?)", row)  # noqa: S608 - our names
 
 
-def _put_document(db: apsw.Connection, kind: str, name: str, value: Document | None) -> None:
+def _put_document(db: apsw.Connection, kind: str, name: str, value: Document | None) -> int:
+    """Store or delete a document; returns how long its JSON is."""
     if value is None:
         db.execute("delete from documents where kind = ? and name = ?", (kind, name))
-    else:
-        row = sealed(kind, name, json.dumps(value, separators=(",", ":"), sort_keys=True))
-        db.execute("insert or replace into documents values (?, ?, ?, ?)", row)
+        return 0
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
+    db.execute("insert or replace into documents values (?, ?, ?, ?)", sealed(kind, name, text))
+    return len(text)
 
 
 def _find_topic(db: apsw.Connection, name: str) -> TopicRecord | None:

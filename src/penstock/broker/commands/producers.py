@@ -96,10 +96,12 @@ async def _prepare(session: Session, body: codec.CommandProducer) -> Producer:
     if body.initial_subscription_name:
         await _make_initial_subscription(topic, body.initial_subscription_name)
     await broker.deduplication.ready(topic)
+    producer_name = body.producer_name or broker.next_producer_name()
+    broker.deduplication.check_name(topic, producer_name)
     return Producer(
         session=session,
         producer_id=body.producer_id,
-        name=body.producer_name or broker.next_producer_name(),
+        name=producer_name,
         topic=topic,
         epoch=body.epoch,
         access_mode=AccessMode(body.producer_access_mode),

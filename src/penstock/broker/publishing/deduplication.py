@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.publishing import publish_checks
-from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict
+from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict, name_bytes
 from penstock.broker.topics.topic_life import settled
 from penstock.core.errors import MetadataFailed, TopicNotFound
 from penstock.core.units import MIB, NS_PER_S
@@ -26,7 +26,7 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.broker.broker import Broker
     from penstock.broker.topics.members import Producer
@@ -49,8 +49,8 @@ class TopicDeduplication:
 
     __slots__ = ("ids", "known", "recovered", "snapshot_at_ns", "snapshot_entry_id", "storing")
 
-    def __init__(self, recovered: asyncio.Future[None], now_ns: int) -> None:
-        self.ids = SequenceIds()
+    def __init__(self, recovered: asyncio.Future[None], now_ns: int, charge: Callable[[int], None]) -> None:
+        self.ids = SequenceIds(charge)
         # Until the log was read, nothing is judged; what is published meanwhile is only recorded.
         self.recovered = recovered
         self.known = False
@@ -97,7 +97,9 @@ class Deduplication:
     def _begin(self, topic: Topic) -> None:
         broker = self._broker
         recovered: asyncio.Future[None] = broker.loop.create_future()
-        topic.deduplication = TopicDeduplication(recovered, broker.clock.monotonic_ns())
+        topic.deduplication = TopicDeduplication(
+            recovered, broker.clock.monotonic_ns(), broker.metadata_memory.add_names
+        )
         publish_checks.refresh(topic)
         broker.changes.finish(self._recover(topic, topic.deduplication))
 
@@ -105,11 +107,30 @@ class Deduplication:
         broker = self._broker
         stored = topic.text in broker.catalog.documents(KIND)
         if topic.deduplication is not None:
-            topic.deduplication = None
+            self.unloaded(topic)
             publish_checks.refresh(topic)
             stored = True  # or it will be in a moment, and behind that it is forgotten
         if stored and not topic.closed:
             broker.changes.finish(self._forget(topic.text))
+
+    def unloaded(self, topic: Topic) -> None:
+        """Let go what is known of a topic that nobody uses any more."""
+        if topic.deduplication is not None:
+            topic.deduplication.ids.close()
+            topic.deduplication = None
+
+    def check_name(self, topic: Topic, producer: str) -> None:
+        """Return if there is room to remember a producer of this name. Raises TooManyRequests.
+
+        When a topic has many, those that left longest ago are forgotten.
+        """
+        state, memory = topic.deduplication, self._broker.metadata_memory
+        if state is None or producer in state.ids:
+            return
+        nbytes = name_bytes(producer)
+        if state.ids.nbytes + nbytes > memory.topic_names_bytes_max:
+            self._expire(topic, state)
+        memory.check(f"the name of producer {producer[:100]!r}, which deduplication remembers,", nbytes)
 
     async def _forget(self, topic: str) -> None:
         self._forgetting.add(topic)
@@ -127,7 +148,7 @@ class Deduplication:
         except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits hears of it
             log.warning("cannot learn what %s has stored, it will be tried again: %s", topic.text, error)
             if topic.deduplication is state:
-                topic.deduplication = None  # The next producer tries again.
+                self.unloaded(topic)  # The next producer tries again.
                 publish_checks.refresh(topic)
             state.recovered.set_exception(MetadataFailed(f"cannot learn what {topic.text} has stored: {error}"))
             state.recovered.exception()  # It is told to whoever waits; perhaps nobody does.
@@ -211,16 +232,22 @@ class Deduplication:
         broker, limits, state = self._broker, self._broker.limits, topic.deduplication
         if state is None or not state.known or state.storing:
             return
+        self._expire(topic, state)
+        due = broker.clock.monotonic_ns() >= state.snapshot_at_ns + limits.deduplication_snapshot_s * NS_PER_S
+        if limits.deduplication_snapshot_check_s and due and topic.last_entry_id > state.snapshot_entry_id:
+            await self._store(topic, state)
+
+    def _expire(self, topic: Topic, state: TopicDeduplication) -> None:
+        """Forget producers that are long gone, and who left longest ago as long as there are too many."""
+        broker, limits = self._broker, self._broker.limits
         now_ms = broker.clock.wall_ms()
         state.ids.expire(
             topic.producers,
             now_ms=now_ms,
             left_before_ms=now_ms - limits.deduplication_inactivity_min * MS_PER_MINUTE,
             producers_max=limits.deduplication_producers_max,
+            bytes_max=broker.metadata_memory.topic_names_bytes_max,
         )
-        due = broker.clock.monotonic_ns() >= state.snapshot_at_ns + limits.deduplication_snapshot_s * NS_PER_S
-        if limits.deduplication_snapshot_check_s and due and topic.last_entry_id > state.snapshot_entry_id:
-            await self._store(topic, state)
 
 
 def _sequence_ids(result: ReadResult) -> Iterator[tuple[str, int]]:

@@ -20,9 +20,22 @@ from operator import lt
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 NEVER: Final = -1  # below every sequence id
+
+
+# What is kept beside a name: its marks, and its place among the others (measured with tracemalloc).
+MARKS_BYTES: Final = 200
+
+
+def _nobody(nbytes: int) -> None:
+    del nbytes
+
+
+def name_bytes(producer: str) -> int:
+    """What it takes to remember a producer name."""
+    return MARKS_BYTES + len(producer)
 
 
 class Verdict(Enum):
@@ -47,8 +60,11 @@ class Progress:
 class SequenceIds:
     """The marks of all producers of one topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, charge: Callable[[int], None]) -> None:
+        """Args: charge: told how many bytes more the names take, or fewer if negative."""
         self._marks: dict[str, Progress] = {}
+        self._charge = charge
+        self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -90,12 +106,29 @@ class SequenceIds:
         marks = self._marks.get(producer)
         if marks is None:
             marks = self._marks[producer] = Progress()
+            self._changed(name_bytes(producer))
         return marks
+
+    def _changed(self, nbytes: int) -> None:
+        self.nbytes += nbytes
+        self._charge(nbytes)
+
+    def __contains__(self, producer: str) -> bool:
+        """Whether a producer of this name is remembered."""
+        return producer in self._marks
+
+    def close(self) -> None:
+        """Forget everything: the topic is unloaded, or deduplicates no longer."""
+        self._marks.clear()
+        self._changed(-self.nbytes)
+        self._charge = _nobody  # What is told from now on is told for nothing.
 
     # -- who is remembered
 
-    def expire(self, connected: Container[str], *, now_ms: int, left_before_ms: int, producers_max: int) -> None:
-        """Forget who left before this time, and who left longest ago as long as there are too many.
+    def expire(
+        self, connected: Container[str], *, now_ms: int, left_before_ms: int, producers_max: int, bytes_max: int
+    ) -> None:
+        """Forget who left before this time, and who left longest ago as long as there are too many, or too long names.
 
         Called now and then, with the names that are there now: that is how it is known since when others are not.
         """
@@ -109,8 +142,9 @@ class SequenceIds:
         gone.sort()
         surplus = len(self._marks) - producers_max
         for index, (left_ms, name) in enumerate(gone):
-            if left_ms < left_before_ms or index < surplus:
+            if left_ms < left_before_ms or index < surplus or self.nbytes > bytes_max:
                 del self._marks[name]
+                self._changed(-name_bytes(name))
 
     # -- stored
 

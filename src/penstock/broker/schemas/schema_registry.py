@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from penstock.broker.metadata_memory import SCHEMAS
 from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
 from penstock.core.errors import IncompatibleSchema, InvalidSchema, MetadataFailed
 from penstock.core.units import KIB
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DOCUMENTS: Final = "schema"
+# What a document says beside the definition and the properties.
+DOCUMENT_BYTES: Final = 100
 NO_VERSION: Final = b""  # what a producer without a schema is told
 # Comparing this much text takes a millisecond or two; more is compared beside the loop. So is the first, for what
 # knows how to compare is imported then: a broker whose topics have no schemas does without it.
@@ -61,7 +63,7 @@ class SchemaRegistry:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._versions = _versions(broker.catalog.documents(DOCUMENTS))
+        self._versions = _versions(broker.catalog.documents(SCHEMAS))
         # One change of a topic's schemas at a time: what is compared must not grow meanwhile.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changes: set[asyncio.Task[int]] = set()
@@ -80,7 +82,7 @@ class SchemaRegistry:
     def version(self, name: TopicName, version: int) -> StoredSchema | None:
         """One version of the topic's schema; None when there is none, or it was deleted."""
         schema_id = schema_id_of(name)
-        documents = self._broker.catalog.documents(DOCUMENTS)
+        documents = self._broker.catalog.documents(SCHEMAS)
         for other in reversed(self._versions.get(schema_id, ())):
             if documents[_key(schema_id, other)].get("deleted", False):
                 return None
@@ -160,6 +162,7 @@ class SchemaRegistry:
             IncompatibleSchema: it does not.
             InvalidSchema: the definition does not read as one.
             MetadataFailed: it could not be stored.
+            TooManyRequests: all schemas together take too much memory.
         """
         self._check_size(schema)
         return await self._alone(name, partial(self._put, name, schema, strategy))
@@ -202,7 +205,8 @@ class SchemaRegistry:
         versions = self._versions.get(schema_id_of(name), [])
         version = versions[-1] + 1 if versions else 0
         stored = StoredSchema(version, schema, self._broker.clock.wall_ms(), deleted)
-        await self._put_document(_key(schema_id_of(name), version), _document(stored))
+        with self._broker.metadata_memory.room(f"the schema of {name}", 0 if deleted else _kept_bytes(schema)):
+            await self._put_document(_key(schema_id_of(name), version), _document(stored))
         self._versions[schema_id_of(name)] = [*versions, version]
         return version
 
@@ -219,9 +223,7 @@ class SchemaRegistry:
         return versions[-1] if versions else -1
 
     def _put_document(self, key: str, document: Mapping[str, Any] | None) -> asyncio.Future[None]:
-        return self._broker.changes.stored(
-            lambda done: self._broker.catalog.put_document(DOCUMENTS, key, document, done)
-        )
+        return self._broker.changes.stored(lambda done: self._broker.catalog.put_document(SCHEMAS, key, document, done))
 
     async def _alone(self, name: TopicName, change: Callable[[], Awaitable[int]]) -> int:
         """Make a change while no other one is made to this topic's schemas, to its end even if the client is gone."""
@@ -240,7 +242,7 @@ class SchemaRegistry:
         key = _key(schema_id, version)
         stored = self._in_use.get(key)
         if stored is None:
-            stored = self._in_use[key] = _read_document(self._broker.catalog.documents(DOCUMENTS)[key])
+            stored = self._in_use[key] = _read_document(self._broker.catalog.documents(SCHEMAS)[key])
         return stored
 
 
@@ -320,6 +322,11 @@ def _versions(documents: Mapping[str, object]) -> dict[str, list[int]]:
     for versions in found.values():
         versions.sort()
     return found
+
+
+def _kept_bytes(schema: Schema) -> int:
+    """About what the catalog keeps of a schema."""
+    return DOCUMENT_BYTES + len(schema.data) + sum(len(key) + len(value) for key, value in schema.properties.items())
 
 
 def _document(stored: StoredSchema) -> Mapping[str, Any]:

@@ -206,7 +206,13 @@ async def take_snapshot(broker: Broker) -> BrokerSnapshot:
         ),
         rows={
             row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes)
-            for row in (broker.commands_memory, broker.sessions_memory, broker.dispatch_memory, broker.http_memory)
+            for row in (
+                broker.commands_memory,
+                broker.sessions_memory,
+                broker.metadata_memory,
+                broker.dispatch_memory,
+                broker.http_memory,
+            )
         },
         loop_turns=LoopTurnsSnapshot(longest_ns=broker.loop_turns.longest_ns, longer=dict(broker.loop_turns.longer)),
         process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),

@@ -256,6 +256,7 @@ class TopicDirectory:
         for subscription in topic.subscriptions.values():
             subscription.release()
         self._broker.delays.close(topic)
+        self._broker.deduplication.unloaded(topic)
         self._broker.rates.forget_topic(topic)
         if self._topics.get(topic.text) is topic:
             del self._topics[topic.text]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.policies.retention import retains
 from penstock.broker.subscriptions.cursor_saves import stored_form
-from penstock.core.errors import ServiceNotReady, TooManyRequests
+from penstock.core.errors import ServiceNotReady
 from penstock.storage.catalog import SubscriptionRecord
 from penstock.storage.catalog_rows import bulk_bytes
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.broker.changes import Changes
+    from penstock.broker.metadata_memory import MetadataMemory
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
     from penstock.storage.catalog import Catalog
@@ -33,35 +34,32 @@ class SubscriptionStore:
         *,
         catalog: Catalog,
         changes: Changes,
-        bulk_bytes_max: Callable[[], int],
+        memory: MetadataMemory,
         ended: Callable[[Subscription], None],
     ) -> None:
-        """Args: bulk_bytes_max: what long names and properties of all may take. ended: is told of each that ends."""
+        """Args: memory: charged for long names and properties. ended: is told of each subscription that ends."""
         self._catalog = catalog
         self._changes = changes
-        self._bulk_bytes_max = bulk_bytes_max
+        self._memory = memory
         self._ended = ended
 
     async def create(
         self, topic: Topic, name: str, cursor: Cursor, *, initial: str, properties: Mapping[str, str]
     ) -> None:
         """Store a new durable subscription. Raises MetadataFailed; TooManyRequests, see `check_properties`."""
-        self.check_properties(name, properties)
         record = SubscriptionRecord(topic.text, name, initial, properties)
-        await self._changes.stored(lambda done: self._catalog.create_subscription(record, stored_form(cursor), done))
+        with self._memory.room(_what(name), bulk_bytes(name, properties)):
+            await self._changes.stored(
+                lambda done: self._catalog.create_subscription(record, stored_form(cursor), done)
+            )
 
     def check_properties(self, name: str, properties: Mapping[str, str]) -> None:
         """Return if a subscription may have these properties: long ones stay in memory as long as it is there.
 
         Raises:
-            TooManyRequests: those of all subscriptions take as much as producers and consumers may.
+            TooManyRequests: the memory for stored metadata is in use.
         """
-        nbytes, bound = bulk_bytes(name, properties), self._bulk_bytes_max()
-        if nbytes and self._catalog.bulk_bytes + nbytes > bound:
-            raise TooManyRequests(
-                f"the name and properties of subscription {name[:100]!r} take {nbytes:,} bytes, and such long ones "
-                f"have {self._catalog.bulk_bytes:,} of {bound:,} in use; delete others, or raise sessionsMB"
-            )
+        self._memory.check(_what(name), bulk_bytes(name, properties))
 
     async def delete(self, subscription: Subscription) -> None:
         """End a subscription. Nobody joins it from now on; consumers that it has are the caller's to disconnect.
@@ -96,3 +94,7 @@ class SubscriptionStore:
         stored, catalog = self._changes.stored, self._catalog
         await stored(lambda done: catalog.set_first_retained_entry(topic.text, topic.first_entry_id, done))
         await stored(lambda done: catalog.delete_subscription(topic.text, name, done))
+
+
+def _what(name: str) -> str:
+    return f"subscription {name[:100]!r}, its name and properties,"

@@ -74,6 +74,13 @@ class Memory(MessageDefaults):
         "MiB for producers, consumers and watchers, with their names and metadata; most take 1 KiB or a little more. "
         "Newcomers beyond it are refused.",
     )
+    metadata_mb: int = row(
+        "metadataMB",
+        whole(1),
+        "<its row of the memory budget>",
+        "MiB for stored metadata that outlasts its client: schemas, long names and properties of subscriptions, names "
+        "of producers that deduplication remembers. More is refused.",
+    )
     tail_cache_mb: int = row(
         "tailCacheMB",
         whole(0),
