@@ -102,14 +102,17 @@ __all__ = [
     "CommandPartitionedTopicMetadata",
     "CommandPartitionedTopicMetadataResponse",
     "CommandProducer",
+    "CommandProducerSuccess",
     "CommandRedeliverUnacknowledgedMessages",
     "CommandSeek",
     "CommandSend",
+    "CommandSendError",
     "CommandSendReceipt",
     "CommandSubscribe",
     "CommandUnsubscribe",
     "CommandWatchTopicList",
     "CommandWatchTopicListClose",
+    "FeatureFlags",
     "KeySharedMode",
     "MessageIdData",
     "MessageMetadata",
@@ -117,6 +120,8 @@ __all__ = [
     "SingleMessageMetadata",
     "ack_response",
     "active_consumer_change",
+    "body_in",
+    "check_body",
     "checked_send",
     "close_consumer",
     "close_producer",
@@ -198,6 +203,22 @@ def event_of(command: BaseCommand) -> AckRun | Flow | Command | UnknownCommand:
         return Flow(command.flow.consumer_id, command.flow.messagePermits)
     _require_text(body)
     return Command(kind, body)
+
+
+def body_in(command: BaseCommand) -> Any:  # noqa: ANN401 - the generated classes share no useful base
+    """The sub-message of a command whose type is known."""
+    return getattr(command, _BODY_NAMES[command.type])
+
+
+def check_body(command: BaseCommand, *, text: bool = True) -> None:
+    """Check that a command of a known type has its body, complete and, with `text`, readable.
+
+    Raises:
+        ProtocolError: it has not.
+    """
+    body = _checked_body(command, command.type)
+    if text:
+        _require_text(body)
 
 
 def checked_send(command: BaseCommand) -> CommandSend:
