@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from typing import Final
 SOURCE_ROOT: Final = Path(__file__).resolve().parent.parent / "src"
 WIRE: Final = SOURCE_ROOT / "penstock" / "wire"
 PROTO: Final = WIRE / "pulsar.proto"
+CLASSES_FILE: Final = WIRE / "pulsar_pb2.py"
+STUB: Final = WIRE / "pulsar_pb2.pyi"
 BOUNDS: Final = WIRE / "bounds_table.py"
 
 INDENT: Final = "  "
@@ -51,7 +54,31 @@ CLASS_OF: Final[dict[str, dict[str, str]]] = {
 '''
 
 # protoc's stubs are not strict enough for mypy, but right.
-CLASSES_HEADER: Final = "# SPDX-License-Identifier: Apache-2.0\n# mypy: ignore-errors\n"
+STUB_HEADER: Final = "# SPDX-License-Identifier: Apache-2.0\n# mypy: ignore-errors\n"
+# protoc's own Python refuses to run on a protobuf older than itself, or newer by two major versions.
+CLASSES: Final = '''\
+# SPDX-License-Identifier: Apache-2.0
+"""The messages and enums of pulsar.proto, as classes; pulsar_pb2.pyi beside it lists them.
+
+Why not as protoc writes it: that ties users to one or two major versions of protobuf. This asks the library for
+classes by its public interface, which all versions have.
+Where: written by tools/generate_proto.py. Change the tables and run it again.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.descriptor_pool import Default
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+from google.protobuf.message_factory import GetMessageClass
+
+DESCRIPTOR = Default().AddSerializedFile(
+{descriptor})
+for _message in DESCRIPTOR.message_types_by_name.values():
+    globals()[_message.name] = GetMessageClass(_message)
+for _enum in DESCRIPTOR.enum_types_by_name.values():
+    globals()[_enum.name] = EnumTypeWrapper(_enum)
+'''
+DESCRIPTOR_LINE_BYTES: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +161,27 @@ def _enum(name: str, values: list[tuple[str, int]], *, depth: int) -> str:
     return f"{margin}enum {name} {{\n{body}{margin}}}\n"
 
 
-def compile_classes() -> None:
-    """Run protoc over the definition: `pulsar_pb2.py` and its type stub, beside it."""
-    from grpc_tools import protoc  # Here, because rendering the definition, which a test does, needs no compiler.
+def compile_definition() -> bytes:
+    """Run protoc: write the type stub beside the definition, and return the definition's descriptor, serialized."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from grpc_tools import protoc  # Here, because rendering, which a test does, needs no compiler.
 
-    arguments = ["protoc", f"-I{SOURCE_ROOT}", f"--python_out={SOURCE_ROOT}", f"--pyi_out={SOURCE_ROOT}", str(PROTO)]
-    if protoc.main(arguments) != 0:
-        sys.exit("protoc refused the definition; its complaint is above")
-    for name in ("pulsar_pb2.py", "pulsar_pb2.pyi"):
-        text = (WIRE / name).read_text(encoding="utf-8")
-        (WIRE / name).write_text(CLASSES_HEADER + text, encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        compiled = Path(scratch) / "descriptor"
+        outputs = [f"--pyi_out={SOURCE_ROOT}", f"--descriptor_set_out={compiled}"]
+        if protoc.main(["protoc", f"-I{SOURCE_ROOT}", *outputs, str(PROTO)]) != 0:
+            sys.exit("protoc refused the definition; its complaint is above")
+        (file,) = FileDescriptorSet.FromString(compiled.read_bytes()).file
+    for field in (field for message in file.message_type for field in message.field):
+        field.ClearField("json_name")  # a fifth of the bytes, and nothing is ever written as JSON
+    STUB.write_text(STUB_HEADER + STUB.read_text(encoding="utf-8"), encoding="utf-8")
+    return file.SerializeToString(deterministic=True)
+
+
+def render_classes(descriptor: bytes) -> str:
+    """The module that makes classes of a serialized descriptor."""
+    parts = (descriptor[at : at + DESCRIPTOR_LINE_BYTES] for at in range(0, len(descriptor), DESCRIPTOR_LINE_BYTES))
+    return CLASSES.format(descriptor="".join(f"    {part!r}\n" for part in parts))
 
 
 def main() -> None:
@@ -151,7 +189,7 @@ def main() -> None:
     tables = WIRE / "tables"
     PROTO.write_text(render(read_fields(tables / "fields.tsv"), read_enums(tables / "enums.tsv")), encoding="utf-8")
     BOUNDS.write_text(render_bounds(tables / "bounds.tsv"), encoding="utf-8")
-    compile_classes()
+    CLASSES_FILE.write_text(render_classes(compile_definition()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,16 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from penstock.core.errors import WireCode
 from penstock.wire import pulsar_pb2
-from tools.generate_proto import PROTO, VALUE_NAMES, WIRE, read_enums, read_fields, render
+from tools.generate_proto import (
+    CLASSES_FILE,
+    PROTO,
+    VALUE_NAMES,
+    WIRE,
+    read_enums,
+    read_fields,
+    render,
+    render_classes,
+)
 
 MESSAGES = read_fields(WIRE / "tables" / "fields.tsv")
 ENUMS = read_enums(WIRE / "tables" / "enums.tsv")
@@ -15,6 +24,10 @@ ENUMS = read_enums(WIRE / "tables" / "enums.tsv")
 
 def test_the_committed_definition_is_what_the_tables_make() -> None:
     assert PROTO.read_text(encoding="utf-8") == render(MESSAGES, ENUMS)
+
+
+def test_the_committed_classes_are_what_their_descriptor_makes() -> None:
+    assert CLASSES_FILE.read_text(encoding="utf-8") == render_classes(pulsar_pb2.DESCRIPTOR.serialized_pb)
 
 
 def test_the_committed_classes_are_what_the_definition_says() -> None:

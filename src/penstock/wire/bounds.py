@@ -177,6 +177,11 @@ class _Seen:
             raise _Excess(field, f"has {count:,} elements or more, and {field.count_max:,} are allowed")
 
 
+def _is_repeated(field: FieldDescriptor) -> bool:
+    # `is_repeated` came in protobuf 6, and `label` went in 7. In all of them a repeated field's default is a list.
+    return isinstance(field.default_value, list)
+
+
 class Bounds:
     """The bounds of all commands, ready to be checked."""
 
@@ -227,7 +232,7 @@ class Bounds:
         for described in descriptor.fields:
             name = CLASS_OF[descriptor.name][described.name]
             field = _Field(described.number, described.name, self._classes[name])
-            field.repeated = described.is_repeated
+            field.repeated = _is_repeated(described)
             wire_type = _BYTES
             if described.type == FieldDescriptor.TYPE_MESSAGE:
                 if name in _LOOKED_INTO:
@@ -235,7 +240,7 @@ class Bounds:
                     field.inner = self._compile(described.message_type)
             elif described.type not in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}:
                 wire_type = _FIXED64 if described.type == FieldDescriptor.TYPE_DOUBLE else _VARINT
-                if described.is_repeated:
+                if _is_repeated(described):
                     field.packable = True
                     message.fields[described.number << 3 | _BYTES] = field
             message.fields[described.number << 3 | wire_type] = field

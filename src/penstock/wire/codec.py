@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from penstock.core.errors import NotAllowed
@@ -76,8 +76,6 @@ from penstock.wire.varints import encode_varint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from google.protobuf.message import Message
 
 
 __all__ = [
@@ -263,12 +261,13 @@ _WITHOUT_TEXT: Final = frozenset((IntRange.DESCRIPTOR.name, MessageIdData.DESCRI
 def _require_text(message: Message) -> None:
     """Refuse texts that are not UTF-8: protobuf would hand them out as `bytes` where `str` is promised."""
     for descriptor, value in message.ListFields():
-        values = value if descriptor.is_repeated else (value,)
         if descriptor.type == FieldDescriptor.TYPE_STRING:
-            if not all(isinstance(text, str) for text in values):
+            if not isinstance(value, str) and (
+                isinstance(value, bytes) or not all(isinstance(one, str) for one in value)
+            ):
                 raise ProtocolError(f"{descriptor.full_name} is not UTF-8")
         elif descriptor.message_type is not None and descriptor.message_type.name not in _WITHOUT_TEXT:
-            for inner in values:
+            for inner in (value,) if isinstance(value, Message) else value:
                 _require_text(inner)
 
 
