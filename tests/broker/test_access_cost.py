@@ -41,3 +41,14 @@ def test_only_what_is_switched_on_is_imported() -> None:
 def test_a_provider_that_cannot_be_made_is_an_error_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="tokenSecretKey or tokenPublicKey"):
         Authenticator(ProviderOptions(methods=frozenset({"tls", "token"})))
+
+
+@pytest.mark.parametrize(("method", "package"), [("token", "jwt"), ("basic", "passlib")])
+def test_a_package_that_is_not_installed_is_named_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, method: str, package: str
+) -> None:
+    for module in [one for one in sys.modules if one.startswith(("penstock.broker.access.", f"{package}."))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigurationError, match=rf"needs the package {package}.*pip install 'penstock\[auth\]'"):
+        Authenticator(ProviderOptions(methods=frozenset({method})))

@@ -2,7 +2,7 @@
 """The providers that are switched on, by the names that clients call them.
 
 Why imported late: keys, tokens and hashes take a tenth of a second and 15 MiB to import, which a broker that asks
-nobody who they are does not spend.
+nobody who they are does not spend. Nor does it need the packages: the extra `penstock[auth]` brings them.
 Where: app makes one when authentication is on, and calls `reload` on SIGHUP; `Guard` asks it.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,16 +45,22 @@ class Authenticator:
 
 
 def _providers(options: ProviderOptions) -> Mapping[str, Provider]:
-    """Import and make what is switched on, and nothing else."""
+    """Import and make what is switched on, and nothing else. Raises ConfigurationError."""
     providers: dict[str, Provider] = {}
-    if "token" in options.methods:
-        from penstock.broker.access.token import TokenProvider  # noqa: PLC0415 -- see above
+    try:
+        if "token" in options.methods:
+            from penstock.broker.access.token import TokenProvider  # noqa: PLC0415 -- see above
 
-        providers["token"] = TokenProvider(options)
-    if "basic" in options.methods:
-        from penstock.broker.access.basic import BasicProvider  # noqa: PLC0415
+            providers["token"] = TokenProvider(options)
+        if "basic" in options.methods:
+            from penstock.broker.access.basic import BasicProvider  # noqa: PLC0415
 
-        providers["basic"] = BasicProvider(options)
+            providers["basic"] = BasicProvider(options)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"authenticationProviders needs the package {error.name}, which is not installed: "
+            f"pip install 'penstock[auth]'"
+        ) from error
     if "tls" in options.methods:
         from penstock.broker.access.certificates import CertificateProvider  # noqa: PLC0415
 
