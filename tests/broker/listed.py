@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.topics import places
 from penstock.broker.topics.listing import Mode, Wanted
 from penstock.core.units import MIB
 from penstock.net.topic_list_limiter import NOBODY, LimitType, TopicListLimits
@@ -33,7 +32,7 @@ async def list_topics(
     broker: Broker, namespace: NamespaceName, *, persistent: bool = True, system: bool = False
 ) -> list[str]:
     """Full names, partitions one by one. Raises TenantNotFound, NamespaceNotFound."""
-    places.check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     mode = Mode.PERSISTENT if persistent else Mode.NON_PERSISTENT
     wanted = Wanted(str(namespace), mode, system=system)
     async with broker.shared_listings.of(wanted).asked(NOBODY, None) as listing:

@@ -18,7 +18,7 @@ import pytest
 from penstock.broker.administration import namespaces, topic_admin
 from penstock.broker.policies import permissions
 from penstock.broker.stats import stats, stats_partitioned
-from penstock.broker.topics import partitions
+from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName, TopicName
 from tests.net.harness import running, until
@@ -58,7 +58,7 @@ def operations(broker: Broker, rng: random.Random) -> list[Callable[[], Awaitabl
         lambda: topic_admin.update_partitioned(broker, topic, few + 1),
         lambda: topic_admin.create_missed_partitions(broker, topic),
         lambda: topic_admin.delete_partitioned(broker, topic, force=force),
-        lambda: partitions.for_client(broker, topic, create=True),
+        lambda: broker.partitions.for_client(topic, create=True),
         lambda: broker.topics.get_or_create(either, create=True),
         lambda: broker.topics.get_or_create(partition, create=True),
         lambda: topic_admin.create_topic(broker, topic),
@@ -97,13 +97,13 @@ def misfits(broker: Broker) -> list[object]:
     """What does not fit together."""
     catalog, found = broker.catalog, list[object]()
     names = {record.name for record in catalog.topics()}
-    for name in names | set(catalog.documents(partitions.KIND)):
+    for name in names | set(catalog.documents(PARTITIONED)):
         topic = TopicName.parse(name)
         if str(topic.namespace_name) not in catalog.namespaces():
             found.append(("its namespace is gone", name))
-        if topic.partition >= partitions.count(broker, topic.parent):
+        if topic.partition >= broker.partitions.count(topic.parent):
             found.append(("a partition too many", name))
-        if name in names and partitions.count(broker, topic):
+        if name in names and broker.partitions.count(topic):
             found.append(("a topic and a partitioned topic", name))
     found += [("its tenant is gone", one) for one in catalog.namespaces() if one.split("/")[0] not in catalog.tenants()]
     listed = {name for namespace in catalog.namespaces() for name in broker.topics.names.of("persistent", namespace)}

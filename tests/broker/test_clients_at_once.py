@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.administration import topic_admin
-from penstock.broker.topics import topic_life
 from penstock.core.errors import PenstockError
 from penstock.core.names import TopicName
 from penstock.testing.client import Type, frame
@@ -194,7 +193,7 @@ async def test_clients_that_go_in_the_middle_of_everything_leave_nothing_behind(
 
         await until(all_are_gone)
         await until(lambda: not broker.changes.unfinished)
-        await topic_life.settled(broker)
+        await broker.reads.settled()
         assert left_behind(harness) == []
         assert [record.getMessage() for record in caplog.records] == []
         for topic in TOPICS:

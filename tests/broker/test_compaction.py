@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.administration import subscription_admin, topic_admin
-from penstock.broker.topics import compaction, topic_life
+from penstock.broker.topics import compaction
 from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
-from penstock.broker.topics.topic_states import COMPACTED_LEDGER, COMPACTION_SUBSCRIPTION
+from penstock.broker.topics.topic_states import COMPACTED_LEDGER
 from penstock.core.checksum import is_sealed, seal
 from penstock.core.errors import AlreadyExists, MetadataFailed, NotAllowed, PreconditionFailed
-from penstock.core.names import TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.position import LATEST
 from penstock.storage.latest_keys import LatestKeys, Place
 from penstock.testing.client import Type, frame
@@ -450,7 +450,7 @@ async def test_a_topic_that_is_deleted_while_it_is_compacted_stays_deleted(harne
     topic = topic_of(harness)
     harness.broker.compaction.start(topic)
     harness.disk.hold()
-    deleting = asyncio.ensure_future(topic_life.delete(harness.broker, topic.name, force=True))
+    deleting = asyncio.ensure_future(harness.broker.topic_life.delete(topic.name, force=True))
     await until(lambda: topic.fenced)
     harness.disk.let_go()
     await deleting
@@ -463,7 +463,7 @@ async def test_a_deleted_topic_leaves_nothing_with_the_compactor(harness: Harnes
     producer = await Client.producing(harness.port)
     await publish(producer, [("a", b"1")])
     await compacted(harness)
-    await topic_life.delete(harness.broker, topic_of(harness).name, force=True)
+    await harness.broker.topic_life.delete(topic_of(harness).name, force=True)
     assert harness.broker.compaction._progress == {}  # noqa: SLF001
 
 
@@ -584,7 +584,7 @@ async def test_a_truncated_topic_shows_nothing_of_what_was_compacted(harness: Ha
     await publish(producer, [("k", b"old")])
     await compacted(harness)
     await publish(producer, [("k", b"new")], first=1)
-    await topic_life.truncate(topic_of(harness))
+    await harness.broker.topic_life.truncate(topic_of(harness))
     assert topic_of(harness).compacted is None
     reader = await reading(harness)
     await publish(producer, [("k", b"newest")], first=2)

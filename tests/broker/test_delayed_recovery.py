@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.topics import delayed_upkeep, topic_life
+from penstock.broker.topics import delayed_upkeep
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from tests.broker.consuming import KEY_SHARED, SHARED, Peer, nothing_more, subscription_of, topic_of
@@ -175,7 +175,7 @@ async def test_an_unloaded_topic_comes_back_with_what_it_held(tmp_path: Path) ->
         peer = await start_up(harness)
         await publish_mixed(peer, harness, 30)
         await take_undelayed(peer, 30)
-        await topic_life.unload(harness.broker, NAME)
+        await harness.broker.topic_life.unload(NAME)
         assert harness.broker.delays.memory.used_bytes == 0
         again = await start_up(harness)
         assert subscription_of(harness).delayed == 20
@@ -190,7 +190,7 @@ async def test_a_deleted_topic_leaves_neither_memory_nor_snapshot(tmp_path: Path
         await publish_mixed(peer, harness, 30)
         await harness.broker.delays.save_of(topic_of(harness))
         assert len(snapshot_files(tmp_path)) == 1
-        await topic_life.delete(harness.broker, NAME, force=True)
+        await harness.broker.topic_life.delete(NAME, force=True)
         assert harness.broker.delays.memory.used_bytes == 0
         await until(lambda: not snapshot_files(tmp_path))
 

@@ -11,7 +11,6 @@ import pytest
 
 from penstock.broker.administration import namespaces, topic_admin
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.topics import partitions
 from penstock.core.errors import NotAllowed, TopicNotFound, WireCode
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import KIB, MIB
@@ -181,12 +180,12 @@ async def test_loads_of_topics_wait_for_their_turn(tmp_path: Path) -> None:
 async def test_a_namespace_takes_no_more_topics_than_it_may(tmp_path: Path) -> None:
     async with connected(tmp_path, policies=PolicyDefaults(max_topics_per_namespace=3)) as (harness, client):
         broker = harness.broker
-        await partitions.create(broker, PARENT, 2)
+        await broker.partitions.create(PARENT, 2)
         await topic_admin.create_topic(broker, T)
         for attempt in (
             topic_admin.create_topic(broker, TopicName.parse("another")),
-            partitions.create(broker, TopicName.parse("q"), 1),
-            partitions.grow(broker, PARENT, 3),
+            broker.partitions.create(TopicName.parse("q"), 1),
+            broker.partitions.grow(PARENT, 3),
         ):
             with pytest.raises(NotAllowed, match=r"Exceed maximum number of topics in namespace\."):
                 await attempt
@@ -202,7 +201,7 @@ async def test_a_namespace_takes_no_more_topics_than_it_may(tmp_path: Path) -> N
 
 async def test_the_partitions_of_a_partitioned_topic_are_made_with_it(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
-        await partitions.create(harness.broker, PARENT, 3, {"team": "a"})
+        await harness.broker.partitions.create(PARENT, 3, {"team": "a"})
         assert (await ask_partitions(client, PARENT)).partitions == 3
         assert list((await list_names(client)).topics) == [f"{PARENT}-partition-{index}" for index in range(3)]
         assert topic_admin.get_properties(harness.broker, PARENT) == {"team": "a"}
@@ -210,7 +209,7 @@ async def test_the_partitions_of_a_partitioned_topic_are_made_with_it(tmp_path: 
 
 async def test_nobody_uses_the_name_of_a_partitioned_topic_or_a_partition_it_does_not_have(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
-        await partitions.create(harness.broker, PARENT, 2)
+        await harness.broker.partitions.create(PARENT, 2)
         for name, words in (
             (PARENT, "Found partitioned metadata for non-partitioned topic"),
             (PARENT.of_partition(2), "with max allowed 2 partitions"),
@@ -258,13 +257,13 @@ async def test_asking_for_partitions_makes_a_partitioned_topic_only_where_and_wh
 
 async def test_many_who_ask_for_partitions_at_a_time_make_one_partitioned_topic(tmp_path: Path) -> None:
     async with running(tmp_path, policies=PARTITIONED, partitions_max=3) as harness:
-        asked = (partitions.for_client(harness.broker, PARENT, create=True) for _ in range(20))
+        asked = (harness.broker.partitions.for_client(PARENT, create=True) for _ in range(20))
         assert set(await asyncio.gather(*asked)) == {3}
 
 
 async def test_partitioned_topics_survive_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        await partitions.create(harness.broker, PARENT, 2, {"a": "b"})
+        await harness.broker.partitions.create(PARENT, 2, {"a": "b"})
     async with connected(tmp_path) as (harness, client):
         assert (await ask_partitions(client, PARENT)).partitions == 2
         assert topic_admin.list_partitioned(harness.broker, NAMESPACE) == [str(PARENT)]
@@ -273,7 +272,7 @@ async def test_partitioned_topics_survive_a_restart(tmp_path: Path) -> None:
 async def test_a_partitioned_topic_that_is_not_persistent_has_partitions_while_they_are_used(tmp_path: Path) -> None:
     parent = TopicName.parse("non-persistent://public/default/p")
     async with connected(tmp_path) as (harness, client):
-        await partitions.create(harness.broker, parent, 2)
+        await harness.broker.partitions.create(parent, 2)
         assert (await ask_partitions(client, parent)).partitions == 2
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(parent.of_partition(1)), producer_id=0)
         assert list((await list_names(client, mode=1)).topics) == [str(parent.of_partition(1))]
@@ -365,7 +364,7 @@ async def test_a_watcher_hears_of_topics_that_come_and_go_and_of_no_others(tmp_p
 async def test_partitions_are_told_one_by_one(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
         await watch(client)
-        await partitions.create(harness.broker, TopicName.parse("a"), 3)
+        await harness.broker.partitions.create(TopicName.parse("a"), 3)
         told: list[str] = []
         while len(told) < 3:
             told += (await update(client)).new_topics

@@ -11,7 +11,6 @@ import pytest
 from penstock.broker.access import AccessRules
 from penstock.broker.administration import namespaces, topic_admin
 from penstock.broker.policies import permissions
-from penstock.broker.topics import partitions
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,
@@ -129,7 +128,7 @@ async def test_a_tenant_with_namespaces_goes_by_force_and_only_where_that_is_all
         await refused(namespaces.delete_tenant(broker, "acme", force=True), NotAllowed, 405, words)
     async with running(tmp_path, force_delete_tenant=True) as harness:
         broker = harness.broker
-        await partitions.create(broker, ORDERS, 2)
+        await broker.partitions.create(ORDERS, 2)
         await namespaces.delete_tenant(broker, "acme", force=True)
         assert namespaces.list_tenants(broker) == ["public", "pulsar"]
         assert not broker.catalog.topics()
@@ -194,7 +193,7 @@ async def test_nothing_is_made_in_a_namespace_while_it_is_being_deleted(tmp_path
     async with running(tmp_path, force_delete_namespace=True) as harness:
         broker = harness.broker
         await make_sales(broker)
-        await partitions.create(broker, ORDERS, 20)
+        await broker.partitions.create(ORDERS, 20)
         deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES, force=True))
         number = 0
         while not deleting.done():
@@ -227,7 +226,7 @@ async def test_a_partitioned_topic_that_waits_for_its_turn_is_not_made_in_a_name
         broker = harness.broker
         await make_sales(broker)
         async with broker.changes.lock:
-            making = asyncio.ensure_future(partitions.create(broker, ORDERS, 2))
+            making = asyncio.ensure_future(broker.partitions.create(ORDERS, 2))
             await turns(2)
             deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES))
             await turns(2)

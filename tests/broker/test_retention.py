@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.administration import topic_admin
-from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
-from penstock.core.names import TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.units import KIB, MIB
 from penstock.testing.client import Type, frame
 from tests.broker.governed import (

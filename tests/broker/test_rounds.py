@@ -11,12 +11,22 @@ import pytest
 from penstock.broker.rounds import Round, Rounds
 from penstock.core.errors import MetadataFailed
 from tests.broker.governed import MINUTE_MS, OTHER, configure, publish_now, topic_of
-from tests.net.harness import TOPIC, Client, running, turns, until
+from tests.net.harness import TOPIC, Client, Harness, running, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.broker.topics.topic import Topic
+
+
+def rounds_of(harness: Harness, *rounds: Round) -> Rounds:
+    return Rounds(
+        rounds,
+        topics=harness.broker.topics.loaded,
+        changes=harness.broker.changes,
+        stopping=lambda: False,
+        now_ns=harness.clock.monotonic_ns(),
+    )
 
 
 async def test_the_round_of_retention_comes_when_the_configuration_says(tmp_path: Path) -> None:
@@ -49,7 +59,7 @@ async def test_one_topic_that_fails_does_not_end_the_round(
             if topic.text == TOPIC:
                 raise error
 
-        await Rounds(harness.broker, (Round("looking", lambda: 60, lambda _: True, work),)).run("looking")
+        await rounds_of(harness, Round("looking", lambda: 60, lambda _: True, work)).run("looking")
         assert seen == [TOPIC, OTHER]
         assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == [f"looking of {TOPIC}"]
 
@@ -64,7 +74,7 @@ async def test_a_round_that_takes_long_is_not_started_again_beside_itself(tmp_pa
             started += 1
             await go_on.wait()
 
-        rounds = Rounds(harness.broker, (Round("waiting", lambda: 60, lambda _: True, work),))
+        rounds = rounds_of(harness, Round("waiting", lambda: 60, lambda _: True, work))
         for _ in range(3):
             harness.clock.advance(ms=60_000)
             rounds.tick(harness.clock.monotonic_ns())
@@ -86,6 +96,6 @@ async def test_topics_that_are_on_their_way_out_are_left_alone(tmp_path: Path) -
         async def work(topic: Topic) -> None:
             seen.append(topic.text)
 
-        await Rounds(harness.broker, (Round("looking", lambda: 60, lambda _: True, work),)).run("looking")
+        await rounds_of(harness, Round("looking", lambda: 60, lambda _: True, work)).run("looking")
         assert not seen
         topic_of(harness).fenced = False

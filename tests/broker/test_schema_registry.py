@@ -11,7 +11,6 @@ import pytest
 from penstock.broker.metadata_memory import SCHEMAS
 from penstock.broker.schemas.checks.model import NUMBERS, TYPES, Schema, SchemaType, Strategy
 from penstock.broker.schemas.schema_registry import INLINE_BYTES_MAX, SchemaRegistry, version_bytes
-from penstock.broker.topics import partitions, topic_life
 from penstock.core.errors import IncompatibleSchema, InvalidSchema, WireCode
 from penstock.core.names import TopicName
 from penstock.testing.client import Type
@@ -246,7 +245,7 @@ async def test_the_schemas_go_with_the_topic(harness: Harness, registry: SchemaR
     asking = await Asking.of(harness)
     await asking.produce(FIRST, producer_id=7)
     await asking.client.close()
-    await topic_life.delete(harness.broker, NAME, force=True)
+    await harness.broker.topic_life.delete(NAME, force=True)
     assert registry.latest(NAME) is None
     assert dict(harness.broker.catalog.documents(SCHEMAS)) == {}
     assert await registry.put(NAME, INT32, FULL) == 0
@@ -255,11 +254,11 @@ async def test_the_schemas_go_with_the_topic(harness: Harness, registry: SchemaR
 async def test_the_schemas_of_a_partitioned_topic_go_with_it_not_with_a_partition(
     harness: Harness, registry: SchemaRegistry
 ) -> None:
-    await partitions.create(harness.broker, NAME, 2)
+    await harness.broker.partitions.create(NAME, 2)
     await registry.put(NAME, FIRST, FULL)
-    await topic_life.delete(harness.broker, NAME.of_partition(1), force=True)
+    await harness.broker.topic_life.delete(NAME.of_partition(1), force=True)
     assert registry.latest(NAME) is not None
-    await partitions.delete(harness.broker, NAME, force=True)
+    await harness.broker.partitions.delete(NAME, force=True)
     assert registry.latest(NAME) is None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.stats.stats_partitioned import added, described, partitioned_stats
-from penstock.broker.topics import partitions
+from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import NotFound
 from penstock.core.names import TopicName
 from tests.net.harness import running
@@ -95,10 +95,10 @@ async def test_a_partitioned_topic_that_goes_while_its_statistics_are_gathered_i
     name = TopicName.parse("p")
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await partitions.create(broker, name, 1)
+        await broker.partitions.create(name, 1)
         gathering = asyncio.ensure_future(partitioned_stats(broker, name))
         await asyncio.sleep(0)
-        await broker.changes.stored(lambda done: broker.catalog.put_document(partitions.KIND, str(name), None, done))
+        await broker.changes.stored(lambda done: broker.catalog.put_document(PARTITIONED, str(name), None, done))
         with pytest.raises(NotFound):
             described(broker, name)
         await asyncio.wait((gathering,))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.administration import topic_admin
-from penstock.broker.topics import partitions
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,
@@ -135,7 +134,7 @@ async def test_a_slip_of_the_keyboard_makes_no_million_partitions_where_no_bound
         await refused(topic_admin.create_partitioned(broker, P, 2**31 - 1), NotAcceptable, 406)
         await topic_admin.create_partitioned(broker, P, 1)
         await refused(topic_admin.update_partitioned(broker, P, 2**31 - 1), Unprocessable, 422)
-        assert partitions.count(broker, P) == 1
+        assert broker.partitions.count(P) == 1
 
 
 async def test_new_partitions_have_the_subscriptions_of_the_others(tmp_path: Path) -> None:
@@ -144,7 +143,7 @@ async def test_new_partitions_have_the_subscriptions_of_the_others(tmp_path: Pat
         await topic_admin.create_partitioned(broker, P, 1)
         await topic_admin.create_subscription(broker, P, "s")
         await topic_admin.update_partitioned(broker, P, 3)
-        assert partitions.count(broker, P) == 3
+        assert broker.partitions.count(P) == 3
         for index in range(3):
             assert await topic_admin.list_subscriptions(broker, P.of_partition(index)) == ["s"]
             assert broker.catalog.cursor(str(P.of_partition(index)), "s") is not None

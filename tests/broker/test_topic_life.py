@@ -14,7 +14,7 @@ from penstock.broker.administration import topic_admin
 from penstock.broker.policies import permissions
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.stats import stats
-from penstock.broker.topics import inactive, partitions, topic_life
+from penstock.broker.topics import inactive
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER, ledgers_in_use
 from penstock.core.errors import (
     AlreadyExists,
@@ -215,7 +215,7 @@ async def test_a_consumer_hears_of_the_end_once_it_has_had_everything(tmp_path: 
 async def test_all_partitions_are_terminated_together(tmp_path: Path) -> None:
     parent = TopicName.parse("persistent://public/default/p")
     async with running(tmp_path) as harness:
-        await partitions.create(harness.broker, parent, 3)
+        await harness.broker.partitions.create(parent, 3)
         ends = await topic_admin.terminate_partitions(harness.broker, parent)
         assert {index: position.entry_id for index, position in ends.items()} == {0: -1, 1: -1, 2: -1}
 
@@ -252,11 +252,11 @@ async def test_what_was_granted_on_a_topic_alone_goes_with_it(tmp_path: Path) ->
     parent = TopicName.parse("persistent://public/default/p")
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await partitions.create(broker, parent, 2)
+        await broker.partitions.create(parent, 2)
         for name in (parent, parent.of_partition(1)):
             await permissions.grant_topic(broker, name, "alice", ["produce"])
         await topic_admin.delete_partitioned(broker, parent)
-        await partitions.create(broker, parent, 2)
+        await broker.partitions.create(parent, 2)
         assert permissions.get_topic(broker, parent.of_partition(1)) == {}
 
 
@@ -277,7 +277,7 @@ async def test_a_topic_that_is_made_again_has_another_ledger_and_nothing_of_the_
         assert new is not None
         assert new.ledger_id > old.ledger_id
         assert (new.last_entry_id, new.terminated, list(new.subscriptions)) == (-1, False, [])
-        await topic_life.settled(broker)
+        await broker.reads.settled()
         assert old.ledger_id not in broker.log.ledgers()
 
 
@@ -312,18 +312,18 @@ async def test_partitions_go_with_their_partitioned_topic_and_are_not_made_again
     parent = TopicName.parse("persistent://public/default/p")
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await partitions.create(broker, parent, 30)
+        await broker.partitions.create(parent, 30)
         client = await Client.connected(harness.port)
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(parent.of_partition(7)), producer_id=0)
         with pytest.raises(PreconditionFailed):
             await topic_admin.delete_partitioned(broker, parent)
-        assert partitions.count(broker, parent) == 30
+        assert broker.partitions.count(parent) == 30
         deleting = asyncio.ensure_future(topic_admin.delete_partitioned(broker, parent, force=True))
         asked = []
         while not deleting.done():
             # A client that comes back at once, and asks first how many partitions there are.
             try:
-                asked.append(await partitions.for_client(broker, parent, create=True))
+                asked.append(await broker.partitions.for_client(parent, create=True))
                 await broker.topics.get_or_create(parent.of_partition(7), create=True)
             except (TopicNotFound, NotAllowed):
                 pass
@@ -348,7 +348,7 @@ async def test_a_name_does_not_become_a_topic_and_a_partitioned_topic_at_once(
         outcomes = await asyncio.gather(*making, return_exceptions=True)
         assert outcomes[0] is None
         assert isinstance(outcomes[1], (AlreadyExists, NotAllowed))
-        assert (partitions.count(broker, T) > 0) is partitioned_first
+        assert (broker.partitions.count(T) > 0) is partitioned_first
         assert broker.topics.exists(T) is not partitioned_first
 
 
@@ -356,7 +356,7 @@ async def test_partitions_that_a_growth_left_behind_go_with_their_partitioned_to
     parent = TopicName.parse("persistent://public/default/p")
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await partitions.create(broker, parent, 2)
+        await broker.partitions.create(parent, 2)
         # A crash between the partitions and the document that counts them.
         await broker.topics.create(parent.of_partition(2), {})
         await broker.topics.create(TopicName.parse("persistent://public/default/p-partition-x"), {})
@@ -369,7 +369,7 @@ async def test_a_partitioned_topic_that_is_deleted_while_it_grows_leaves_nothing
     parent = TopicName.parse("persistent://public/default/p")
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await partitions.create(broker, parent, 1)
+        await broker.partitions.create(parent, 1)
         with harness.catalog_held():
             growing = asyncio.ensure_future(topic_admin.update_partitioned(broker, parent, 3))
             await turns(2)
@@ -387,7 +387,7 @@ async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_oth
     left_behind = parent.of_partition(1)
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await partitions.create(broker, parent, 1)
+        await broker.partitions.create(parent, 1)
         await broker.topics.create(left_behind, {})
         await permissions.grant_topic(broker, left_behind, "somebody", ["consume"])
         with harness.catalog_held():
@@ -398,7 +398,7 @@ async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_oth
         async with asyncio.timeout(5):
             await deleting
             await growing
-        assert partitions.count(broker, parent) == 2
+        assert broker.partitions.count(parent) == 2
         assert broker.topics.exists(left_behind)
 
 
@@ -420,7 +420,7 @@ async def test_a_ledger_that_a_crash_left_behind_is_given_up_at_the_next_start(t
         call()
     assert done == [None]
     async with running(tmp_path) as harness:
-        await topic_life.settled(harness.broker)
+        await harness.broker.reads.settled()
         assert ledger_id not in harness.broker.log.ledgers()
         # And only that: a new topic of the same name lives.
         await harness.broker.topics.get_or_create(T, create=True)
@@ -440,7 +440,7 @@ async def test_a_catalog_that_is_older_than_the_log_costs_no_message(tmp_path: P
             assert topic.ledger_id > ledger_id
             client.publish(b"c")
             await client.receipts(1)
-            await topic_life.settled(harness.broker)
+            await harness.broker.reads.settled()
             assert harness.broker.log.ledgers() == {ledger_id, topic.ledger_id}
     copy.replace(current)
     async with running(tmp_path) as harness:
@@ -472,10 +472,10 @@ async def test_a_compacted_ledger_belongs_to_its_topic(tmp_path: Path) -> None:
         assert taken[0] in ledgers_in_use(broker.catalog)
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_life.settled(broker)
+        await broker.reads.settled()
         assert taken[0] in broker.log.ledgers()
         await topic_admin.delete_topic(broker, T)
-        await topic_life.settled(broker)
+        await broker.reads.settled()
         assert broker.log.ledgers() == set()
 
 
@@ -551,14 +551,14 @@ async def test_what_is_said_too_late_of_a_deleted_topic_is_not_said_of_the_next_
         known = old.deduplication
         assert known is not None
         known.ids.persist("p", 1000)
-        await topic_life.delete(broker, T, force=True)
+        await broker.topic_life.delete(T, force=True)
         new = await broker.topics.get_or_create(T, create=True)
         with pytest.raises(TopicNotFound):
             await broker.states.change(old, terminated=True, compacted_ledger=99)
         old.closed = False  # As if it was about to store what it knows when the topic went.
         await broker.deduplication._store(old, known)  # noqa: SLF001
         assert broker.states.of(TOPIC) == {}
-        await topic_life.unload(broker, new.name)
+        await broker.topic_life.unload(new.name)
         loaded = await broker.topics.get_or_create(T, create=False)
         assert (loaded.terminated, loaded.compacted) == (False, None)
         await broker.deduplication.ready(loaded)
@@ -571,9 +571,9 @@ async def test_a_topic_that_is_unloaded_meanwhile_is_terminated_whole_or_not(tmp
         broker = harness.broker
         topic = await broker.topics.get_or_create(T, create=True)
         harness.disk.hold()
-        terminating = asyncio.ensure_future(topic_life.terminate(topic))
+        terminating = asyncio.ensure_future(topic.broker.topic_life.terminate(topic))
         await turns(2)
-        unloading = asyncio.ensure_future(topic_life.unload(broker, T))
+        unloading = asyncio.ensure_future(broker.topic_life.unload(T))
         await until(lambda: topic.fenced)
         harness.disk.let_go()
         outcome = (await asyncio.gather(terminating, unloading, return_exceptions=True))[0]
@@ -780,10 +780,10 @@ async def test_an_empty_partitioned_topic_goes_with_its_last_partition_only_if_t
 ) -> None:
     parent = TopicName.parse("persistent://public/default/p")
     async with running(tmp_path, delete_inactive_partitioned=forget) as harness:
-        await partitions.create(harness.broker, parent, 2)
+        await harness.broker.partitions.create(parent, 2)
         await unused_for(harness, 60)
         assert not harness.broker.topics.loaded()
-        assert (partitions.count(harness.broker, parent) == 0) is forget
+        assert (harness.broker.partitions.count(parent) == 0) is forget
 
 
 async def test_messages_that_a_deleted_subscription_acknowledged_can_still_be_looked_at(tmp_path: Path) -> None:

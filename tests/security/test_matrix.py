@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.access.revocation import take_back
 from penstock.broker.commands.session import Session
 from penstock.broker.configuration import Configuration
 from penstock.core.errors import WireCode
@@ -277,7 +276,7 @@ async def test_an_admin_who_is_none_any_more_is_disconnected(tmp_path: Path) -> 
         owner = await connected(harness, OWNER)
         await owner.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
         await administer(harness, TENANT, "successor", NAMESPACE, {})
-        await take_back(harness.broker, TENANT)
+        await harness.broker.revocation.take_back(TENANT)
         await owner.expect(Type.CLOSE_PRODUCER)
 
 

@@ -13,18 +13,19 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import OPEN, Guard
-from penstock.broker.access.caps import refusal
 from penstock.broker.changes import Changes
+from penstock.broker.commands.caps import refusal
+from penstock.broker.commands.revocation import Revocation
 from penstock.broker.commands.session import Session
 from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.log_reads import LogReads
 from penstock.broker.metadata_memory import MetadataMemory
+from penstock.broker.policies import permissions
 from penstock.broker.policies.policies import PolicyBook
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
@@ -37,14 +38,18 @@ from penstock.broker.subscriptions.cursor_saves import CursorSaves
 from penstock.broker.subscriptions.long_keys import LongKeys
 from penstock.broker.subscriptions.memory_waits import MemoryWaits
 from penstock.broker.subscriptions.tail import TailCache
-from penstock.broker.topics import topic_life
 from penstock.broker.topics.compaction import Compactor
 from penstock.broker.topics.delayed_upkeep import Delays
 from penstock.broker.topics.directory import TopicDirectory
 from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.inactive import InactiveTopics
+from penstock.broker.topics.ledgers import drop_unknown_ledgers, name_missing
+from penstock.broker.topics.partitioned import PartitionedTopics
+from penstock.broker.topics.partitions import Partitions
+from penstock.broker.topics.places import Places
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.subscription_store import SubscriptionStore
+from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, ServiceNotReady, StorageReadOnly
 from penstock.governance.command_memory import CommandMemory
@@ -114,8 +119,12 @@ class Broker:
         self.loop = loop
         self.changes = Changes(loop)
         self.reads = LogReads(entry_log, loop)
-        connections.admit = partial(refusal, self)
-        self.access: Access = OPEN if authenticator is None else Guard(self, authenticator)
+        connections.admit = lambda address: refusal(self.limits, connections, address)
+        self.access: Access = (
+            OPEN if authenticator is None else Guard(authenticator, lambda: self.limits.access, catalog, clock)
+        )
+        self.sessions: set[Session] = set()
+        self.revocation = Revocation(self.access, self.sessions)
         self.service_urls = ServiceUrls("", None)
         self.web_urls = ServiceUrls("", None)  # of the admin port
         # What an administrator may change of the limits, and who ends the process: app sets both.
@@ -125,8 +134,10 @@ class Broker:
         self.loop_turns = LoopTurns()
         # Where clients connect that ask for a listener by its name (advertisedListeners).
         self.listeners: Mapping[str, ServiceUrls] = {}
+        self.places = Places(catalog, lambda: self.limits.namespace_bundles)
+        self.partitioned = PartitionedTopics(catalog, self.places)
         self.topics = TopicDirectory(self)
-        self.states = TopicStates(self)
+        self.states = TopicStates(catalog, self.changes)
         # How many requests look for topics at the same time.
         self.lookups = Gate(lambda: self.limits.lookups_max)
         # And how much memory listings of topics may take (PIP-442).
@@ -139,7 +150,13 @@ class Broker:
         self.retention = Retention(self)
         self.quotas = Quotas(self)
         self.metadata_memory = MetadataMemory(catalog, limits.metadata_bytes)
-        self.schemas = SchemaRegistry(self)
+        self.schemas = SchemaRegistry(
+            catalog=catalog,
+            changes=self.changes,
+            clock=clock,
+            memory=self.metadata_memory,
+            bytes_max=lambda: self.limits.schema_bytes_max,
+        )
         self.deduplication = Deduplication(self)
         self.compaction = Compactor(self)
         self.tail_cache = TailCache(limits.tail_cache_bytes)
@@ -147,7 +164,6 @@ class Broker:
         self.sessions_memory = MemoryRow("sessions", limits.sessions_bytes)
         self.dispatch_memory = MemoryRow("dispatch", limits.dispatch_bytes)
         self.http_memory = MemoryRow("http", limits.http_bytes)
-        self.sessions: set[Session] = set()
         self.stopping = False
         self.started_at_ms = clock.wall_ms()
         self.long_keys = LongKeys(loop)
@@ -160,13 +176,46 @@ class Broker:
             memory=self.metadata_memory,
             ended=self.rates.forget_subscription,
         )
+        self.topic_life = TopicLife(
+            entry_log=entry_log,
+            catalog=catalog,
+            changes=self.changes,
+            reads=self.reads,
+            topics=self.topics,
+            states=self.states,
+            cursors=self.cursors,
+            delays=self.delays,
+            compaction=self.compaction,
+            retention=self.retention,
+            forget=self._forget_topic,
+        )
+        self.partitions = Partitions(
+            catalog=catalog,
+            changes=self.changes,
+            places=self.places,
+            topics=self.topics,
+            life=self.topic_life,
+            policies_of=self.policies.of_namespace,
+            partitions_max=lambda: self.limits.partitions_max,
+        )
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         self._producer_names = 0
         self.meters = Meters(self)
         self._inactive = InactiveTopics(self)
-        self.rounds = Rounds(self, self._kinds_of_rounds())
-        topic_life.drop_unknown_ledgers(self)
-        topic_life.name_missing(self)
+        self.rounds = Rounds(
+            self._kinds_of_rounds(),
+            topics=self.topics.loaded,
+            changes=self.changes,
+            stopping=lambda: self.stopping,
+            now_ns=clock.monotonic_ns(),
+        )
+        drop_unknown_ledgers(catalog, entry_log)
+        name_missing(catalog, entry_log)
+
+    async def _forget_topic(self, name: TopicName) -> None:
+        """A topic is gone, of which more is kept than the topic itself."""
+        await self.schemas.forget(name)
+        await permissions.forget_topic(self, name)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -291,9 +340,7 @@ class Broker:
                 session.disconnect_producer(producer)
             for consumer in list(session.consumers.values()):
                 session.disconnect_consumer(consumer)
-        drained = self.loop.create_future()
-        self.reads.after_appends(lambda: drained.set_result(None))
-        await drained
+        await self.reads.settled()
         # A failure was logged, and acknowledgements that were not stored are only delivered again.
         with contextlib.suppress(MetadataFailed):
             await self.cursors.save_moved()

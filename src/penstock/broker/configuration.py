@@ -15,7 +15,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from penstock.broker.access.revocation import take_back
 from penstock.core.errors import ConfigurationError, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class Configuration:
         broker = self._broker
         before, broker.limits = broker.limits.access, keys.limits
         if before != keys.limits.access:
-            broker.changes.finish(take_back(broker))
+            broker.changes.finish(broker.revocation.take_back())
         broker.tail_cache.budget_bytes = keys.limits.tail_cache_bytes
         broker.listings.set_limits(keys.limits.listings)
         broker.policies.refresh()

@@ -132,6 +132,17 @@ class LogReads:
         )
         self._log.append(barrier)
 
+    def settled(self) -> asyncio.Future[None]:
+        """Done when everything that was appended before is durable and answered, or has failed."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.after_appends(finish)
+        return done
+
     def try_unreadable(self, now_ns: int) -> None:
         """See whether what could not be read now can be: health tells of it, and perhaps nobody wants it any more."""
         if now_ns >= self._unreadable_at_ns and self._log.troubles():

@@ -17,9 +17,9 @@ from penstock.core.errors import PenstockError
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Changes
     from penstock.broker.topics.topic import Topic
 
 log = logging.getLogger(__name__)
@@ -41,10 +41,20 @@ class Round:
 class Rounds:
     """Starts rounds when they are due; one of each kind at a time."""
 
-    def __init__(self, broker: Broker, rounds: tuple[Round, ...]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        rounds: tuple[Round, ...],
+        *,
+        topics: Callable[[], Sequence[Topic]],
+        changes: Changes,
+        stopping: Callable[[], bool],
+        now_ns: int,
+    ) -> None:
+        """Args: topics: all that are loaded. stopping: whether nothing more is to be begun."""
         self._rounds = rounds
-        now_ns = broker.clock.monotonic_ns()
+        self._topics = topics
+        self._changes = changes
+        self._stopping = stopping
         self._last_ns = dict.fromkeys((one.name for one in rounds), now_ns)
         self._running: set[str] = set()
 
@@ -52,19 +62,19 @@ class Rounds:
         """Start what is due."""
         for one in self._rounds:
             due = now_ns - self._last_ns[one.name] >= one.interval_s() * NS_PER_S
-            if due and one.name not in self._running and not self._broker.stopping:
+            if due and one.name not in self._running and not self._stopping():
                 self._last_ns[one.name] = now_ns
-                self._broker.changes.finish(self.run(one.name))
+                self._changes.finish(self.run(one.name))
 
     async def run(self, name: str) -> None:
         """Do one round now."""
         (one,) = [each for each in self._rounds if each.name == name]
         self._running.add(name)
         try:
-            topics = self._broker.topics.loaded()
+            topics = self._topics()
             for start in range(0, len(topics), _TOPICS_PER_TURN):
                 for topic in topics[start : start + _TOPICS_PER_TURN]:
-                    if self._broker.stopping:
+                    if self._stopping():
                         return
                     if one.concerns(topic) and not topic.fenced:
                         await self._work(one, topic)

@@ -27,6 +27,10 @@ _PARTITION_MARK: Final = "-partition-"
 _PARTITION_SUFFIX: Final = re.compile(rf"{_PARTITION_MARK}(0|[1-9][0-9]{{0,9}})\Z", re.ASCII)
 _PARTITION_INDEX_MAX: Final = 2**31 - 1  # partition ids travel as int32
 
+# The durable subscription that stands where compaction has come to, as Pulsar calls it. Nobody consumes from it, and
+# only compaction moves it: what is before it may go when all others have acknowledged it.
+COMPACTION_SUBSCRIPTION: Final = "__compaction"
+
 # Topics that Pulsar keeps for itself: hidden from listings, and exempt from most limits.
 _SYSTEM_LOCALS: Final = frozenset(
     (

@@ -20,7 +20,6 @@ from penstock.admin.models import Int, Long, Model, Properties
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
 from penstock.broker.administration import namespaces, policy_admin
 from penstock.broker.policies.policy_checks import Json  # noqa: TC001 -- FastAPI reads annotations
-from penstock.broker.topics import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,14 +305,14 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
     @router.get(f"{NAMESPACE}/antiAffinity", response_class=Response, status_code=204, **common)
     async def anti_affinity(name: Namespace) -> None:
         """Name the group of namespaces that keep apart: one broker has none."""
-        await ask(places.check_namespace, name)
+        await ask(policy_admin.check_namespace, name)
 
     superuser: dict[str, Any] = {**common, "dependencies": [needs.superuser]}
 
     @router.get(f"{NAMESPACE}/persistence/bookieAffinity", response_class=Response, status_code=204, **superuser)
     async def bookie_affinity(name: Namespace) -> None:
         """Name the disks a namespace prefers: there is one."""
-        await ask(places.check_namespace, name)
+        await ask(policy_admin.check_namespace, name)
 
 
 def _add_quotas_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:

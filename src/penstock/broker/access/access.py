@@ -16,11 +16,14 @@ from penstock.broker.access.credentials import Identity
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.broker.access.authentication import Authenticator
     from penstock.broker.access.authorization import Resource
     from penstock.broker.access.credentials import Credentials
     from penstock.broker.access.rules import AccessRules
-    from penstock.broker.broker import Broker
+    from penstock.core.clock import Clock
+    from penstock.storage.catalog import Catalog
 
 # Pulsar's words, by which people search.
 _REFUSALS: Final = {
@@ -74,16 +77,20 @@ class Guard(Access):
 
     enabled = True
 
-    def __init__(self, broker: Broker, authenticator: Authenticator) -> None:
-        self._broker = broker
+    def __init__(
+        self, authenticator: Authenticator, rules: Callable[[], AccessRules], catalog: Catalog, clock: Clock
+    ) -> None:
         self._authenticator = authenticator
+        self._rules = rules
+        self._catalog = catalog
+        self._clock = clock
         # One, however many ask: guessing passwords must not take the processor from those who publish.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="authentication")
 
     @property
     def rules(self) -> AccessRules:
         """The rules in force."""
-        return self._broker.limits.access
+        return self._rules()
 
     def reload(self) -> None:
         """See `Access.reload`."""
@@ -100,7 +107,7 @@ class Guard(Access):
             AuthenticationFailed: with the reason for the log; a client is told nothing but that.
         """
         provider = self._authenticator.provider(credentials.method)
-        now_ms = self._broker.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         if provider is not None and provider.slow:
             return await asyncio.wrap_future(self._thread.submit(provider.identify, credentials, now_ms))
         if provider is not None:
@@ -129,8 +136,7 @@ class Guard(Access):
         rules = self.rules
         if not rules.authorizing:
             return
-        catalog = self._broker.catalog
-        authority = Authority(rules, catalog.tenants(), catalog.namespaces())
+        authority = Authority(rules, self._catalog.tenants(), self._catalog.namespaces())
         for asking in (role,) if original_role is None else (original_role, role):
             denial = authority.denial(asking, action, resource, subscription)
             if denial is not None:

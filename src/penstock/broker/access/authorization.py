@@ -11,11 +11,10 @@ Where: `Guard.require` asks `denial` for each role that must be allowed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.broker.access.actions import Action
-from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
-from penstock.core.names import NamespaceName, TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.broker.access.rules import AccessRules
 
     Policies: TypeAlias = Mapping[str, Any]
+
+# The parts of a namespace's policies that say who may do what.
+GRANTS: Final = ("auth_policies", "subscription_auth_mode")
 
 Resource: TypeAlias = "TopicName | NamespaceName | str | None"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.broker.topics import lookup
 from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import NamespaceName
 
@@ -154,7 +153,7 @@ async def put_quota(
 def _quota_name(broker: Broker, namespace: NamespaceName | None, bundle: str | None) -> str:
     if namespace is None:
         return DEFAULT_QUOTA
-    bounds = lookup.boundaries(broker, namespace)
+    bounds = broker.places.boundaries(namespace)
     if bundle not in {f"{low}_{high}" for low, high in pairwise(bounds)}:
         raise PreconditionFailed(f"namespace {namespace} has no bundle {bundle}; it is cut at {', '.join(bounds)}")
     return f"{namespace}/{bundle}"
@@ -189,7 +188,7 @@ def place(broker: Broker) -> Place:
 
 
 def _bundles(broker: Broker, namespace: str) -> Iterable[tuple[str, str]]:
-    bounds = lookup.boundaries(broker, NamespaceName(*namespace.split("/")))
+    bounds = broker.places.boundaries(NamespaceName(*namespace.split("/")))
     return pairwise(bounds)
 
 

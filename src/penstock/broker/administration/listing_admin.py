@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.broker.topics import places
 from penstock.broker.topics.listing import Wanted
 from penstock.net.topic_list_limiter import LimitType, Owner
 
@@ -33,7 +32,7 @@ async def lend_listing(
         TenantNotFound, NamespaceNotFound: there is no such namespace.
         PermitError, TooManyRequests: there was no memory for it in time.
     """
-    places.check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     limits = broker.limits.listings
     deadline_ns = broker.clock.monotonic_ns() + max(limits.heap_timeout_ns, limits.direct_timeout_ns)
     owner = Owner(namespace.tenant, object())  # every request is a caller of its own

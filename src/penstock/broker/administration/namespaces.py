@@ -4,7 +4,6 @@
 Plain functions on the broker, on its loop. They raise `core.errors` with Pulsar's texts and statuses, and return plain
 values (copies). `namespace` is a `NamespaceName`, `topic` a `TopicName`, policies are Pulsar's JSON as a dict.
 
-    check_tenant(broker, tenant), check_namespace(broker, namespace)     raise TenantNotFound, NamespaceNotFound
     list_tenants(broker) -> list[str]
     get_tenant(broker, tenant) -> {"adminRoles": [...], "allowedClusters": [...]}
     await create_tenant(broker, tenant, info)            info as above, None fields allowed
@@ -33,9 +32,8 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.access.revocation import take_back
-from penstock.broker.topics import lookup, partitions, topic_life
-from penstock.broker.topics.places import bundles, check_namespace, check_tenant
+from penstock.broker.topics import lookup, partitions
+from penstock.broker.topics.places import bundles
 from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import NamespaceName, TopicName, is_system_topic
 
@@ -62,7 +60,7 @@ def list_tenants(broker: Broker) -> list[str]:
 
 def get_tenant(broker: Broker, tenant: str) -> dict[str, Any]:
     """Who administers a tenant, and in which clusters it may be. Raises TenantNotFound."""
-    check_tenant(broker, tenant)
+    broker.places.check_tenant(tenant)
     stored = broker.catalog.tenants()[tenant]
     return {
         "adminRoles": list(stored.get("adminRoles") or ()),
@@ -86,15 +84,15 @@ async def create_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) ->
 
 async def update_tenant(broker: Broker, tenant: str, info: Mapping[str, Any]) -> None:
     """Replace who administers a tenant and where it may be. Raises TenantNotFound, PreconditionFailed."""
-    check_tenant(broker, tenant)
+    broker.places.check_tenant(tenant)
     stored = _tenant_info(broker, info)
 
     def put() -> Submit:
-        check_tenant(broker, tenant)
+        broker.places.check_tenant(tenant)
         return partial(broker.catalog.put_tenant, tenant, stored)
 
     await broker.changes.store_alone(put)
-    await take_back(broker, tenant)
+    await broker.revocation.take_back(tenant)
 
 
 async def delete_tenant(broker: Broker, tenant: str, *, force: bool = False) -> None:
@@ -107,7 +105,7 @@ async def delete_tenant(broker: Broker, tenant: str, *, force: bool = False) -> 
     """
     if force and not broker.limits.force_delete_tenant:
         raise NotAllowed("Broker doesn't allow forced deletion of tenants")
-    check_tenant(broker, tenant)
+    broker.places.check_tenant(tenant)
     if force:
         for namespace in list_namespaces(broker, tenant):
             with contextlib.suppress(NamespaceNotFound):  # Somebody else is deleting it.
@@ -138,13 +136,13 @@ def _tenant_info(broker: Broker, info: Mapping[str, Any]) -> dict[str, Any]:
 
 def list_namespaces(broker: Broker, tenant: str) -> list[str]:
     """Full names of a tenant's namespaces. Raises TenantNotFound."""
-    check_tenant(broker, tenant)
+    broker.places.check_tenant(tenant)
     return sorted(name for name in broker.catalog.namespaces() if name.startswith(f"{tenant}/"))
 
 
 def get_namespace(broker: Broker, namespace: NamespaceName) -> dict[str, Any]:
     """The namespace's Policies JSON, with every member Pulsar's has. Raises TenantNotFound, NamespaceNotFound."""
-    check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     policies = broker.policies.as_pulsar_json(str(namespace))
     policies["replication_clusters"] = policies["replication_clusters"] or [broker.limits.cluster_name]
     if "bundles" not in broker.policies.namespace(str(namespace)):
@@ -160,7 +158,7 @@ async def create_namespace(broker: Broker, namespace: NamespaceName, policies: M
         AlreadyExists: it does.
         PreconditionFailed: it would be in clusters that do not exist, or has no number of bundles.
     """
-    check_tenant(broker, namespace.tenant)
+    broker.places.check_tenant(namespace.tenant)
     text = str(namespace)
     stored = {key: value for key, value in (policies or {}).items() if value is not None}
     number = (stored.get("bundles") or {}).get("numBundles") or broker.limits.namespace_bundles
@@ -174,7 +172,7 @@ async def create_namespace(broker: Broker, namespace: NamespaceName, policies: M
         raise PreconditionFailed("Clusters do not exist")
 
     def put() -> Submit:
-        check_tenant(broker, namespace.tenant)
+        broker.places.check_tenant(namespace.tenant)
         if _is_taken(broker, broker.catalog.namespaces().get(text)):
             raise AlreadyExists("Namespace already exists")
         return partial(broker.catalog.put_namespace, text, stored)
@@ -197,30 +195,30 @@ async def delete_namespace(broker: Broker, namespace: NamespaceName, *, force: b
     """
     if force and not broker.limits.force_delete_namespace:
         raise NotAllowed("Broker doesn't allow forced deletion of namespaces")
-    check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     text = str(namespace)
     if not force:
         mine = [name for domain in _DOMAINS for name in broker.topics.names.of(domain, text)]
-        partitioned = [name for domain in _DOMAINS for name in partitions.of_namespace(broker, text, domain)]
+        partitioned = [name for domain in _DOMAINS for name in broker.partitions.of_namespace(text, domain)]
         if any(not is_system_topic(name) for name in mine + partitioned):
             raise AlreadyExists("Cannot delete non empty namespace")
     await broker.changes.finish(_delete_namespace(broker, namespace))
 
 
 async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
-    check_namespace(broker, namespace)  # Perhaps somebody else is deleting it, and a third one makes it anew.
+    broker.places.check_namespace(namespace)  # Perhaps somebody else is deleting it, and a third one makes it anew.
     text = str(namespace)
     broker.topics.closing.add(text)
     try:
         async with broker.changes.lock:
             pass  # A partitioned topic that was being made before is there now, and goes with the others.
         for domain in _DOMAINS:
-            for name in list(partitions.of_namespace(broker, text, domain)):
+            for name in list(broker.partitions.of_namespace(text, domain)):
                 with contextlib.suppress(NotFound):  # Somebody else is deleting it.
-                    await partitions.delete(broker, TopicName.parse(name), force=True)
+                    await broker.partitions.delete(TopicName.parse(name), force=True)
             await broker.topics.arrived(f"{domain}://{text}/")
             rest = map(TopicName.parse, list(broker.topics.names.of(domain, text)))
-            await partitions.in_turns(lambda topic: topic_life.delete_if_there(broker, topic, force=True), rest)
+            await partitions.in_turns(lambda topic: broker.topic_life.delete_if_there(topic, force=True), rest)
         await broker.changes.store_alone(lambda: partial(broker.catalog.delete_namespace, text))
     finally:
         broker.topics.closing.discard(text)
@@ -230,25 +228,25 @@ async def _delete_namespace(broker: Broker, namespace: NamespaceName) -> None:
 async def unload_namespace(broker: Broker, namespace: NamespaceName, bundle: str | None = None) -> None:
     """Take all topics of a namespace, or of a bundle of it, out of memory; whoever uses them comes back."""
     loaded = [name for name in in_bundle(broker, namespace, bundle) if broker.topics.get(name) is not None]
-    await partitions.in_turns(lambda name: topic_life.unload(broker, name), map(TopicName.parse, loaded))
+    await partitions.in_turns(broker.topic_life.unload, map(TopicName.parse, loaded))
 
 
 def in_bundle(broker: Broker, namespace: NamespaceName, bundle: str | None) -> list[str]:
     """Full names of the topics of a namespace, or of a bundle of it."""
-    check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     names = [name for domain in _DOMAINS for name in broker.topics.names.of(domain, str(namespace))]
     if bundle is None:
         return names
     at = _bundle_index(broker, namespace, bundle)
-    bounds = [int(bound, 16) for bound in lookup.boundaries(broker, namespace)]
+    bounds = [int(bound, 16) for bound in broker.places.boundaries(namespace)]
     return [name for name in names if lookup.bundle_index(bounds, name) == at]
 
 
 async def split_bundle(broker: Broker, namespace: NamespaceName, bundle: str) -> None:
     """Cut a bundle in the middle of its range. Raises NotFound."""
-    check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     at = _bundle_index(broker, namespace, bundle)
-    boundaries = lookup.boundaries(broker, namespace)
+    boundaries = broker.places.boundaries(namespace)
     middle = (int(boundaries[at], 16) + int(boundaries[at + 1], 16)) // 2
     cut = [*boundaries[: at + 1], f"0x{middle:08x}", *boundaries[at + 1 :]]
     await broker.policies.update_namespace(
@@ -258,7 +256,7 @@ async def split_bundle(broker: Broker, namespace: NamespaceName, bundle: str) ->
 
 
 def _bundle_index(broker: Broker, namespace: NamespaceName, bundle: str) -> int:
-    boundaries = lookup.boundaries(broker, namespace)
+    boundaries = broker.places.boundaries(namespace)
     names = [f"{low}_{high}" for low, high in pairwise(boundaries)]
     if bundle not in names:
         raise NotFound(f"Namespace {namespace} has no bundle {bundle}; it has {', '.join(names)}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, KEPT_OF_TOPICS, policy
-from penstock.broker.topics import partitions
 from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFailed, TopicNotFound
 
 if TYPE_CHECKING:
@@ -26,6 +25,11 @@ _PER_CLUSTER: Final = frozenset({"replicatorDispatchRate"})
 
 
 # -- namespaces
+
+
+def check_namespace(broker: Broker, name: NamespaceName) -> None:
+    """Raises TenantNotFound or NamespaceNotFound."""
+    broker.places.check_namespace(name)
 
 
 def of_namespace(broker: Broker, name: NamespaceName, key: str) -> Json:
@@ -88,7 +92,7 @@ async def change_properties_of_namespace(
 
 def check_topic(broker: Broker, name: TopicName) -> None:
     """Raises TopicNotFound unless there is such a topic, partitioned or not."""
-    if not (broker.topics.exists(name) or partitions.count(broker, name)):
+    if not (broker.topics.exists(name) or broker.partitions.count(name)):
         raise TopicNotFound(str(name))
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.schemas.checks import key_value
 from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy, type_named
 from penstock.broker.schemas.schema_registry import strategy_of
-from penstock.broker.topics import places
 from penstock.core.errors import IncompatibleSchema, NotFound
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def _strategy(broker: Broker, name: TopicName) -> Strategy:
 
 
 def _check_namespace(broker: Broker, name: TopicName) -> None:
-    places.check_namespace(broker, name.namespace_name)
+    broker.places.check_namespace(name.namespace_name)
 
 
 def _shown(stored: StoredSchema) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.topics import partitions, places
-from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
+from penstock.broker.topics import partitions
 from penstock.core.errors import (
     AlreadyExists,
     NotAllowed,
@@ -20,7 +19,7 @@ from penstock.core.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from penstock.core.names import TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.position import EARLIEST, LATEST
 from penstock.storage.ack_sets import WORD_BITS, WORDS_MAX
 from penstock.wire import metadata
@@ -44,8 +43,8 @@ BATCH_MESSAGES_MAX: Final = WORDS_MAX * WORD_BITS
 
 async def topic_of(broker: Broker, name: TopicName, doing: str = "This operation") -> Topic:
     """The topic, loaded. Raises TopicNotFound; NotAllowed for what can be asked of a partition only."""
-    places.check_namespace(broker, name.namespace_name)
-    if partitions.count(broker, name):
+    broker.places.check_namespace(name.namespace_name)
+    if broker.partitions.count(name):
         raise NotAllowed(f"{doing} on a partitioned topic is not allowed: name one of its partitions")
     if not broker.topics.exists(name):
         raise TopicNotFound(str(name))
@@ -54,9 +53,9 @@ async def topic_of(broker: Broker, name: TopicName, doing: str = "This operation
 
 def existing(broker: Broker, name: TopicName) -> list[TopicName]:
     """The topic, or those of its partitions that were made. Raises TopicNotFound when there is no such name."""
-    places.check_namespace(broker, name.namespace_name)
-    if partitions.count(broker, name):
-        return [partition for partition in partitions.names(broker, name) if broker.topics.exists(partition)]
+    broker.places.check_namespace(name.namespace_name)
+    if broker.partitions.count(name):
+        return [partition for partition in broker.partitions.names(name) if broker.topics.exists(partition)]
     if not broker.topics.exists(name):
         raise TopicNotFound(str(name))
     return [name]
@@ -147,10 +146,10 @@ async def create_subscription(
     A topic that does not exist is created, where policies let it be.
     """
     _check_stored(name, "Creating a subscription")
-    if not partitions.count(broker, name):
+    if not broker.partitions.count(name):
         await broker.topics.get_or_create(name, create=True)
     else:
-        await partitions.create_missed(broker, name)
+        await broker.partitions.create_missed(name)
     topics = existing(broker, name)
     if all(subscription in names_of(broker, one) for one in topics):
         raise AlreadyExists("Subscription already exists for topic")
@@ -323,7 +322,7 @@ async def reset_to_position(
     """Go on from this message, or with `excluded` from the one after it."""
     _check_stored(name, "Reset-cursor at a position")
     _check_movable(subscription)
-    if partitions.count(broker, name) and position not in {EARLIEST, LATEST}:
+    if broker.partitions.count(name) and position not in {EARLIEST, LATEST}:
         raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
 
     async def reset(found: Subscription) -> None:
@@ -385,7 +384,7 @@ async def clear_backlogs(broker: Broker, topics: Iterable[TopicName], subscripti
 
 async def unsubscribe_namespace(broker: Broker, namespace: NamespaceName, subscription: str) -> None:
     """Delete a subscription from all topics of a namespace. Raises PreconditionFailed where consumers are connected."""
-    places.check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     listed = [
         name for domain in ("persistent", "non-persistent") for name in broker.topics.names.of(domain, str(namespace))
     ]

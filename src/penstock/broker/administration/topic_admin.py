@@ -86,7 +86,7 @@ from penstock.broker.administration.subscription_admin import (
     unsubscribe_namespace,
     update_subscription_properties,
 )
-from penstock.broker.topics import partitions, places, topic_life
+from penstock.broker.topics import partitioned, partitions
 from penstock.core.errors import AlreadyExists, NotAllowed, TopicNotFound
 from penstock.core.names import TopicName, is_system_topic
 from penstock.core.position import Position
@@ -133,8 +133,8 @@ def list_partitioned(
     broker: Broker, namespace: NamespaceName, *, persistent: bool = True, system: bool = False
 ) -> list[str]:
     """Full names of the partitioned topics of a namespace. Raises TenantNotFound, NamespaceNotFound."""
-    places.check_namespace(broker, namespace)
-    names = partitions.of_namespace(broker, str(namespace), "persistent" if persistent else "non-persistent")
+    broker.places.check_namespace(namespace)
+    names = broker.partitions.of_namespace(str(namespace), "persistent" if persistent else "non-persistent")
     return sorted(name for name in names if system or not is_system_topic(name))
 
 
@@ -143,29 +143,29 @@ def list_partitioned(
 
 async def create_topic(broker: Broker, name: TopicName, properties: Mapping[str, str] | None = None) -> None:
     """Create a topic. Raises AlreadyExists, NotAllowed."""
-    places.check_namespace(broker, name.namespace_name)
-    if broker.topics.exists(name) or partitions.count(broker, name):
+    broker.places.check_namespace(name.namespace_name)
+    if broker.topics.exists(name) or broker.partitions.count(name):
         raise AlreadyExists("This topic already exists")
-    partitions.check_usable(broker, name, exists=False)
+    broker.partitions.check_usable(name, exists=False)
     broker.topics.check_room(name, 1)
     await broker.topics.create(name, dict(properties or {}))
 
 
 async def delete_topic(broker: Broker, name: TopicName, *, force: bool = False) -> None:
     """Delete a topic. Raises TopicNotFound, AlreadyExists; PreconditionFailed while in use, unless forced."""
-    places.check_namespace(broker, name.namespace_name)
-    if partitions.count(broker, name):
+    broker.places.check_namespace(name.namespace_name)
+    if broker.partitions.count(name):
         raise AlreadyExists(
             f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
         )
-    await topic_life.delete(broker, name, force=force)
+    await broker.topic_life.delete(name, force=force)
 
 
 def get_properties(broker: Broker, name: TopicName) -> dict[str, str]:
     """What its users attached to a topic, or to a partitioned topic. Raises TopicNotFound."""
     _check_stored(name, "Getting properties")
-    places.check_namespace(broker, name.namespace_name)
-    document = broker.catalog.documents(partitions.KIND).get(str(name))
+    broker.places.check_namespace(name.namespace_name)
+    document = broker.catalog.documents(partitioned.KIND).get(str(name))
     if document is not None:
         return dict(document.get("properties") or {})
     record = broker.catalog.topic(str(name))
@@ -187,8 +187,8 @@ async def remove_property(broker: Broker, name: TopicName, key: str) -> None:
 async def _change_properties(broker: Broker, name: TopicName, how: Callable[[dict[str, str]], dict[str, str]]) -> None:
     """Replace properties by what `how` makes of them; nobody else changes them in between."""
     get_properties(broker, name)  # raises for a topic that has none
-    if partitions.count(broker, name):
-        await partitions.change(broker, name, lambda document: document.update(properties=how(document["properties"])))
+    if broker.partitions.count(name):
+        await broker.partitions.change(name, lambda document: document.update(properties=how(document["properties"])))
         return
 
     def changed() -> Submit:
@@ -204,13 +204,13 @@ async def create_partitioned(
     broker: Broker, name: TopicName, count: int, properties: Mapping[str, str] | None = None
 ) -> None:
     """Create a partitioned topic with so many partitions. Raises as `partitions.create` does."""
-    await broker.changes.finish(partitions.create(broker, name, count, properties))
+    await broker.changes.finish(broker.partitions.create(name, count, properties))
 
 
 async def update_partitioned(broker: Broker, name: TopicName, count: int) -> None:
     """Give it more partitions. Raises as `partitions.grow` does."""
-    places.check_namespace(broker, name.namespace_name)
-    await broker.changes.finish(partitions.grow(broker, name, count))
+    broker.places.check_namespace(name.namespace_name)
+    await broker.changes.finish(broker.partitions.grow(name, count))
 
 
 async def get_partitioned(broker: Broker, name: TopicName, *, check_auto_creation: bool = False) -> dict[str, Any]:
@@ -219,26 +219,26 @@ async def get_partitioned(broker: Broker, name: TopicName, *, check_auto_creatio
     With `check_auto_creation` a topic that is not there may be made, as when a client asks. Raises TopicNotFound.
     """
     if check_auto_creation:
-        count = await partitions.for_client(broker, name, create=True)
+        count = await broker.partitions.for_client(name, create=True)
     else:
-        places.check_namespace(broker, name.namespace_name)
-        count = partitions.count(broker, name)
+        broker.places.check_namespace(name.namespace_name)
+        count = broker.partitions.count(name)
         if not count and not broker.topics.exists(name):
             raise TopicNotFound(str(name))
-    properties = (broker.catalog.documents(partitions.KIND).get(str(name)) or {}).get("properties")
+    properties = (broker.catalog.documents(partitioned.KIND).get(str(name)) or {}).get("properties")
     return {"partitions": count, **({"properties": dict(properties)} if properties else {})}
 
 
 async def create_missed_partitions(broker: Broker, name: TopicName) -> None:
     """Create the partitions that were not made yet. Raises NotFound when it is not partitioned."""
-    places.check_namespace(broker, name.namespace_name)
-    await broker.changes.finish(partitions.create_missed(broker, name))
+    broker.places.check_namespace(name.namespace_name)
+    await broker.changes.finish(broker.partitions.create_missed(name))
 
 
 async def delete_partitioned(broker: Broker, name: TopicName, *, force: bool = False) -> None:
     """Delete a partitioned topic with its partitions. Raises as `partitions.delete` does."""
-    places.check_namespace(broker, name.namespace_name)
-    await broker.changes.finish(partitions.delete(broker, name, force=force))
+    broker.places.check_namespace(name.namespace_name)
+    await broker.changes.finish(broker.partitions.delete(name, force=force))
 
 
 # -- the life of topics -----------------------------------------------------------------------------------------------
@@ -246,26 +246,26 @@ async def delete_partitioned(broker: Broker, name: TopicName, *, force: bool = F
 
 async def unload(broker: Broker, name: TopicName) -> None:
     """Take it out of memory; its clients come back. Raises TopicNotFound."""
-    await partitions.in_turns(lambda one: topic_life.unload(broker, one), existing(broker, name))
+    await partitions.in_turns(broker.topic_life.unload, existing(broker, name))
 
 
 async def terminate(broker: Broker, name: TopicName) -> Position:
     """Take no more messages, for ever; returns the last message's position. Raises TopicNotFound, NotAllowed."""
     _check_stored(name, "Termination")
     topic = await topic_of(broker, name, "Termination")
-    return Position(topic.ledger_id, await topic_life.terminate(topic))
+    return Position(topic.ledger_id, await topic.broker.topic_life.terminate(topic))
 
 
 async def terminate_partitions(broker: Broker, name: TopicName) -> dict[int, Position]:
     """As `terminate`, for all partitions; returns their last messages' positions by index."""
     _check_stored(name, "Termination")
-    if not partitions.count(broker, name):
+    if not broker.partitions.count(name):
         raise NotAllowed(f"Termination of a non-partitioned topic is not allowed using partitioned-terminate: {name}")
-    await partitions.create_missed(broker, name)
+    await broker.partitions.create_missed(name)
     ends: dict[int, Position] = {}
 
     async def end(topic: Topic) -> None:
-        ends[topic.partition] = Position(topic.ledger_id, await topic_life.terminate(topic))
+        ends[topic.partition] = Position(topic.ledger_id, await topic.broker.topic_life.terminate(topic))
 
     await on_each(broker, name, end)
     return dict(sorted(ends.items()))
@@ -274,7 +274,7 @@ async def terminate_partitions(broker: Broker, name: TopicName) -> dict[int, Pos
 async def truncate(broker: Broker, name: TopicName) -> None:
     """Give up all messages: for every subscription, and on the disk. Raises TopicNotFound, NotAllowed."""
     _check_stored(name, "Truncation")
-    await on_each(broker, name, lambda topic: broker.changes.finish(topic_life.truncate(topic)))
+    await on_each(broker, name, lambda topic: broker.changes.finish(topic.broker.topic_life.truncate(topic)))
 
 
 async def trim(broker: Broker, name: TopicName) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
 from penstock.broker.commands import membership
-from penstock.broker.topics import partitions, places
 from penstock.broker.topics.listing import Mode, Wanted
 from penstock.broker.topics.listing_blocks import Block
 from penstock.broker.topics.patterns import PatternNotServed
@@ -50,7 +49,7 @@ def _on_lookup(session: Session, body: codec.CommandLookupTopic) -> None:
             name = TopicName.parse(body.topic)
             broker.check_lookup(name)
             session.require(Action.LOOKUP, name)
-            places.check_namespace(broker, name.namespace_name)
+            broker.places.check_namespace(name.namespace_name)
             urls = _urls(broker, body.advertised_listener_name)
     except PenstockError as error:
         session.reply(codec.lookup_failed(body.request_id, error.wire_code, str(error)))
@@ -83,9 +82,9 @@ async def _partitioned_metadata(session: Session, body: codec.CommandPartitioned
             name = TopicName.parse(body.topic)
             broker.check_lookup(name)
             # Told to everybody, as by Pulsar: clients tell a tenant that is missing from one that is closed to them.
-            places.check_tenant(broker, name.tenant)
+            broker.places.check_tenant(name.tenant)
             session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
-            count = await partitions.for_client(broker, name, create=body.metadata_auto_creation_enabled)
+            count = await broker.partitions.for_client(name, create=body.metadata_auto_creation_enabled)
     except PenstockError as error:
         session.reply(codec.partitioned_metadata_failed(body.request_id, error.wire_code, str(error)))
         return

@@ -21,7 +21,6 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access import Action
-from penstock.broker.topics.places import check_namespace
 from penstock.core.errors import NamespaceNotFound, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -126,12 +125,12 @@ async def forget_topic(broker: Broker, name: TopicName) -> None:
 
 
 def _granted(broker: Broker, namespace: NamespaceName) -> Mapping[str, Any]:
-    check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     return broker.catalog.namespaces()[str(namespace)].get(AUTH) or {}
 
 
 async def _change(broker: Broker, namespace: NamespaceName, how: Callable[[dict[str, Any]], object]) -> None:
-    check_namespace(broker, namespace)
+    broker.places.check_namespace(namespace)
     await broker.policies.update_namespace(str(namespace), lambda stored: how(_part(stored, AUTH)))
 
 

@@ -16,7 +16,7 @@ import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.access.revocation import GRANTS, take_back
+from penstock.broker.access.authorization import GRANTS
 from penstock.broker.policies import policy_checks
 from penstock.broker.policies.policy_table import (
     EMPTY_NAMESPACE,
@@ -242,7 +242,7 @@ class PolicyBook:
             await broker.changes.stored(lambda done: broker.catalog.put_namespace(namespace, stored, done))
         self.refresh()
         if any(stored.get(key) != before.get(key) for key in GRANTS):
-            await take_back(broker, *namespace.split("/"))
+            await broker.revocation.take_back(*namespace.split("/"))
 
     async def update_topic(self, name: TopicName | str, change: Callable[[dict[str, Any]], object]) -> None:
         """Change what is stored for a topic, in place, to the end; nothing else changes it in between."""

@@ -17,10 +17,9 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
-from penstock.broker.topics import topic_life
-from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
+from penstock.broker.topics.detaching import disconnect_producers
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
-from penstock.core.names import is_system_topic
+from penstock.core.names import COMPACTION_SUBSCRIPTION, is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -101,12 +100,12 @@ class Quotas:
             if size.policy == EVICTION:
                 await self._evict_to_size(topic, size.limit * _EVICT_TO_PERCENT // 100)
             else:
-                await _disconnect_producers(topic, "size", size)
+                await self._disconnect_producers(topic, "size", size)
         elif age.limit > 0 and await self.backlog_age_s(topic) > age.limit:
             if age.policy == EVICTION:
                 await self._evict_to_age(topic, age.limit * _EVICT_TO_PERCENT // 100)
             else:
-                await _disconnect_producers(topic, "age", age)
+                await self._disconnect_producers(topic, "age", age)
 
     async def _evict_to_size(self, topic: Topic, nbytes: int) -> None:
         last = await self._broker.reads.entry_within(topic.ledger_id, nbytes) - 1
@@ -117,6 +116,18 @@ class Quotas:
     async def _evict_to_age(self, topic: Topic, seconds: int) -> None:
         for subscription in list(_durable(topic)):
             _tell_of_eviction(subscription, await self._broker.retention.expire(subscription, seconds))
+
+    async def _disconnect_producers(self, topic: Topic, what: str, quota: BacklogQuota) -> None:
+        if topic.producers:
+            log.warning(
+                "backlog of %s is over its quota of %s, %d (%s): its %d producers are disconnected",
+                topic.text,
+                what,
+                quota.limit,
+                quota.policy,
+                len(topic.producers),
+            )
+            await disconnect_producers(topic, self._broker.reads)
 
     async def check_producer(self, topic: Topic) -> None:
         """Ask before a producer joins. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
@@ -159,19 +170,6 @@ def _host(session: Session) -> str:
 
 def _refuse(quota: BacklogQuota) -> None:
     raise (BacklogQuotaExceeded if quota.policy == EXCEPTION else BacklogQuotaHold)(REFUSED)
-
-
-async def _disconnect_producers(topic: Topic, what: str, quota: BacklogQuota) -> None:
-    if topic.producers:
-        log.warning(
-            "backlog of %s is over its quota of %s, %d (%s): its %d producers are disconnected",
-            topic.text,
-            what,
-            quota.limit,
-            quota.policy,
-            len(topic.producers),
-        )
-        await topic_life.disconnect_producers(topic)
 
 
 def _tell_of_eviction(subscription: Subscription, count: int) -> None:

@@ -23,8 +23,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
+from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError

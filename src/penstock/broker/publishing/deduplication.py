@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict, name_bytes
-from penstock.broker.topics.topic_life import settled
 from penstock.core.errors import MetadataFailed, TopicNotFound
 from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
@@ -161,7 +160,7 @@ class Deduplication:
         stored = None if topic.text in self._forgetting else broker.catalog.documents(KIND).get(topic.text)
         # What is on its way now may not have been recorded when it was published: it is read like the rest.
         end = topic.next_entry_id
-        await settled(broker)
+        await broker.reads.settled()
         if stored is None:
             # Switched on lately, or killed right after that: look at the last entries, as many as may be unrecorded.
             entry_id = end - broker.limits.deduplication_entries_interval

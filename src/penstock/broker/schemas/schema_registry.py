@@ -17,7 +17,7 @@ import base64
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.broker.metadata_memory import SCHEMAS
@@ -28,9 +28,12 @@ from penstock.core.units import KIB
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.changes import Changes
+    from penstock.broker.metadata_memory import MetadataMemory
+    from penstock.broker.policies.policies import EffectivePolicies
+    from penstock.core.clock import Clock
     from penstock.core.names import TopicName
+    from penstock.storage.catalog import Catalog
 
 T = TypeVar("T")
 
@@ -58,15 +61,46 @@ class StoredSchema:
         return version_bytes(self.version)
 
 
+class SchemaTopic(Protocol):
+    """A topic, as far as it decides which schemas it takes."""
+
+    @property
+    def name(self) -> TopicName:
+        """Under what its schemas are kept."""
+        ...
+
+    @property
+    def policies(self) -> EffectivePolicies:
+        """What is in force for it."""
+        ...
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it holds messages, or has a producer, or a consumer that does not take whatever schema comes."""
+        ...
+
+
 class SchemaRegistry:
     """The schemas of all topics. Belongs to the broker's loop; what it knows is in the catalog."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._versions = _versions(broker.catalog.documents(SCHEMAS))
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        clock: Clock,
+        memory: MetadataMemory,
+        bytes_max: Callable[[], int],
+    ) -> None:
+        """Args: memory: what all schemas may take. bytes_max: how large one may be."""
+        self._catalog = catalog
+        self._changes = changes
+        self._clock = clock
+        self._memory = memory
+        self._bytes_max = bytes_max
+        self._versions = _versions(catalog.documents(SCHEMAS))
         # One change of a topic's schemas at a time: what is compared must not grow meanwhile.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._changes: set[asyncio.Task[int]] = set()
         # Schemas that somebody compares with or sends: one copy of each, however many do.
         self._in_use: WeakValueDictionary[str, StoredSchema] = WeakValueDictionary()
 
@@ -82,7 +116,7 @@ class SchemaRegistry:
     def version(self, name: TopicName, version: int) -> StoredSchema | None:
         """One version of the topic's schema; None when there is none, or it was deleted."""
         schema_id = schema_id_of(name)
-        documents = self._broker.catalog.documents(SCHEMAS)
+        documents = self._catalog.documents(SCHEMAS)
         for other in reversed(self._versions.get(schema_id, ())):
             if documents[_key(schema_id, other)].get("deleted", False):
                 return None
@@ -108,7 +142,7 @@ class SchemaRegistry:
 
     # -- attaching
 
-    async def attach_producer(self, topic: Topic, schema: Schema | None) -> bytes:
+    async def attach_producer(self, topic: SchemaTopic, schema: Schema | None) -> bytes:
         """Let a producer, or messages of an AUTO_PRODUCE one, use a schema; returns its version, empty for none.
 
         Raises:
@@ -132,7 +166,7 @@ class SchemaRegistry:
                 raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
         return version_bytes(version)
 
-    async def attach_consumer(self, topic: Topic, schema: Schema | None) -> None:
+    async def attach_consumer(self, topic: SchemaTopic, schema: Schema | None) -> None:
         """Let a consumer use a schema. A topic without one that nobody has used takes it for its own.
 
         Raises:
@@ -146,7 +180,7 @@ class SchemaRegistry:
         versions = self.versions(topic.name)
         if versions:
             await _decided(schema, versions, partial(_check_consumer, schema, versions, strategy))
-        elif _is_idle(topic):
+        elif not topic.in_use:
             await self.attach_producer(topic, schema)
         elif strategy is not Strategy.ALWAYS_COMPATIBLE:
             raise IncompatibleSchema(
@@ -190,7 +224,7 @@ class SchemaRegistry:
 
     def _check_size(self, schema: Schema) -> None:
         """What administrators give; what clients give was bounded before it was decoded (`wire.bounds`)."""
-        bound = self._broker.limits.schema_bytes_max
+        bound = self._bytes_max()
         if len(schema.data) > bound:
             raise InvalidSchema(
                 f"a schema of {len(schema.data):,} bytes is refused: {bound:,} are allowed (maxSchemaSize)"
@@ -204,8 +238,8 @@ class SchemaRegistry:
     async def _store(self, name: TopicName, schema: Schema, *, deleted: bool = False) -> int:
         versions = self._versions.get(schema_id_of(name), [])
         version = versions[-1] + 1 if versions else 0
-        stored = StoredSchema(version, schema, self._broker.clock.wall_ms(), deleted)
-        with self._broker.metadata_memory.room(f"the schema of {name}", 0 if deleted else _kept_bytes(schema)):
+        stored = StoredSchema(version, schema, self._clock.wall_ms(), deleted)
+        with self._memory.room(f"the schema of {name}", 0 if deleted else _kept_bytes(schema)):
             await self._put_document(_key(schema_id_of(name), version), _document(stored))
         self._versions[schema_id_of(name)] = [*versions, version]
         return version
@@ -223,7 +257,7 @@ class SchemaRegistry:
         return versions[-1] if versions else -1
 
     def _put_document(self, key: str, document: Mapping[str, Any] | None) -> asyncio.Future[None]:
-        return self._broker.changes.stored(lambda done: self._broker.catalog.put_document(SCHEMAS, key, document, done))
+        return self._changes.stored(lambda done: self._catalog.put_document(SCHEMAS, key, document, done))
 
     async def _alone(self, name: TopicName, change: Callable[[], Awaitable[int]]) -> int:
         """Make a change while no other one is made to this topic's schemas, to its end even if the client is gone."""
@@ -233,16 +267,13 @@ class SchemaRegistry:
             async with lock:
                 return await change()
 
-        task = self._broker.loop.create_task(locked())
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
+        return await self._changes.finish(locked())
 
     def _stored(self, schema_id: str, version: int) -> StoredSchema:
         key = _key(schema_id, version)
         stored = self._in_use.get(key)
         if stored is None:
-            stored = self._in_use[key] = _read_document(self._broker.catalog.documents(SCHEMAS)[key])
+            stored = self._in_use[key] = _read_document(self._catalog.documents(SCHEMAS)[key])
         return stored
 
 
@@ -260,14 +291,6 @@ def strategy_of(name: str | None) -> Strategy:
     """The strategy that a policy names; FULL where it leaves that open."""
     strategy = Strategy(name or Strategy.UNDEFINED)
     return Strategy.FULL if strategy is Strategy.UNDEFINED else strategy
-
-
-def _is_idle(topic: Topic) -> bool:
-    """Nobody writes or reads with a schema in mind, and nothing is stored."""
-    if topic.producers or topic.last_entry_id >= topic.first_entry_id:
-        return False
-    consumers = (consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers)
-    return all(consumer.takes_any_schema for consumer in consumers)
 
 
 def _checked(schema: Schema, versions: Sequence[StoredSchema], strategy: Strategy) -> int:

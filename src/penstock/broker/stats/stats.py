@@ -19,7 +19,6 @@ from penstock.broker.publishing.rates import throttled_events
 from penstock.broker.subscriptions.delivery_shared import Shared
 from penstock.broker.subscriptions.key_shared_delivery import KeyShared
 from penstock.broker.subscriptions.subscription import TYPE_NAMES
-from penstock.broker.topics import partitions
 from penstock.core.errors import TopicNotFound
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
@@ -71,7 +70,7 @@ async def topic_stats(broker: Broker, name: TopicName, options: StatsOptions | N
 
 async def loaded(broker: Broker, name: TopicName) -> Topic:
     """The topic, if it exists, without counting this as a use of it. Raises TopicNotFound."""
-    if partitions.count(broker, name) or not broker.topics.exists(name):
+    if broker.partitions.count(name) or not broker.topics.exists(name):
         raise TopicNotFound(str(name))
     return broker.topics.get(name) or await broker.topics.load(name)
 

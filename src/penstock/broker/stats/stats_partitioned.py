@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.stats import stats_internal
 from penstock.broker.stats.stats import NO_COMPACTION, StatsOptions, loaded, stats_of
-from penstock.broker.topics import partitions
+from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import NotFound
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def partitioned_internal_stats(broker: Broker, name: TopicName) -> Json:
 
 async def internal_info(broker: Broker, name: TopicName) -> Json:
     """What is stored about a topic, or about each of its partitions. Raises TopicNotFound."""
-    if not partitions.count(broker, name):
+    if not broker.partitions.count(name):
         return await stats_internal.internal_info(broker, name)
     return {
         "partitions": {str(one): await stats_internal.internal_info(broker, one) for one in _existing(broker, name)}
@@ -102,7 +102,7 @@ async def internal_info(broker: Broker, name: TopicName) -> Json:
 
 def described(broker: Broker, name: TopicName) -> Json:
     """A partitioned topic's metadata, as its statistics show it. Raises NotFound when it is not one any more."""
-    document = broker.catalog.documents(partitions.KIND).get(str(name))
+    document = broker.catalog.documents(PARTITIONED).get(str(name))
     if document is None:
         raise NotFound(f"Partitioned Topic {name} not found")
     metadata: Json = {"partitions": int(document["partitions"]), "deleted": False}
@@ -112,7 +112,7 @@ def described(broker: Broker, name: TopicName) -> Json:
 
 
 def _existing(broker: Broker, name: TopicName) -> list[TopicName]:
-    named = partitions.names(broker, name)
+    named = broker.partitions.names(name)
     if not named:
         raise NotFound(f"Partitioned Topic {name} not found")
     return [one for one in named if broker.topics.exists(one)]

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.administration import subscription_admin
 from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topics.topic_states import (
-    COMPACTION_SUBSCRIPTION,
     compacted_in,
     compacted_state,
     not_compacted_state,
 )
 from penstock.core.errors import AlreadyExists, NotAllowed, PenstockError, PreconditionFailed, ServiceNotReady
+from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.core.units import MIB, NS_PER_MS
 from penstock.storage.compacted import CompactedLedger, wrap
 from penstock.storage.entry_log import AppendRun

@@ -2,7 +2,7 @@
 """The topics of this broker: loaded on first use, created when somebody asks for one that does not exist, and listed.
 
 Where: sessions ask for a topic by name; the catalog knows what exists, the log knows how far each ledger goes.
-`topic_life` closes, unloads and deletes topics through `leaving`; `partitions` knows what is partitioned.
+`topic_life` closes, unloads and deletes topics through `leaving`; `partitioned` knows what is partitioned.
 
 What must hold
 - A name is loaded or created once, however many ask at a time, and nobody gets a topic that is on its way out: whoever
@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.topics import partitions, places
 from penstock.broker.topics.feed import TopicFeed
 from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.listing import NameIndex
@@ -47,8 +46,7 @@ class TopicDirectory:
         self._topics: dict[str, Topic] = {}
         self._coming: dict[str, asyncio.Future[Topic]] = {}
         self._leaving: dict[str, asyncio.Future[None]] = {}
-        # Namespaces and partitioned topics that are being deleted, in full: nothing is created in them meanwhile.
-        self.closing: set[str] = set()
+        self.closing = broker.places.closing
         self._loads = Gate(lambda: broker.limits.topic_loads_max)
         self.names = NameIndex(record.name for record in broker.catalog.topics())
         self.feed = TopicFeed()
@@ -135,11 +133,11 @@ class TopicDirectory:
         return await asyncio.shield(pending)
 
     def _check_place(self, name: TopicName) -> None:
-        places.check_namespace(self._broker, name.namespace_name)
+        self._broker.places.check_namespace(name.namespace_name)
         if str(name.parent) in self.closing:
             raise TopicNotFound(str(name))
         if name.partition < 0:
-            partitions.check_usable(self._broker, name, exists=False)
+            self._broker.partitioned.check_usable(name, exists=False)
 
     def _check_exists(self, name: TopicName) -> None:
         if not self.exists(name):
@@ -147,13 +145,13 @@ class TopicDirectory:
 
     def _check_may_come(self, name: TopicName, *, create: bool) -> None:
         broker = self._broker
-        places.check_namespace(broker, name.namespace_name)
+        broker.places.check_namespace(name.namespace_name)
         if not (broker.limits.persistent_topics if name.is_persistent else broker.limits.non_persistent_topics):
             raise NotAllowed(f"Broker is unable to load {name.domain} topic {name}: they are switched off")
         if self.exists(name):
-            partitions.check_usable(broker, name, exists=True)
+            broker.partitioned.check_usable(name, exists=True)
             return
-        partitions.check_usable(broker, name, exists=False)
+        broker.partitioned.check_usable(name, exists=False)
         effective = broker.policies.of_namespace(f"{name.tenant}/{name.namespace}")
         # Partitions of what exists are made when they are first used, whoever uses them.
         allowed = effective.allow_auto_topic_creation or name.partition >= 0

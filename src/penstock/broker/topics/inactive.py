@@ -17,10 +17,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.topics import partitions, topic_life
-from penstock.broker.topics.topic_states import COMPACTION_SUBSCRIPTION
 from penstock.core.errors import PenstockError
-from penstock.core.names import is_system_topic
+from penstock.core.names import COMPACTION_SUBSCRIPTION, is_system_topic
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -70,12 +68,12 @@ class InactiveTopics:
                 return
             log.info("topic %s goes, for nobody uses it (brokerDeleteInactiveTopicsEnabled)", topic.text)
             try:
-                await topic_life.carry_out(broker, topic.name)
+                await broker.topic_life.carry_out(topic.name)
             except PenstockError as error:
                 log.warning("topic %s, which nobody uses, cannot be deleted: %s", topic.text, error)
                 return
         if broker.limits.delete_inactive_partitioned:
-            await partitions.forget_if_empty(broker, topic.name.parent)
+            await broker.partitions.forget_if_empty(topic.name.parent)
 
 
 def seems_active(topic: Topic) -> bool:

@@ -10,12 +10,11 @@ import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from penstock.broker.topics import places
 from penstock.core.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.core.names import NamespaceName, TopicName
+    from penstock.core.names import TopicName
 
 
 def of_topic(broker: Broker, name: TopicName, listener: str | None = None) -> dict[str, str | None]:
@@ -27,7 +26,7 @@ def of_topic(broker: Broker, name: TopicName, listener: str | None = None) -> di
         PreconditionFailed: there is no such listener.
     """
     broker.check_lookup(name)
-    places.check_namespace(broker, name.namespace_name)
+    broker.places.check_namespace(name.namespace_name)
     urls = broker.service_urls
     if listener is not None and listener.strip():
         named = broker.listeners.get(listener)
@@ -45,7 +44,7 @@ def of_topic(broker: Broker, name: TopicName, listener: str | None = None) -> di
 
 def bundle_of_topic(broker: Broker, name: TopicName) -> str:
     """The bundle this topic is in: between which bounds the checksum of its name lies."""
-    bounds = boundaries(broker, name.namespace_name)
+    bounds = broker.places.boundaries(name.namespace_name)
     at = bundle_index([int(bound, 16) for bound in bounds], str(name))
     return f"{bounds[at]}_{bounds[at + 1]}"
 
@@ -53,10 +52,3 @@ def bundle_of_topic(broker: Broker, name: TopicName) -> str:
 def bundle_index(bounds: list[int], topic: str) -> int:
     """Between which of these bounds a topic is, given by its full name."""
     return min(bisect_right(bounds, zlib.crc32(topic.encode())), len(bounds) - 1) - 1
-
-
-def boundaries(broker: Broker, namespace: NamespaceName) -> list[str]:
-    """Where a namespace is cut into bundles, from 0x00000000 to 0xffffffff."""
-    places.check_namespace(broker, namespace)
-    bundles = broker.catalog.namespaces()[str(namespace)].get("bundles") or {}
-    return list(bundles.get("boundaries") or places.bundles(broker.limits.namespace_bundles)["boundaries"])

@@ -11,22 +11,42 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.errors import NamespaceNotFound, TenantNotFound
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from collections.abc import Callable
+
     from penstock.core.names import NamespaceName
+    from penstock.storage.catalog import Catalog
 
 
-def check_tenant(broker: Broker, tenant: str) -> None:
-    """Raises TenantNotFound."""
-    if tenant not in broker.catalog.tenants():
-        raise TenantNotFound(tenant)
+class Places:
+    """What is stored of tenants and namespaces.
 
+    `closing` holds namespaces and partitioned topics that are being deleted, by their full names: nothing is created in
+    them meanwhile.
+    """
 
-def check_namespace(broker: Broker, namespace: NamespaceName) -> None:
-    """Raises TenantNotFound or NamespaceNotFound, the latter also while the namespace is being deleted."""
-    check_tenant(broker, namespace.tenant)
-    text = str(namespace)
-    if text not in broker.catalog.namespaces() or text in broker.topics.closing:
-        raise NamespaceNotFound(text)
+    def __init__(self, catalog: Catalog, bundles_default: Callable[[], int]) -> None:
+        """Args: bundles_default: into how many bundles a namespace is cut that says nothing of it."""
+        self._catalog = catalog
+        self._bundles_default = bundles_default
+        self.closing: set[str] = set()
+
+    def check_tenant(self, tenant: str) -> None:
+        """Raises TenantNotFound."""
+        if tenant not in self._catalog.tenants():
+            raise TenantNotFound(tenant)
+
+    def check_namespace(self, namespace: NamespaceName) -> None:
+        """Raises TenantNotFound or NamespaceNotFound, the latter also while the namespace is being deleted."""
+        self.check_tenant(namespace.tenant)
+        text = str(namespace)
+        if text not in self._catalog.namespaces() or text in self.closing:
+            raise NamespaceNotFound(text)
+
+    def boundaries(self, namespace: NamespaceName) -> list[str]:
+        """Where a namespace is cut into bundles, from 0x00000000 to 0xffffffff."""
+        self.check_namespace(namespace)
+        stored = self._catalog.namespaces()[str(namespace)].get("bundles") or {}
+        return list(stored.get("boundaries") or bundles(self._bundles_default())["boundaries"])
 
 
 def bundles(number: int) -> dict[str, Any]:

@@ -135,6 +135,14 @@ class Topic:
             subscription.limits_changed()
 
     @property
+    def in_use(self) -> bool:
+        """Whether it holds messages, or has a producer, or a consumer that does not take whatever schema comes."""
+        if self.producers or self.last_entry_id >= self.first_entry_id:
+            return True
+        consumers = (consumer for subscription in self.subscriptions.values() for consumer in subscription.consumers)
+        return not all(consumer.takes_any_schema for consumer in consumers)
+
+    @property
     def delays(self) -> bool:
         """Whether its messages may be delayed now."""
         return self.policies.delayed_delivery.active

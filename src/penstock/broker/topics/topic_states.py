@@ -16,15 +16,14 @@ Other keys belong to whoever sets them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.storage.compacted import CompactedLedger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.changes import Changes
     from penstock.core.errors import PenstockError
     from penstock.storage.catalog import Catalog
     from penstock.storage.metadata import Done
@@ -37,30 +36,42 @@ COMPACTED_LEDGER: Final = "compacted_ledger"
 _COMPACTED_HORIZON: Final = "compacted_horizon"
 _COMPACTED_ENTRIES: Final = "compacted_entries"
 CANCELLED: Final = "cancelled"
-# The durable subscription that stands where compaction has come to, as Pulsar calls it. Nobody consumes from it, and
-# only compaction moves it: what is before it may go when all others have acknowledged it.
-COMPACTION_SUBSCRIPTION: Final = "__compaction"
+
+
+class Stored(Protocol):
+    """A topic, as far as what is stored of it tells it from others."""
+
+    @property
+    def text(self) -> str:
+        """Its full name."""
+        ...
+
+    @property
+    def ledger_id(self) -> int:
+        """Where its entries are."""
+        ...
 
 
 class TopicStates:
     """The documents, as they will be once every change that was asked for is stored."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, catalog: Catalog, changes: Changes) -> None:
+        self._catalog = catalog
+        self._changes = changes
         self._changing: dict[int, dict[str, Any]] = {}  # by ledger: another topic of that name is another topic
 
     def of(self, topic: str) -> Mapping[str, Any]:
         """What is remembered of a topic; empty when nothing is."""
-        return self._broker.catalog.documents(KIND).get(topic) or {}
+        return self._catalog.documents(KIND).get(topic) or {}
 
-    async def change(self, topic: Topic, **values: Any) -> None:  # noqa: ANN401 - JSON
+    async def change(self, topic: Stored, **values: Any) -> None:  # noqa: ANN401 - JSON
         """Set these keys, or with None forget them; returns when it is durable.
 
         Raises:
             TopicNotFound: the topic was deleted.
             MetadataFailed: it could not be stored.
         """
-        text, ledger_id, catalog = topic.text, topic.ledger_id, self._broker.catalog
+        text, ledger_id, catalog = topic.text, topic.ledger_id, self._catalog
         before = self._changing.get(ledger_id)
         state = {**(self.of(text) if before is None else before), **values}
         state = {key: value for key, value in state.items() if value is not None}
@@ -75,7 +86,7 @@ class TopicStates:
 
             catalog.put_document(KIND, text, state or None, stored, ledger_id=ledger_id)
 
-        await self._broker.changes.stored(submit)
+        await self._changes.stored(submit)
 
 
 def cancelled_of(state: Mapping[str, Any]) -> list[int]:

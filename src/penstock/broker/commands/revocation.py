@@ -19,7 +19,9 @@ from penstock.core.errors import AuthorizationFailed
 from penstock.core.names import NamespaceName
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from collections.abc import Set as AbstractSet
+
+    from penstock.broker.access import Access
     from penstock.broker.commands.session import Session
     from penstock.broker.topics.members import Consumer, Producer
     from penstock.broker.topics.topic import Topic
@@ -27,41 +29,46 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The parts of a namespace's policies that say who may do what.
-GRANTS: Final = ("auth_policies", "subscription_auth_mode")
 # Looked at between two turns of the loop.
 _PORTION: Final = 200
 
 
-async def take_back(broker: Broker, tenant: str | None = None, namespace: str | None = None) -> None:
-    """Disconnect those who may not do any more what they do: anywhere, in a tenant, or in one of its namespaces."""
-    if not broker.access.enabled:
-        return
-    checks = [
-        partial(_check_producer, producer)
-        for session in broker.sessions
-        for producer in session.producers.values()
-        if _concerns(producer.topic, tenant, namespace)
-    ]
-    checks += [
-        partial(_check_consumer, consumer)
-        for session in broker.sessions
-        for consumer in session.consumers.values()
-        if _concerns(consumer.subscription.topic, tenant, namespace)
-    ]
-    checks += [
-        partial(_check_watcher, session, watcher)
-        for session in broker.sessions
-        for watcher in session.watchers.values()
-        if _is_in(NamespaceName.parse(watcher.namespace), tenant, namespace)
-    ]
-    for done, check in enumerate(checks, start=1):
-        try:
-            check()
-        except AuthorizationFailed as error:
-            log.info("a client was disconnected from its topic: %s", error)
-        if done % _PORTION == 0:
-            await asyncio.sleep(0)
+class Revocation:
+    """Ends what clients may not do any more. Everything is called on the loop."""
+
+    def __init__(self, access: Access, sessions: AbstractSet[Session]) -> None:
+        self._access = access
+        self._sessions = sessions
+
+    async def take_back(self, tenant: str | None = None, namespace: str | None = None) -> None:
+        """Disconnect those who may not do any more what they do: anywhere, in a tenant, or in one of its namespaces."""
+        if not self._access.enabled:
+            return
+        checks = [
+            partial(_check_producer, producer)
+            for session in self._sessions
+            for producer in session.producers.values()
+            if _concerns(producer.topic, tenant, namespace)
+        ]
+        checks += [
+            partial(_check_consumer, consumer)
+            for session in self._sessions
+            for consumer in session.consumers.values()
+            if _concerns(consumer.subscription.topic, tenant, namespace)
+        ]
+        checks += [
+            partial(_check_watcher, session, watcher)
+            for session in self._sessions
+            for watcher in session.watchers.values()
+            if _is_in(NamespaceName.parse(watcher.namespace), tenant, namespace)
+        ]
+        for done, check in enumerate(checks, start=1):
+            try:
+                check()
+            except AuthorizationFailed as error:
+                log.info("a client was disconnected from its topic: %s", error)
+            if done % _PORTION == 0:
+                await asyncio.sleep(0)
 
 
 def _concerns(topic: Topic, tenant: str | None, namespace: str | None) -> bool:

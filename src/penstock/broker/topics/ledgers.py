@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""At a start, what a crash left between the catalog and the log: ledgers without a topic, topics without entries.
+
+Where: the broker looks once, before anybody connects.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.topics.topic_states import KEPT, LOG, kept_ledgers, ledgers_in_use
+
+if TYPE_CHECKING:
+    from penstock.core.errors import PenstockError
+    from penstock.storage.catalog import Catalog
+    from penstock.storage.entry_log import EntryLog
+
+log = logging.getLogger(__name__)
+
+# So many pieces that are missing are named with their topics.
+MISSING_NAMED_MAX: Final = 100
+
+
+def name_missing(catalog: Catalog, entry_log: EntryLog) -> None:
+    """Name the topics of which entries are missing; the log knows ledgers only."""
+    pieces = entry_log.missing.listed()
+    if not pieces:
+        return
+    names = {record.ledger_id: record.name for record in catalog.topics()}
+    for one in pieces[:MISSING_NAMED_MAX]:
+        if one.ledger_id in names:
+            log.error(
+                "topic %s: entries %d to %d are missing, for the log lacks a file; they stay in the backlogs until it "
+                "is back", names[one.ledger_id], one.first_entry, one.end_entry - 1,
+            )  # fmt: skip
+
+
+def drop_unknown_ledgers(catalog: Catalog, entry_log: EntryLog) -> None:
+    """Give up what a crash left between the catalog and the log. Asks the disk.
+
+    Unless the log has ledgers that this catalog never gave out: then it is an older copy, or a new one, and what it
+    does not know may be all there is. Nothing is given up then, now or at a later start, and no id used twice.
+    """
+    unknown = entry_log.ledgers() - ledgers_in_use(catalog)
+    if not unknown:
+        return
+    if max(unknown) < catalog.ledger_ids_stop:
+        log.info("giving up %d ledgers of topics that were deleted right before the last stop", len(unknown))
+        for ledger_id in sorted(unknown):
+            entry_log.drop(ledger_id)
+        return
+    log.error(
+        "meta.sqlite is older than the log: of %d ledgers it does not know which topics have them; they are kept. "
+        "Stop penstock and put the meta.sqlite in place that belongs to this log, if you have it",
+        len(unknown),
+    )
+    kept = sorted(unknown | kept_ledgers(catalog))
+    catalog.skip_ledger_ids(kept[-1] + 1, _told)
+    catalog.put_document(KEPT, LOG, {"ledgers": kept}, _told)
+
+
+def _told(error: PenstockError | None) -> None:
+    if error is not None:
+        log.error("what to keep of the log could not be stored: %s", error)
