@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mechanisms that keep one client's load from becoming everybody's problem.
+"""Resource governance: pure mechanisms that limit the load that one client can put on the broker.
 
-Why: each of them is a decision, and decisions are easiest to get right where nothing else happens.
-Where: the broker asks and acts; nothing here knows a socket, a disk, a task or a clock. Time comes in as `now_ns`,
+Why: each mechanism is a decision. A decision is easiest to test where nothing else happens. Where: the broker asks and
+carries out the answer. Nothing here knows a socket, a disk, a task or a clock. Time is an argument, `now_ns`, in
 monotonic nanoseconds.
 """

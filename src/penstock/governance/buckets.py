@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token buckets that may go into debt: what happened is charged in full, and who is in debt waits.
+"""Token buckets that may go into debt: what happened is charged in full, and a bucket in debt must wait.
 
-Why debt: a run of messages is accepted or not, never cut, and refusing it would make its sender fail. So it is let in,
-charged, and its sender waits until the debt is repaid. Over any time no more than `rate` times that time, one burst and
-the overshoot of one run gets through, and the overshoot is paid back.
-Why a change of rate keeps the balance: a fresh bucket would forgive the debt and give a burst away each time.
-Where: publish and delivery rates charge these (`broker.rates`); shares of groups and adaptive rates will set them.
+Why debt: a run of messages is accepted or refused as a whole, and a refusal would fail its producer. So the run is
+accepted and charged, and the producer waits until the debt is repaid. Over any time, at most `rate` times that time,
+one burst and the overshoot of one run pass. The overshoot is paid back.
 
-All arithmetic is in whole numbers: the balance counts tokens times nanoseconds of the period, so nothing drifts.
+Why a change of rate keeps the balance: a new bucket would forgive the debt and allow another burst each time.
+
+Where: publish and dispatch rates charge these buckets (`broker.rates`). Shares of resource groups and adaptive rates
+will set them.
+
+The arithmetic uses whole numbers. The balance counts tokens times nanoseconds of the period, so rounding errors do not
+add up.
 """
 
 from __future__ import annotations
@@ -16,17 +20,17 @@ from typing import Final
 
 from penstock.core.units import NS_PER_S
 
-# A bucket is ready again when it holds this part of its burst, and a whole token at least: so a waker is called a
-# hundred times in a period at most. (Pulsar wakes publishers by the same rule.)
+# A bucket is ready again when it holds 1/_READY_PART of its burst, and at least one token. So a waiting publisher is
+# woken at most a hundred times in a period. (Pulsar uses the same rule.)
 _READY_PART: Final = 100
 
 
 class TokenBucket:
-    """So many tokens in a period; a burst of one period's worth.
+    """`rate` tokens in each `period_ns`; the burst is one period's tokens.
 
-    Tokens come evenly, or, `stepwise`, a whole period's worth at the end of each period, of which the first begins when
-    the full bucket is first used. Times are nanoseconds of one monotonic clock; one that lies before an earlier one
-    counts as that.
+    Tokens are added evenly. If `stepwise`, all tokens of a period are added at its end; the first period begins when
+    the full bucket is first used. Times are nanoseconds of one monotonic clock. A time that is earlier than a previous
+    one counts as the previous one.
     """
 
     __slots__ = ("_at_ns", "_credit", "period_ns", "rate", "stepwise")
@@ -40,24 +44,24 @@ class TokenBucket:
         self._at_ns = now_ns
 
     def consume(self, tokens: int, now_ns: int) -> None:
-        """Charge what happened, whatever the balance is."""
+        """Charge `tokens`, even if the balance becomes negative."""
         self._settle(now_ns)
         if self._credit == self.rate * self.period_ns:
             self._at_ns = max(self._at_ns, now_ns)
         self._credit -= tokens * self.period_ns
 
     def available(self, now_ns: int) -> int:
-        """Whole tokens at hand; negative in debt, rounded away from zero."""
+        """Return the balance in whole tokens, rounded down; negative in debt."""
         self._settle(now_ns)
         return self._credit // self.period_ns
 
     def in_debt(self, now_ns: int) -> bool:
-        """Whether everything is spent: the next one must wait."""
+        """Return whether no token is left, so that the next run must wait."""
         self._settle(now_ns)
         return self._credit <= 0
 
     def ready_at_ns(self) -> int:
-        """When one who is in debt may go on, if nothing is charged until then; in the past if that is now."""
+        """Return when a bucket in debt is ready again if nothing more is charged; a time in the past means now."""
         wanted = max(self.period_ns, self.rate * self.period_ns // _READY_PART) - self._credit
         if wanted <= 0:
             return self._at_ns
@@ -67,7 +71,7 @@ class TokenBucket:
         return self._at_ns + wait_ns
 
     def set_rate(self, rate: int, now_ns: int, *, period_ns: int | None = None) -> None:
-        """Go on at another rate with the same balance; only what is above the new burst is lost."""
+        """Change the rate and keep the balance. Tokens above the new burst are lost."""
         period_ns = period_ns or self.period_ns
         _check(rate, period_ns)
         self._settle(now_ns)
@@ -78,7 +82,7 @@ class TokenBucket:
         self._credit = min(self._credit, rate * period_ns)
 
     def _settle(self, now_ns: int) -> None:
-        """Add what came since the last look."""
+        """Add the tokens that were earned since the last call."""
         passed_ns = now_ns - self._at_ns
         if self.stepwise:
             passed_ns -= passed_ns % self.period_ns

@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """One index of delayed messages per topic, shared by its subscriptions (PIP-448).
 
-Why: kept per subscription, the same message is remembered as often as there are subscriptions. Here it is remembered
-once, in the slot of the time at which it is due, and a subscription is a light view: how far it has come.
-Where: a topic has one manager, a Shared or Key_Shared subscription one view. The broker adds what is published, asks
-views what is due, and reads from the log again what the index says it had to let go. `now_ms` is wall time, always an
-argument, and `TIME_MAX_MS` when delays are switched off: then everything is due. Positions are entry ids of the
-topic's one ledger.
+Why: an index per subscription stores each message once per subscription. Here a message is stored once, in the slot of
+the time at which it is due. A subscription has a small view, which says how far it has come.
 
-How the broker uses it (docs/internals/delayed-messages.md has the theory)
-    publish   manager.add_run(entry_ids, deliver_at_ms, now_ms), once per run with delayed entries in it, before anybody
-              reads them. Entries without a deliver time are not told.
-    read      before delivering entries [first, stop): if manager.unknown(first, stop), read their metadata and call
-              view.look(...) with those that carry a deliver time: it says which to step over. Else view.held(first,
-              stop) says it without looking at any metadata. view.next_wanted() skips stretches that are all held.
-    deliver   view.get_scheduled_messages(now_ms, n, read_entry_id): stepped over before, due now, to be replayed.
-    timer     manager.next_delivery_ms(): when to look again.
-    cursor    view.update_mark_delete_position() whenever it moved; view.acknowledged(ids) for individual ones;
-              view.rewind() when the reader starts again from the first unacknowledged entry, view.was_reset() before it
-              when the cursor was set to another position.
-    let go    view.back_fill(...) and manager.back_fill(...): ranges to be read from the log again.
+Where: a topic has one manager; each Shared or Key_Shared subscription has one view. The broker adds published messages,
+asks views for messages that are due, and reads from the log again what the index had to drop. `now_ms` is wall time and
+always an argument; it is `TIME_MAX_MS` when delayed delivery is switched off, so that everything is due. Positions are
+entry ids of the topic's one ledger.
 
-More than four hundred lines, because this is the whole contract between the broker and the index, most of it words;
-what the parts do is in the modules beside it.
+How the broker uses it (docs/internals/delayed-messages.md has the theory):
+
+    publish   manager.add_run(entry_ids, deliver_at_ms, now_ms), once per run with delayed entries, before a reader can
+              reach them. Entries without a deliver time are left out.
+    read      Before delivering entries [first, stop): if manager.unknown(first, stop), read their metadata and call
+              view.look(...) with those that have a deliver time; it returns the entries to skip. Otherwise
+              view.held(first, stop) returns them without any metadata. view.next_wanted() skips stretches that are
+              all held.
+    deliver   view.get_scheduled_messages(now_ms, n, read_entry_id) returns entries that were skipped and are due now,
+              to be replayed.
+    timer     manager.next_delivery_ms() says when to check again.
+    cursor    view.update_mark_delete_position() whenever it moves; view.acknowledged(ids) for individual
+              acknowledgements; view.rewind() when the reader starts again from the first unacknowledged entry; before
+              that view.was_reset() if the cursor was set to another position.
+    refill    view.back_fill(...) and manager.back_fill(...) return ranges to read from the log again.
+
+The file has more than four hundred lines because it is the whole contract between the broker and the index. The parts
+are in the modules beside it.
 """
 
 from __future__ import annotations
@@ -55,14 +59,15 @@ __all__ = [
 
 
 class TopicDelayedDeliveryTrackerManager:
-    """The index of one topic and the views on it.
+    """The delayed index of one topic and the views of its subscriptions.
 
     Args:
-        topic: its name, for `on_empty`.
-        next_entry_id: the id that the topic's next entry gets. Delayed entries from here on are told by `add_run`;
-            those before are unknown until a reader comes across them (`view.look`) or a snapshot brings them.
+        topic: the topic's name, for `on_empty`.
+        next_entry_id: the id of the topic's next entry. `add_run` adds delayed entries from this id on. Earlier ones
+        are
+            unknown until a reader finds them (`view.look`) or a snapshot contains them.
         options: tick and strictness.
-        memory: where its bytes are charged.
+        memory: the account that the index's bytes are charged to.
         on_empty: called with this manager when the last view is unregistered.
     """
 
@@ -101,22 +106,22 @@ class TopicDelayedDeliveryTrackerManager:
         self._memory = memory
         self._on_empty = on_empty
         self._views: dict[str, DelayedDeliveryView] = {}
-        self._known = Ranges()  # what is delayed in here is in the index, unless it was due when it was told
+        self._known = Ranges()  # delayed entries in here are in the index, unless they were due when they were added
         self._known.add(next_entry_id, INFINITY)
-        self._judged_ms = 0  # what is due by this was judged due, once
-        self._pruned = -1  # up to here all views had acknowledged everything, once
-        self._judged_since_ms = 0  # the same as `_judged_ms`, since then
-        self._widest_ms = options.slot_ms  # of all slots there are
-        self.views_bytes = 0  # what views take besides themselves
-        self._shed_bytes = 0  # how much it took when it last let something go
+        self._judged_ms = 0  # the latest deliver time that was ever found due
+        self._pruned = -1  # the highest entry id up to which all views had acknowledged everything
+        self._judged_since_ms = 0  # `_judged_ms` since `_pruned` moved
+        self._widest_ms = options.slot_ms  # the widest slot in the index
+        self.views_bytes = 0  # bytes of the bitmaps of all views
+        self._shed_bytes = 0  # the size of the index when it last dropped something
 
     # -- views: the seed's operations ---------------------------------------------------------------------------------
 
     def create_or_get_view(self, name: str, progress: Progress) -> DelayedDeliveryView:
-        """The view of the subscription of this name, whose reader starts at its first unacknowledged entry.
+        """Return the view of the subscription `name`, whose reader starts at its first unacknowledged entry.
 
-        A view belongs to the name, not to a dispatcher: a subscription that changes its type among those that delay
-        keeps it (call `view.rewind()` when its reader starts again).
+        A view belongs to the name, not to a dispatcher. A subscription that changes between Shared and Key_Shared keeps
+        its view (call `view.rewind()` when its reader starts again).
         """
         view = self._views.get(name)
         if view is None:
@@ -124,7 +129,7 @@ class TopicDelayedDeliveryTrackerManager:
         return view
 
     def unregister(self, name: str) -> None:
-        """This subscription needs no view any more; with the last one the index is emptied and `on_empty` called."""
+        """Remove the view of a subscription. With the last view, empty the index and call `on_empty`."""
         view = self._views.pop(name, None)
         if view is None:
             return
@@ -136,14 +141,11 @@ class TopicDelayedDeliveryTrackerManager:
             self._on_empty(self)
 
     def on_options_updated(self, options: DelayedOptions) -> None:
-        """Tick and strictness, in force for all views at once. What was due before stays due.
-
-        Messages added from now on go by the new tick; those in the index keep their slots.
-        """
+        """Change tick and strictness for all views at once. Messages that were due stay due."""
         self.options = options
 
     def topic_buffer_memory_bytes(self) -> int:
-        """Bytes this index takes; a maintained number."""
+        """Return the bytes that this index uses. The number is maintained, not computed."""
         if self.contents.slots is not None:
             self.contents.slots.settle()
         self.account()
@@ -171,24 +173,27 @@ class TopicDelayedDeliveryTrackerManager:
         return len(entry_ids)
 
     def look(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> list[int]:
-        """For views: entries that are not held by what the index knows; which of them are, by their deliver times."""
+        """For views: add entries that the index does not hold yet; return those that are delayed."""
         due_ms, horizon_ms = self._judge(now_ms), self.horizon.after_ms
         once_ms, again_ms = max(due_ms, self._judged_ms), max(due_ms, self._judged_since_ms)
         rows = [
             row
             for row, (entry_id, at_ms) in enumerate(zip(entry_ids, deliver_at_ms, strict=True))
             if at_ms > horizon_ms
-            # Another view may have been given it before the clock was set back: what was due once is.
+            # The clock may have been set back after another view was given this entry: once due, it stays due.
             or (at_ms > (again_ms if entry_id <= self._pruned else once_ms) and not self._known.has(entry_id))
         ]
         held = [entry_ids[row] for row in rows]
         if held:
-            # What is known and not in the index was counted when it was left on disk.
+            # An entry that is known and not in the index was counted when it was left on disk.
             self._add(held, [deliver_at_ms[row] for row in rows], counted=self._known)
         return held
 
     def _add(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], *, counted: Ranges | None = None) -> None:
-        """Put these, none of which is due, into their slots; what is due too late for the index is left on disk."""
+        """Put these entries into their slots; none of them is due.
+
+        Entries due after the index's horizon are left on disk.
+        """
         until_ms = self.horizon.takes_until_ms
         if max(deliver_at_ms) > until_ms:
             late = [entry_ids[row] for row, at_ms in enumerate(deliver_at_ms) if at_ms > until_ms]
@@ -203,7 +208,10 @@ class TopicDelayedDeliveryTrackerManager:
             self._memory.make_room()
 
     def _slot_times(self, deliver_at_ms: Sequence[int]) -> list[int]:
-        """Rounded up: a slot is due when all of it is. Where there is no more room to round up, it is due never."""
+        """Round deliver times up to their slots, so that a slot is due when all of it is.
+
+        `TIME_MAX_MS` and more is never due.
+        """
         slot_ms = self.options.slot_ms
         self._widest_ms = max(self._widest_ms, slot_ms)
         due_ms = [-(-at_ms // slot_ms) * slot_ms for at_ms in deliver_at_ms]
@@ -218,10 +226,10 @@ class TopicDelayedDeliveryTrackerManager:
                 view.index_begins()
 
     def cancel(self, entry_id: int) -> bool:
-        """Never deliver this message; True if it was in the index.
+        """Never deliver this message; return whether it was in the index.
 
-        The index remembers cancelled ids (also in its snapshot) and holds them for ever: the broker acknowledges them
-        in every cursor, and in those that come later (`cancelled`).
+        The index keeps cancelled ids (also in its snapshot) and holds them forever. The broker acknowledges them in
+        every cursor, and in cursors that are created later (`cancelled`).
         """
         self.contents.cancelled.add(entry_id)
         found = self.contents.discard(entry_id)
@@ -229,53 +237,53 @@ class TopicDelayedDeliveryTrackerManager:
         return found
 
     def cancelled(self) -> list[int]:
-        """The ids that were cancelled, in order."""
+        """Return the cancelled ids in ascending order."""
         return sorted(self.contents.cancelled)
 
     # -- what the index knows -----------------------------------------------------------------------------------------
 
     def unknown(self, first: int, stop: int) -> bool:
-        """Whether the metadata of entries [first, stop) must be looked at: the index cannot say what is delayed."""
+        """Return whether the metadata of [first, stop) must be read to know which entries are delayed."""
         return not self._known.covers(first, stop) or self.horizon.concerns(first, stop)
 
     def unknown_ranges(self, first: int, stop: int) -> list[BackFill]:
-        """The parts of [first, stop) of which the index knows nothing, in order."""
+        """Return the parts of [first, stop) that the index knows nothing about, in order."""
         return [BackFill(*part) for part in self._known.missing(first, stop)]
 
     def look_ahead(
         self, first: int, stop: int, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int
     ) -> None:
-        """The broker read entries [first, stop) before any reader did; of these, the given ones carry a deliver time.
+        """Add the delayed entries of [first, stop), which the broker has read before any reader reached them.
 
-        From now on the range is known. Only for entries that no view's reader has passed.
+        From now on the range is known. No view's reader may have passed any of these entries.
         """
         if now_ms >= TIME_MAX_MS:
             self.add_run(entry_ids, deliver_at_ms, now_ms)
         elif entry_ids:
-            # Also what is due: the reader may take a while to come to it, and the index offers it at once.
+            # Due entries are added too: the index offers them at once, and the reader may reach them much later.
             self._add(entry_ids, deliver_at_ms)
         self._known.add(first, stop)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def next_delivery_ms(self) -> int | None:
-        """When to look again: the first moment at which something in the index is due; None when nothing is in it.
+        """Return the wall time at which the next message is due; None when the index is empty.
 
-        May lie in the past when something is due that no view has asked for yet.
+        The time may be in the past when something is due that no view has asked for yet.
         """
         first_ms = self.contents.first_ms
         return None if first_ms is None else self.ready_ms(first_ms)
 
     def ready_ms(self, due_ms: int) -> int:
-        """The first moment at which the slot of this time is delivered."""
+        """Return the first time at which the slot of `due_ms` is delivered."""
         return due_ms - self.options.early_ms
 
     def furthest_delivery_ms(self) -> int | None:
-        """The last deliver time in the index, rounded up to its slot; None when nothing is in it."""
+        """Return the latest deliver time in the index, rounded up to its slot; None when the index is empty."""
         return self.contents.last_ms
 
     def _judge(self, now_ms: int) -> int:
-        """Up to which deliver time everything is due now. Nothing past the horizon is, before the log is read again."""
+        """Return the deliver time up to which messages are due now; never a time after the horizon."""
         due_ms = min(now_ms + self.options.early_ms, self.horizon.after_ms)
         if now_ms < TIME_MAX_MS:
             self._judged_ms = max(self._judged_ms, due_ms)
@@ -283,7 +291,10 @@ class TopicDelayedDeliveryTrackerManager:
         return due_ms
 
     def come_due(self, now_ms: int) -> bool:
-        """For views that have passed all that was due: have the next slot come due; False when it is not time."""
+        """For views that have passed all due messages: move the next slot to the due list.
+
+        False if its time has not come.
+        """
         first_ms = self.contents.first_ms
         if first_ms is None or first_ms > self._judge(now_ms):
             return False
@@ -294,7 +305,7 @@ class TopicDelayedDeliveryTrackerManager:
     # -- letting go ---------------------------------------------------------------------------------------------------
 
     def prune(self, entry_id: int) -> None:
-        """For views, one of which has its mark-delete position here now: forget what all have acknowledged."""
+        """For views, when a mark-delete position has moved to `entry_id`: forget what all have acknowledged."""
         lowest = self.contents.lowest
         if lowest is None:
             lowest = INFINITY
@@ -307,20 +318,22 @@ class TopicDelayedDeliveryTrackerManager:
             return
         self.contents.discard_through(through)
         self.horizon.cut_before(through + 1)
-        # Whoever seeks to before it, or begins there, finds the log unknown and looks.
+        # A reader that seeks to an earlier entry, or starts there, finds the range unknown and reads its metadata.
         self._known.cut_before(through + 1)
         if through > self._pruned:
             self._pruned, self._judged_since_ms = through, 0
         self.account()
 
     def let_go(self, bytes_min: int) -> bool:
-        """For the memory, of which there is too little: let go of so many bytes or a part; False when nothing may go.
+        """Drop messages from memory, up to `bytes_min` bytes; they stay in the log.
 
-        What stuck subscriptions alone still want goes first. What is due so soon that it is as good as due stays.
+        Return False when nothing may be dropped.
+
+        Due messages that only stuck subscriptions still want are dropped first. Messages that are due very soon stay.
         """
         contents = self.contents
         self._shed_bytes = self.charged_bytes
-        # The horizon never comes down below what is due next: there is always something to wait for.
+        # The horizon never moves below the next due time, so the index always has something to wait for.
         least_ms = max(self._judged_ms, contents.first_ms or 0) + self._widest_ms
         gone = None if contents.due_segments > 1 else contents.take_last(least_ms, bytes_min)
         if gone is not None:
@@ -338,21 +351,22 @@ class TopicDelayedDeliveryTrackerManager:
 
     @property
     def spilled(self) -> int:
-        """Messages that were left on disk for lack of memory since the last back-fill; an upper bound."""
+        """Messages left on disk for lack of memory since the last back-fill; an upper bound."""
         return self.horizon.spilled
 
     def spilled_after(self, entry_id: int) -> int:
-        """How many of them come after this entry, if they are spread evenly."""
+        """Estimate how many of the `spilled` messages come after this entry, as if they were spread evenly."""
         left = self.horizon.all_left
         if not left or entry_id < left.first:
             return self.spilled
         return self.spilled * max(0, left.stop - entry_id - 1) // (left.stop - left.first)
 
     def back_fill(self, now_ms: int) -> BackFill | None:
-        """What to read from the log again now, for what was left there will be due soon or there is room for it.
+        """Return the range of the log to read again now; None when that is not needed.
 
-        None when there is no need. Otherwise: `begin_back_fill`, then `found` with all delayed entries of the range in
-        chunks, then `end_back_fill`. Until then nothing is lost: what was left is delivered late, never early.
+        It is needed when messages left on disk will be due soon, or when there is memory for them. The broker then
+        calls `begin_back_fill`, `found` with all delayed entries of the range in chunks, and `end_back_fill`. Until
+        then nothing is lost: a message left on disk may be delivered late, never early.
         """
         horizon = self.horizon
         if not horizon.left or horizon.filling:
@@ -364,12 +378,15 @@ class TopicDelayedDeliveryTrackerManager:
         return None
 
     def begin_back_fill(self) -> BackFill:
-        """Start, or start over."""
+        """Start a back-fill, or restart it, and return its range."""
         self.horizon.begin()
         return BackFill(self.horizon.left.first, self.horizon.left.stop)
 
     def found(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int]) -> None:
-        """Entries of the range that carry a deliver time, ids increasing; some may be in the index already."""
+        """Add entries of the back-filled range that have a deliver time.
+
+        Ids ascend; some may be in the index already.
+        """
         after_ms, cancelled = self.horizon.after_ms, self.contents.cancelled
         rows = [
             row
@@ -380,16 +397,16 @@ class TopicDelayedDeliveryTrackerManager:
             self._add([entry_ids[row] for row in rows], [deliver_at_ms[row] for row in rows])
 
     def end_back_fill(self, now_ms: int) -> None:
-        """The whole range was read."""
+        """Finish a back-fill whose whole range was read."""
         self.horizon.end(now_ms + self.options.early_ms)
         self._shed_bytes = self.charged_bytes
 
     def abort_back_fill(self) -> None:
-        """Reading failed; `back_fill` will ask again."""
+        """Give up a back-fill because a read failed; `back_fill` will return the range again."""
         self.horizon.abort()
 
     def account(self) -> None:
-        """Charge what the index takes now."""
+        """Charge the current size of the index to its memory."""
         if self.contents.is_empty:
             self._widest_ms = self.options.slot_ms
         self._memory.charge(self, self.contents.size_bytes() + self.views_bytes)
@@ -397,7 +414,7 @@ class TopicDelayedDeliveryTrackerManager:
     # -- the end, and over a restart ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give all bytes back; the manager and its views are of no use afterwards."""
+        """Release all memory. The manager and its views must not be used afterwards."""
         for view in self._views.values():
             view.closed()
         self._views.clear()
@@ -405,16 +422,18 @@ class TopicDelayedDeliveryTrackerManager:
         self._memory.charge(self, 0)
 
     def snapshot_pieces(self, next_entry_id: int) -> Iterator[bytes]:
-        """The index as pieces of bytes to be stored one after another, each a millisecond's work when it is asked for.
+        """Yield the index as pieces of bytes, to be stored one after another.
 
-        The index may change between pieces. `next_entry_id`: all entries before it were told to the index.
+        Each piece takes about a millisecond to make.
+
+        The index may change between pieces. All entries before `next_entry_id` have been added to the index.
         """
         from penstock.governance.delayed_snapshot import encode  # noqa: PLC0415 - it imports the bitmaps
 
         return encode(self.contents.slots, self._watch, self._watched, next_entry_id)
 
     def snapshot(self, next_entry_id: int) -> bytes:
-        """All pieces in one; a caller that may not be held up takes `snapshot_pieces`."""
+        """Return all pieces as one. A caller that must not block for long uses `snapshot_pieces`."""
         return b"".join(self.snapshot_pieces(next_entry_id))
 
     def _watch(self) -> Bounds:
@@ -428,10 +447,10 @@ class TopicDelayedDeliveryTrackerManager:
         return Bounds(list(self._known), after_ms, (left.first, left.stop), self.cancelled(), self._widest_ms)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take in a snapshot of this topic (`delayed_snapshot.decode`), before anything was added or looked at.
+        """Load a snapshot of this topic (`delayed_snapshot.decode`), before anything is added or read.
 
-        Entries between the snapshot's end and this manager's first are unknown: readers look at them, or the broker
-        reads them before (`unknown_ranges`, `look_ahead`). To be called where all else is: it charges the memory.
+        Entries between the snapshot's end and this manager's first entry are unknown: readers look at them, or the
+        broker reads them in advance (`unknown_ranges`, `look_ahead`). Call it on the loop: it charges the memory.
         """
         assert self.contents.slots is None, "a snapshot is taken in first of all"
         bounds = snapshot.bounds
@@ -445,7 +464,7 @@ class TopicDelayedDeliveryTrackerManager:
 
 
 class DelayedDeliveryTrackerFactory:
-    """Gives each topic its one manager, and forgets it when it is empty."""
+    """Keeps one manager per topic, and forgets a manager that is empty."""
 
     __slots__ = ("_managers", "memory")
 
@@ -454,7 +473,7 @@ class DelayedDeliveryTrackerFactory:
         self._managers: dict[str, TopicDelayedDeliveryTrackerManager] = {}
 
     def manager(self, topic: str, next_entry_id: int, options: DelayedOptions) -> TopicDelayedDeliveryTrackerManager:
-        """The manager of this topic; made, with these arguments, if there is none."""
+        """Return the manager of this topic; create it with these arguments if there is none."""
         manager = self._managers.get(topic)
         if manager is None:
             manager = TopicDelayedDeliveryTrackerManager(topic, next_entry_id, options, self.memory, self._on_empty)
@@ -462,11 +481,11 @@ class DelayedDeliveryTrackerFactory:
         return manager
 
     def find(self, topic: str) -> TopicDelayedDeliveryTrackerManager | None:
-        """The manager of this topic, if there is one."""
+        """Return the manager of this topic, or None."""
         return self._managers.get(topic)
 
     def remove(self, topic: str) -> None:
-        """The topic is unloaded or deleted: its manager is closed."""
+        """Close the manager of a topic that is unloaded or deleted."""
         manager = self._managers.pop(topic, None)
         if manager is not None:
             manager.close()

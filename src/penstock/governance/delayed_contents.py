@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a topic's delayed index holds: slots that are not due, the list of what is, and what was cancelled.
+"""The contents of a topic's delayed index: slots that are not due, the list of due messages, and cancelled ids.
 
-Why apart from the manager: the manager decides, this keeps; and this alone knows that there is nothing at all, bitmaps
-included, before the first delayed message.
-Where: a manager has one; views ask it what is held and walk its list.
+Why apart from the manager: the manager decides, this module stores. It creates bitmaps only when the first delayed
+message comes. Where: each manager has one. Views ask it which entries are held, and walk its due list.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_id_set import IdSet
     from penstock.governance.delayed_slots import Slots, Tail
 
-# Slots looked through for forgotten ids by one operation, when there are many such.
+# The number of slots that one operation sweeps when they hold many forgotten ids.
 _SWEPT_SLOTS: Final = 16
 
 
 class Contents:
-    """Entry ids of delayed messages. Attributes: `cancelled`, ids that are held for ever."""
+    """Entry ids of delayed messages. Attribute `cancelled`: ids that are held forever."""
 
     __slots__ = ("_due", "cancelled", "slots")
 
@@ -34,7 +33,7 @@ class Contents:
     # -- in and out ---------------------------------------------------------------------------------------------------
 
     def begin(self, slots: Slots | None = None) -> Slots:
-        """The first delayed message comes, or a snapshot's slots."""
+        """Create the slots for the first delayed message, or take those of a snapshot."""
         # Here and not above: a broker that never delays anything does without the bitmaps.
         from penstock.governance.delayed_due import DueList  # noqa: PLC0415 - see above
         from penstock.governance.delayed_slots import Slots  # noqa: PLC0415
@@ -43,25 +42,25 @@ class Contents:
         return self.slots
 
     def add(self, entry_ids: Sequence[int], dues_ms: Sequence[int]) -> None:
-        """Hold these ids, in increasing order, until these times; `begin` was called."""
+        """Hold these ascending ids until these times; `begin` must have been called."""
         assert self.slots is not None, "begin was called"
         self.slots.add(entry_ids, dues_ms)
 
     def discard(self, entry_id: int) -> bool:
-        """Forget one id that is not due; False if there is no such."""
+        """Forget one id that is not due; return False if it is not here."""
         return self.slots is not None and self.slots.discard(entry_id)
 
     def discard_through(self, entry_id: int) -> None:
-        """Forget what is not due up to this id."""
+        """Forget ids up to this one that are not due."""
         if self.slots is not None:
             self.slots.discard_through(entry_id)
 
     def take_last(self, least_ms: int, bytes_min: int) -> Tail | None:
-        """Take out what is due last: so many bytes, if there are, and nothing that is due before `least_ms`."""
+        """Remove the messages that are due last: about `bytes_min` bytes, and none that is due before `least_ms`."""
         return None if self.slots is None else self.slots.take_last(least_ms, bytes_min)
 
     def come_due(self, first_ms: int) -> None:
-        """The first slot, which is the one of this time, is due."""
+        """Move the first slot, which has this time, to the due list."""
         assert self.slots is not None, "somebody has seen a slot"
         assert self._due is not None, "there is a list for what is due"
         self._due.append(first_ms, self.slots.take(first_ms))
@@ -69,7 +68,6 @@ class Contents:
             self._due.merge()
 
     def clear(self) -> None:
-        """Hold nothing, as in the beginning."""
         self.slots = self._due = None
         self.cancelled.clear()
 
@@ -77,38 +75,38 @@ class Contents:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that is here is due."""
+        """Whether no message is waiting for its time."""
         return self.slots is None or not self.slots.count
 
     @property
     def count(self) -> int:
-        """How many messages are not due."""
+        """The number of messages that are not due."""
         return 0 if self.slots is None else self.slots.count
 
     @property
     def first_ms(self) -> int | None:
-        """The time of the first slot."""
+        """The time of the first slot; None without slots."""
         return None if self.slots is None else self.slots.first_ms
 
     @property
     def last_ms(self) -> int | None:
-        """The time of the last slot."""
+        """The time of the last slot; None without slots."""
         return None if self.slots is None else self.slots.last_ms
 
     @property
     def lowest(self) -> int | None:
-        """The lowest id that is not due."""
+        """The lowest id that is not due; None without one."""
         return None if self.slots is None or not self.slots.count else self.slots.lowest
 
     def held(self, first: int, stop: int) -> list[int]:
-        """Which of [first, stop) are not due, or cancelled, in order."""
+        """Return the ids of [first, stop) that are not due or are cancelled, in order."""
         held = [] if self.slots is None else self.slots.within(first, stop)
         if self.cancelled:
             held = sorted({*held, *(entry_id for entry_id in self.cancelled if first <= entry_id < stop)})
         return held
 
     def first_not_held(self, first: int, stop: int) -> int:
-        """The first of [first, stop) that is not among `held`; `stop` if all are."""
+        """Return the first id of [first, stop) that `held` would not return; `stop` if there is none."""
         at = -1
         while at != first and first < stop:
             at = first
@@ -118,11 +116,11 @@ class Contents:
         return first
 
     def holds(self, entry_id: int) -> bool:
-        """Whether this message is not due."""
+        """Return whether this message is not due."""
         return self.slots is not None and self.slots.holds(entry_id)
 
     def count_after(self, entry_id: int, acknowledged: IdSet) -> int:
-        """How many messages after this entry are not due, those left out that are acknowledged."""
+        """Return how many messages after this entry are not due and not acknowledged."""
         if self.slots is None or not self.slots.count:
             return 0
         return self.slots.count - self.slots.rank(entry_id) - acknowledged.count_in_all(self.slots.members)
@@ -131,33 +129,33 @@ class Contents:
 
     @property
     def due_segments(self) -> int:
-        """How many segments some view has not passed."""
+        """The number of due segments that some view has not passed."""
         return 0 if self._due is None else self._due.length
 
     @property
     def head(self) -> Segment:
-        """The oldest of them."""
+        """The oldest due segment."""
         assert self._due is not None, "there are segments"
         return self._due.head
 
     def enter(self) -> Segment | None:
-        """A view stands at the end of what is due; None while there has never been anything."""
+        """Place a view at the end of the due list; None before the first delayed message."""
         return None if self._due is None else self._due.enter()
 
     def step(self, segment: Segment) -> Segment:
-        """A view passes this segment."""
+        """Move a view past this segment."""
         assert self._due is not None, "there is a segment"
         return self._due.step(segment)
 
     def leave(self, segment: Segment) -> None:
-        """A view stands nowhere."""
+        """Remove a view from this segment."""
         if self._due is not None:
             self._due.leave(segment)
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def size_bytes(self) -> int:
-        """How much everything takes. Sweeps a little, if much was forgotten."""
+        """Return the bytes of all contents. Sweeps a few slots if many ids were forgotten."""
         if self.slots is None or self._due is None:
             return 0
         self.slots.sweep(_SWEPT_SLOTS)

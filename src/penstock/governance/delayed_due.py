@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delayed messages of a topic that are due, and how far each view has come with them.
 
-Why: what is due is due for all subscriptions at once, but they take it each at their own pace. So a slot that is due
-moves once, whole, to the end of this list, and a view is a place in it: no copy per subscription. What all views have
-passed is dropped. Because a slot enters at the end whatever its time, a clock that is set back confuses nobody.
-Where: the manager appends, views walk.
+Why: a message is due for all subscriptions at once, but each takes it at its own pace. So a slot that is due moves
+once, as a whole, to the end of this list, and a view is a position in the list; nothing is copied per subscription.
+Segments that all views have passed are dropped. A slot goes to the end whatever its time is, so a clock that is set
+back does no harm. Where: the manager appends, views walk.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_id_set import IdSet
     from penstock.governance.delayed_slots import Bitmap
 
-# Segments beyond which neighbours are merged where no view stands between them.
+# Above this number of segments, neighbours without a view between them are merged.
 _SEGMENTS_MAX: Final = 128
 
 
 class Segment:
-    """Ids that came due together, and later ones merged into them; the last one of a list is empty, and the end.
+    """Ids that became due together, and later ones merged into them.
+
+    The last segment of a list is empty and marks the end.
 
     Attributes:
-        before: how many ids all earlier segments ever held.
-        readers: views that stand here: they have passed everything before, and not all of this.
-        begun: whether one of them has passed a part.
+        before: the number of ids in all earlier segments, dropped ones included.
+        readers: the number of views at this segment: they have passed all earlier ones and not all of this one.
+        begun: whether one of these views has passed a part of it.
     """
 
     __slots__ = ("before", "begun", "due_ms", "ids", "last", "later", "readers", "size_bytes")
@@ -45,27 +47,26 @@ class Segment:
         self.size_bytes = 0
 
     def from_id(self, entry_id: int, acknowledged: IdSet) -> Iterator[int]:
-        """Its ids from this one on that are not acknowledged, in order."""
+        """Iterate over the ids from this one on that are not acknowledged, in order."""
         if self.ids is None or entry_id > self.last:
             return iter(())
         return acknowledged.out_of(self.ids).iter_equal_or_larger(entry_id)
 
     def within(self, first: int, stop: int) -> list[int]:
-        """Its ids in [first, stop), in order."""
+        """Return the ids in [first, stop), in order."""
         return [] if self.ids is None or first > self.last else within(self.ids, first, stop)
 
     def first_absent(self, first: int, stop: int) -> int:
-        """The first of [first, stop) that it has not; `stop` if it has all."""
+        """Return the first of [first, stop) that is not in this segment; `stop` if all are."""
         if self.ids is None or first > self.last:
             return first
         return first_absent(self.ids, first, min(stop, self.last + 1))
 
     def holds(self, entry_id: int) -> bool:
-        """Whether it has this id."""
         return self.ids is not None and entry_id <= self.last and entry_id in self.ids
 
     def count_after(self, entry_id: int, acknowledged: IdSet) -> int:
-        """How many of its ids come after this one, those left out that are acknowledged."""
+        """Return how many ids after this one are not acknowledged."""
         if self.ids is None or self.later is None or entry_id >= self.last:
             return 0
         count = self.later.before - self.before - (self.ids.rank(entry_id) if entry_id >= 0 else 0)
@@ -73,7 +74,7 @@ class Segment:
 
 
 class DueList:
-    """Segments in the order in which they came due."""
+    """Segments in the order in which they became due."""
 
     __slots__ = ("_merge_at", "end", "head", "length", "size_bytes")
 
@@ -84,7 +85,7 @@ class DueList:
         self._merge_at = _SEGMENTS_MAX
 
     def append(self, due_ms: int, ids: Bitmap) -> None:
-        """Ids that are due now, at least one."""
+        """Add ids that are due now, at least one."""
         size_bytes = footprint(ids)
         filled = self.end
         filled.due_ms, filled.ids, filled.last, filled.size_bytes = due_ms, ids, ids.max(), size_bytes
@@ -94,12 +95,12 @@ class DueList:
         self.trim()
 
     def enter(self) -> Segment:
-        """A view begins at the end: what is due already is not for it."""
+        """Place a new view at the end: messages that are due already are not for it."""
         self.end.readers += 1
         return self.end
 
     def step(self, segment: Segment) -> Segment:
-        """A view has passed all of this segment; where it stands now."""
+        """Move a view from this segment to the next one, and return the next one."""
         later = segment.later
         assert later is not None, "nothing comes after the end"
         later.readers += 1
@@ -107,14 +108,14 @@ class DueList:
         return later
 
     def leave(self, segment: Segment) -> None:
-        """A view stands here no more."""
+        """Remove a view from this segment."""
         segment.readers -= 1
         if not segment.readers:
             segment.begun = False
             self.trim()
 
     def trim(self) -> None:
-        """Drop what all views have passed."""
+        """Drop segments that all views have passed."""
         while self.head is not self.end and not self.head.readers:
             self._drop_head()
 
@@ -128,11 +129,14 @@ class DueList:
 
     @property
     def crowded(self) -> bool:
-        """Whether it is time to merge."""
+        """Whether there are so many segments that they should be merged."""
         return self.length > self._merge_at
 
     def merge(self) -> None:
-        """Join neighbours between which nobody stands: the laggards lose the order of slots, which are all due."""
+        """Merge neighbours without a view between them.
+
+        Slow views lose the order of slots, but all these messages are due.
+        """
         segment = self.head
         while segment is not self.end and segment.later is not self.end:
             later = segment.later
@@ -146,7 +150,7 @@ class DueList:
             segment.size_bytes = footprint(ids)
             self.size_bytes += segment.size_bytes
             self.length -= 1
-        # If many views stand at many places, it will be in vain next time, too: not before there are twice as many.
+        # If views stand between most segments, merging achieves little: try again when there are twice as many.
         self._merge_at = max(_SEGMENTS_MAX, 2 * self.length)
 
 

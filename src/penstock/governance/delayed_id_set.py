@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages that one subscription has acknowledged before their time, as a bitmap.
+"""A set of entry ids of delayed messages, as a bitmap whose memory is counted.
 
-Why: they stay in the index of the topic, for other subscriptions, and do not count for this one. A set of numbers takes
-70 bytes for each of them and is walked at each question; a bitmap takes two bytes at most in most cases, and the count
-of what two bitmaps share needs no walk.
-Where: a view has one; its bytes are charged with the index.
+Why: a subscription may acknowledge delayed messages one by one before they are due. They stay in the topic's index for
+other subscriptions, but must not count for this one. A Python set takes 70 bytes for each id; a bitmap usually takes at
+most two, and counts common ids without a walk. Where: a view has two of them; their bytes are charged with the index.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.governance.delayed_slots import Bitmap
 
-# What it takes is counted anew after so many changes, and this part of its ids.
+# The size is measured again after this many changes plus 1/_CHANGED_PART of the ids.
 _CHANGES_MIN: Final = 64
 _CHANGED_PART: Final = 32
 
 
 class IdSet:
-    """Ids of held messages above the mark-delete position that are acknowledged.
+    """A set of entry ids above the mark-delete position.
 
     Attributes:
-        size_bytes: what it takes, within a few percent; 0 when it is empty.
+        size_bytes: memory in bytes, within a few percent; 0 when it is empty.
     """
 
     __slots__ = ("_changes", "_ids", "size_bytes")
@@ -34,7 +33,6 @@ class IdSet:
         self.size_bytes = 0
 
     def add(self, entry_ids: list[int]) -> None:
-        """These are held, and were acknowledged."""
         from penstock.governance.delayed_slots import bitmap_of, widened  # noqa: PLC0415 - it imports the bitmaps
 
         more = bitmap_of(entry_ids)
@@ -50,7 +48,7 @@ class IdSet:
             self._count()
 
     def cut_through(self, entry_id: int) -> None:
-        """Everything up to this entry is below the mark-delete position."""
+        """Remove all ids up to this one."""
         if self._ids is None or entry_id < self._ids.min():
             return
         self._ids.remove_range(0, min(entry_id, self._ids.max()) + 1)
@@ -60,15 +58,13 @@ class IdSet:
             self.clear()
 
     def clear(self) -> None:
-        """Nothing is acknowledged before its time."""
         self._ids, self._changes, self.size_bytes = None, 0, 0
 
     def holds(self, entry_id: int) -> bool:
-        """Whether this id is here."""
         return self._ids is not None and entry_id in self._ids
 
     def within(self, first: int, stop: int) -> list[int]:
-        """The ids in [first, stop), in order."""
+        """Return the ids in [first, stop), in order."""
         if self._ids is None:
             return []
         from penstock.governance.delayed_slots import within  # noqa: PLC0415 - it imports the bitmaps
@@ -76,7 +72,7 @@ class IdSet:
         return within(self._ids, first, stop)
 
     def first_absent(self, first: int, stop: int) -> int:
-        """The first of [first, stop) that is not here; `stop` if all are."""
+        """Return the first of [first, stop) that is not in the set; `stop` if all are."""
         if self._ids is None:
             return first
         from penstock.governance.delayed_slots import first_absent  # noqa: PLC0415 - it imports the bitmaps
@@ -84,14 +80,14 @@ class IdSet:
         return first_absent(self._ids, first, stop)
 
     def count_in(self, ids: Bitmap | None, after: int = -1) -> int:
-        """How many of these ids after that one are here."""
+        """Return how many of `ids` above `after` are in the set."""
         both = self._shared(ids)
         if both is None:
             return 0
         return len(both) - (both.rank(after) if after >= 0 else 0)
 
     def count_in_all(self, ids: Bitmap) -> int:
-        """How many of these ids are here."""
+        """Return how many of `ids` are in the set."""
         if self._ids is None:
             return 0
         if type(self._ids) is type(ids):
@@ -99,7 +95,7 @@ class IdSet:
         return self.count_in(ids)
 
     def out_of(self, ids: Bitmap) -> Bitmap:
-        """These ids without those that are here."""
+        """Return `ids` without those in the set."""
         both = self._shared(ids)
         return ids - both if both else ids
 

@@ -1,40 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that all delayed indexes of a broker may take together.
+"""The memory that all delayed indexes of a broker share.
 
-Why one account: a topic with a million reminders for next year must not keep another from remembering what is due in
-a minute. When the bytes run out, the index that takes most lets go first: of what only a stuck subscription still
-wants, then of what is due last. Both stay on disk and are read again in time.
-Where: made once per broker, from its row of the memory table; managers charge it, nobody else.
+Why one account: a topic with a million reminders for next year must not keep another topic from remembering a message
+that is due in a minute. When the memory is full, the largest index drops messages: first those that only a stuck
+subscription still wants, then those that are due last. Both stay on disk and are read again in time. Where: created
+once per broker, from its row of the memory budget. Only managers charge it.
 """
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
-# When there is too little, this part of all is made free, so that not every message has to make room for itself; but
-# no more than this at once, which takes about a millisecond.
+# When the memory is full, 1/_FREED_PART of it is freed, so that not every new message has to free some; but at most
+# _FREED_BYTES_MAX at once, which takes about a millisecond.
 _FREED_PART: Final = 16
 _FREED_BYTES_MAX: Final = 128 * 1_024
-# How many indexes one call asks.
+# How many indexes one call of `make_room` asks to drop messages.
 _INDEXES_MAX: Final = 4
 
 
 class Charged(Protocol):
-    """An index, as its memory sees it."""
+    """An index as its memory sees it."""
 
     charged_bytes: int
 
     def let_go(self, bytes_min: int) -> bool:
-        """Let go of so many bytes, or a part of them; False when there is nothing that may go."""
+        """Drop messages of up to `bytes_min` bytes; return False when nothing may be dropped."""
 
 
 class DelayedMemory:
-    """How much there is and who has it.
+    """The memory limit and current use of all delayed indexes.
 
     Attributes:
-        size_bytes: how much there is; may be changed at any time.
-        used_bytes: how much all indexes take now. It may exceed the size by what was just added, and by what is due
-            so soon that it is not let go.
+        size_bytes: the limit; it may be changed at any time.
+        used_bytes: current use. It may exceed the limit by what was just added, and by messages that are due so soon
+            that they are not dropped.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -43,7 +43,7 @@ class DelayedMemory:
         self._indexes: set[Charged] = set()
 
     def charge(self, index: Charged, size_bytes: int) -> None:
-        """This index takes so much now."""
+        """Set the use of one index to `size_bytes`."""
         self.used_bytes += size_bytes - index.charged_bytes
         index.charged_bytes = size_bytes
         if size_bytes:
@@ -52,7 +52,7 @@ class DelayedMemory:
             self._indexes.discard(index)
 
     def make_room(self) -> None:
-        """Called after something was added: if it is too much, the largest index lets go, until it is not."""
+        """Let the largest indexes drop messages until the use is below the limit. Called after each addition."""
         if self.used_bytes <= self.size_bytes:
             return
         wanted = self.size_bytes - min(self.size_bytes // _FREED_PART, _FREED_BYTES_MAX)

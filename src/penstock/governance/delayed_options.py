@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a topic delays, and what its delayed index asks of others.
+"""How a topic delays messages, and what its delayed index needs from a cursor.
 
-Where: the broker fills the options in from its settings and policies; `delayed` hands all of this on.
+Where: the broker creates the options from its settings and policies; `delayed` re-exports all names.
 """
 
 from __future__ import annotations
@@ -9,29 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-TIME_MAX_MS: Final = 2**63 - 1  # a deliver time saturates here: never
+TIME_MAX_MS: Final = 2**63 - 1  # the largest deliver time; it means never
 
 
 class DamagedSnapshotError(ValueError):
-    """Stored bytes are not a delayed index: the broker finds what is delayed by reading the log, as without them."""
+    """The stored bytes are not a delayed index. The broker then finds delayed messages by reading the log."""
 
 
 class Progress(Protocol):
-    """What a view asks of its subscription's cursor; `storage.cursor.Cursor` is one."""
+    """What a view asks its subscription's cursor; `storage.cursor.Cursor` implements it."""
 
     mark_delete: int
 
     @property
     def acknowledged_above(self) -> int:
-        """How many entries above `mark_delete` are acknowledged."""
+        """The number of acknowledged entries above `mark_delete`."""
 
-    def is_acknowledged(self, entry_id: int) -> bool:
-        """Whether this entry is acknowledged."""
+    def is_acknowledged(self, entry_id: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedOptions:
-    """How a topic delays: Pulsar's delayedDeliveryTickTimeMillis and its companions."""
+    """How a topic delays messages: Pulsar's delayedDeliveryTickTimeMillis and related settings."""
 
     tick_ms: int = 1_000
     strict: bool = False  # never before the deliver time; otherwise up to a tick before it
@@ -42,10 +41,10 @@ class DelayedOptions:
 
     @property
     def slot_ms(self) -> int:
-        """How wide a slot is: half a tick, so that the other half is left for delivering what is due."""
+        """The width of a slot: half a tick, so that the other half remains for delivering what is due."""
         return max(self.tick_ms // 2, 1)
 
     @property
     def early_ms(self) -> int:
-        """How much before its slot's time a message may be delivered."""
+        """How long before its slot's time a message may be delivered."""
         return 0 if self.strict else self.tick_ms

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of entry ids: which part of a topic's log the delayed index knows, and which part it has let go.
+"""Ranges of entry ids: the part of a topic's log that the delayed index knows, and the part that it has dropped.
 
-Where: the delayed index alone; all ranges are half open. There are one or two of them, rarely a few: lists will do.
+Where: only the delayed index uses them. All ranges are half open. There are rarely more than two, so lists are enough.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class BackFill(NamedTuple):
-    """Entries [first, stop) are to be read from the log again, for the index or for one view."""
+    """Entries [first, stop) to read from the log again, for the index or for one view."""
 
     first: int
     stop: int
 
 
 class Ranges:
-    """Disjoint ranges [first, stop), in order, no two of them touching."""
+    """Disjoint ranges [first, stop) in order; no two of them touch."""
 
     __slots__ = ("_firsts", "_stops")
 
@@ -30,7 +30,7 @@ class Ranges:
         return zip(self._firsts, self._stops, strict=True)
 
     def add(self, first: int, stop: int) -> None:
-        """Take in [first, stop), joining what it touches."""
+        """Add [first, stop) and join it with ranges that it touches."""
         if first >= stop:
             return
         low, high = bisect_left(self._stops, first), bisect_right(self._firsts, stop)
@@ -40,24 +40,22 @@ class Ranges:
         self._stops[low:high] = [stop]
 
     def cut_before(self, first: int) -> None:
-        """Forget everything before `first`."""
         keep = bisect_right(self._stops, first)
         del self._firsts[:keep], self._stops[:keep]
         if self._firsts:
             self._firsts[0] = max(self._firsts[0], first)
 
     def covers(self, first: int, stop: int) -> bool:
-        """Whether all of [first, stop) is in."""
+        """Return whether all of [first, stop) is included."""
         at = bisect_right(self._firsts, first) - 1
         return first >= stop or (at >= 0 and stop <= self._stops[at])
 
     def has(self, entry_id: int) -> bool:
-        """Whether this entry is in."""
         at = bisect_right(self._firsts, entry_id) - 1
         return at >= 0 and entry_id < self._stops[at]
 
     def missing(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """The parts of [first, stop) that are not in, in order."""
+        """Return the parts of [first, stop) that are not included, in order."""
         parts = []
         for inside_first, inside_stop in self:
             if inside_stop <= first:
@@ -73,7 +71,7 @@ class Ranges:
 
 
 class Hull:
-    """The one range [first, stop) around everything that was put in; empty when first == stop."""
+    """One range [first, stop) around everything that was added; empty when first == stop."""
 
     __slots__ = ("first", "stop")
 
@@ -84,23 +82,21 @@ class Hull:
         return self.first < self.stop
 
     def add(self, first: int, stop: int) -> None:
-        """Stretch over [first, stop), which is not empty."""
+        """Extend the range to include [first, stop), which must not be empty."""
         if self:
             first, stop = min(self.first, first), max(self.stop, stop)
         self.first, self.stop = first, stop
 
     def cut_before(self, first: int) -> None:
-        """Nothing before `first` is in any more."""
         self.first = min(max(self.first, first), self.stop)
 
     def cut_from(self, stop: int) -> None:
-        """Nothing from `stop` on is in any more."""
+        """Remove everything from `stop` on."""
         self.stop = max(min(self.stop, stop), self.first)
 
     def overlaps(self, first: int, stop: int) -> bool:
-        """Whether it shares an entry with [first, stop)."""
+        """Return whether it shares an entry with [first, stop)."""
         return max(self.first, first) < min(self.stop, stop)
 
     def clear(self) -> None:
-        """Nothing is in."""
         self.first = self.stop = 0

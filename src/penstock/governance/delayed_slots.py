@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delayed messages of a topic that are not due: time slot → entry ids, each kept once.
+"""The delayed messages of a topic that are not due: time slot → entry ids, each id stored once.
 
-Why two forms: ids that are due together and close to each other take a few bits each in a bitmap, and a bitmap alone
-takes 300 bytes. So slots of few ids lie in a table of pairs, 17 bytes each (`delayed_times`), and slots of more ids are
-bitmaps, which have a mark in the table. The table alone knows the order of time.
-Why also one bitmap of all of them (`members`): it says in a fraction of a microsecond what a reader must
-step over, it makes adding something twice harmless, and it makes forgetting cheap: to take ids out of `members` is
-enough, the slot drops them when it is due or when it is swept.
-Where: the manager of a topic makes one when the topic's first delayed message comes; importing this module imports
-the bitmaps, so a broker that never delays anything does without.
+Why two forms: ids that are close to each other take a few bits each in a bitmap, but each bitmap takes 300 bytes. So
+slots with few ids are pairs in a table, 17 bytes each (`delayed_times`), and slots with more ids are bitmaps, each with
+a mark in the table. Only the table knows the order of time.
 
-Entry ids of 2³² and more need wider bitmaps, half as large again; all are widened once, when the first such id comes.
+Why also one bitmap of all ids (`members`): in a fraction of a microsecond it says which entries a reader must skip. It
+makes adding an id twice harmless, and forgetting cheap: an id is only removed from `members`, and its slot drops it
+when it is due or swept.
+
+Where: a topic's manager creates one when the topic's first delayed message comes. Importing this module imports the
+bitmaps, so a broker that never delays anything does not load them.
+
+Entry ids of 2³² and more need wider bitmaps, half as large again. All bitmaps are widened once, when the first such id
+comes.
 """
 
 from __future__ import annotations
@@ -26,33 +29,33 @@ from penstock.governance.delayed_times import BITMAP, PAIR_BYTES, TimeTable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Bitmap: TypeAlias = BitMap  # BitMap64 has the same methods: what is said of one is meant of both
+Bitmap: TypeAlias = BitMap  # or BitMap64, which has the same methods
 _WIDE: Final = cast("type[Bitmap]", BitMap64)
 _NARROW_MAX: Final = 2**32 - 1
 
-# What things take besides their data, as measured by the growth of a process (benchmarks/delayed.py compares).
-_SLOT_BYTES: Final = 180  # a slot that is a bitmap, besides that: its place in a dictionary, the time that is its key
+# Memory overheads, as measured by the growth of a process (benchmarks/delayed.py compares).
+_SLOT_BYTES: Final = 180  # a slot with a bitmap, without the bitmap: its dictionary entry and its key, a time
 _BITMAP_BYTES: Final = 120
 _CONTAINER_BYTES: Final = 68
 _ARRAY_BYTES: Final = 2  # an id in most containers
-# All ids together change with every run; how much they take is looked up after so many changes, and this part of them.
+# The size of `members` is measured again after this many changes plus 1/_CHANGED_PART of the ids.
 _CHANGES_MIN: Final = 64
 _CHANGED_PART: Final = 32
-# Slots may hold this many ids more than are live, and as many again as are, before they are swept.
+# Slots are swept when they hold more than twice the live ids plus this many.
 _STALE_MAX: Final = 4_096
-# A piece of what is stored holds this many bitmaps at most: a millisecond's work.
+# A stored piece holds at most this many bitmaps: a millisecond's work.
 _STORED_BITMAPS_MAX: Final = 200
 
 
 class Tail(NamedTuple):
-    """What was taken from the end of time: from when on, and what of it was not forgotten before."""
+    """Messages removed from the end of time: from which slot on, and their live ids."""
 
     from_ms: int
     ids: Bitmap
 
 
 class Stored(NamedTuple):
-    """Slots to be written: times and ids in the order of time, and for each mark among the ids a bitmap."""
+    """Slots to be stored: times and ids in the order of time, and a bitmap for each mark among the ids."""
 
     dues_ms: array[int]
     entry_ids: array[int]
@@ -63,7 +66,7 @@ class _Slot:
     """Ids that are due at the same time, too many to be pairs.
 
     Attributes:
-        size_bytes: what they take, within an eighth: counted now and then, reckoned in between.
+        size_bytes: memory in bytes, within an eighth; measured now and then, estimated in between.
     """
 
     __slots__ = ("_counted_bytes", "ids", "size_bytes")
@@ -73,7 +76,7 @@ class _Slot:
         self.size_bytes = self._counted_bytes = _SLOT_BYTES + footprint(ids)
 
     def add(self, entry_ids: list[int]) -> int:
-        """Take these in; by how many bytes that is more."""
+        """Add these ids; return by how many bytes the slot grew."""
         before = self.size_bytes
         if len(entry_ids) == 1:
             entry_id = entry_ids[0]
@@ -89,11 +92,11 @@ class _Slot:
 
 
 class Slots:
-    """Entry ids by when they are due. A slot's time is when all of it is due.
+    """Entry ids by their due time. A slot's time is when all of it is due.
 
     Attributes:
-        members: all ids; what is not in here is in no slot any more, whatever the slot says.
-        count: how many they are.
+        members: all live ids. An id that is not in here is forgotten, even if a slot still has it.
+        count: the number of live ids.
     """
 
     __slots__ = (
@@ -116,7 +119,7 @@ class Slots:
         self._bitmaps: dict[int, _Slot] = {}
         self.members: Bitmap = BitMap()
         self.count = 0
-        self._stored = 0  # ids in all slots, those included that are not in `members` any more
+        self._stored = 0  # ids in all slots, forgotten ones included
         self._highest = -1
         self._bitmaps_bytes = 0
         self._members_bytes = footprint(self.members)
@@ -127,11 +130,11 @@ class Slots:
 
     @property
     def size_bytes(self) -> int:
-        """How much all of it takes; what the last changes did to `members` may be missing."""
+        """Memory in bytes; the latest changes of `members` may be missing."""
         return self._table.size_bytes + self._bitmaps_bytes + self._members_bytes
 
     def settle(self) -> int:
-        """`size_bytes`, nothing missing."""
+        """Measure `members` and return the exact `size_bytes`."""
         self._members_bytes = footprint(self.members)
         self._changes = 0
         return self.size_bytes
@@ -145,7 +148,10 @@ class Slots:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def add(self, entry_ids: Sequence[int], dues_ms: Sequence[int]) -> int:
-        """Put each id, in increasing order, into the slot of its time if it is in none; returns how many were not."""
+        """Put each id, ascending, into the slot of its time unless it is in a slot already.
+
+        Return how many were added.
+        """
         if entry_ids[-1] > _NARROW_MAX and self._kind is BitMap:
             self._widen()
         if entry_ids[0] <= self._highest:
@@ -182,7 +188,7 @@ class Slots:
             self._stored += len(slot.ids) - len(crowd)
 
     def restore(self, stored: Stored) -> None:
-        """Take in slots that `stored` gave, which are due after all there are."""
+        """Load slots that `stored` yielded. They must be later than all slots that are here."""
         bitmaps = iter(stored.bitmaps)
         singles = array("Q")
         for due_ms, entry_id in zip(stored.dues_ms, stored.entry_ids, strict=True):
@@ -209,12 +215,12 @@ class Slots:
         self._highest = max(self._highest, ids.max())
 
     def restored(self) -> None:
-        """Everything was restored."""
+        """Finish after the last `restore`."""
         self.members.run_optimize()
         self.settle()
 
     def _widen(self) -> None:
-        """From now on ids may be of 64 bits."""
+        """Allow ids of 64 bits from now on."""
         self._kind = _WIDE
         self.members = widened(self.members)
         for due_ms, slot in self._bitmaps.items():
@@ -225,7 +231,7 @@ class Slots:
 
     @property
     def first_ms(self) -> int | None:
-        """The time of the first slot with anything in it; None when there is nothing."""
+        """The time of the first slot with a live id; None when there is none."""
         while self.count:
             first_ms = self._table.first_ms
             assert first_ms is not None, "ids are in slots"
@@ -236,7 +242,7 @@ class Slots:
 
     @property
     def last_ms(self) -> int | None:
-        """The time of the last slot with anything in it; None when there is nothing."""
+        """The time of the last slot with a live id; None when there is none."""
         while self.count:
             last_ms = self._table.last_ms
             assert last_ms is not None, "ids are in slots"
@@ -254,11 +260,11 @@ class Slots:
         return any(entry_id in self.members for entry_id in self._table.at(due_ms))
 
     def take(self, due_ms: int) -> Bitmap:
-        """Take a whole slot out; what of it is live."""
+        """Remove a whole slot and return its live ids."""
         return self._take(self._drop(due_ms))
 
     def take_last(self, least_ms: int, bytes_min: int) -> Tail | None:
-        """Take slots out from the end of time, until that frees so many bytes or a thousand slots are out.
+        """Remove slots from the end of time until that frees `bytes_min` bytes or a thousand slots are removed.
 
         Returns None when there is no slot at `least_ms` or later.
         """
@@ -284,7 +290,7 @@ class Slots:
         return Tail(dues_ms[row], self._take(gone))
 
     def _take(self, ids: Bitmap) -> Bitmap:
-        """These are in no slot any more: what of them was not forgotten before."""
+        """Remove these ids, which are in no slot any more, from `members`; return those that were live."""
         if self._stored + len(ids) != self.count:
             ids &= self.members
         if len(ids) == self.count:
@@ -305,7 +311,7 @@ class Slots:
         return slot.ids
 
     def discard(self, entry_id: int) -> bool:
-        """Forget one id; False if it is not here."""
+        """Forget one id; return False if it is not here."""
         if entry_id not in self.members:
             return False
         self.members.discard(entry_id)
@@ -313,7 +319,7 @@ class Slots:
         return True
 
     def discard_through(self, entry_id: int) -> None:
-        """Forget everything up to this id."""
+        """Forget every id up to this one."""
         gone = self.rank(entry_id)
         if gone == self.count:
             self.clear()
@@ -322,7 +328,7 @@ class Slots:
             self._changed(-gone)
 
     def clear(self) -> None:
-        """Forget everything; ids that come later may be wide for all that."""
+        """Forget every id. If ids were widened, they stay wide."""
         self._table.clear()
         self._bitmaps.clear()
         self.members.clear()
@@ -330,7 +336,7 @@ class Slots:
         self.settle()
 
     def sweep(self, slots_max: int) -> None:
-        """If slots hold many ids that were forgotten, rid so many slots of them."""
+        """If slots hold many forgotten ids, remove these from up to `slots_max` slots."""
         for _ in range(slots_max):
             if self._stored <= 2 * self.count + _STALE_MAX:
                 return
@@ -353,34 +359,37 @@ class Slots:
 
     @property
     def lowest(self) -> int:
-        """The lowest id; there is one at least."""
+        """The lowest live id; there must be one."""
         return self.members.min()
 
     def rank(self, entry_id: int) -> int:
-        """How many ids up to this one."""
+        """Return the number of live ids up to this one."""
         return self.members.rank(min(entry_id, self._highest)) if entry_id >= 0 and self.count else 0
 
     def holds(self, entry_id: int) -> bool:
-        """Whether this id is here."""
+        """Return whether this id is live."""
         return entry_id <= self._highest and entry_id in self.members
 
     def within(self, first: int, stop: int) -> list[int]:
-        """The ids in [first, stop), in order."""
+        """Return the live ids in [first, stop), in order."""
         return within(self.members, first, stop) if first <= self._highest else []
 
     def first_absent(self, first: int, stop: int) -> int:
-        """The first of [first, stop) that is not here; `stop` if all are."""
+        """Return the first of [first, stop) that is not here; `stop` if all are."""
         return first_absent(self.members, first, min(stop, self._highest + 1)) if first <= self._highest else first
 
     def stored(self) -> Iterator[Stored]:
-        """All slots in the order of time, a millisecond's work at a time. Slots may come and go in between."""
+        """Yield all slots in the order of time, a millisecond's work at a time.
+
+        Slots may be added and removed in between.
+        """
         at_ms = -1
         while True:
             dues_ms, entry_ids = self._table.after(at_ms)
             if not dues_ms:
                 return
             piece = self._live(dues_ms, entry_ids)
-            # What follows the last bitmap that found a place is for the next piece.
+            # Slots after the last bitmap that fits belong to the next piece.
             at_ms = dues_ms[-1] if len(piece.bitmaps) < _STORED_BITMAPS_MAX else piece.dues_ms[-1]
             if piece.dues_ms:
                 yield piece
@@ -407,7 +416,7 @@ class Slots:
 
 
 def within(ids: Bitmap, first: int, stop: int) -> list[int]:
-    """The ids in [first, stop), in order."""
+    """Return the ids in [first, stop), in order."""
     lowest = _next(ids, first)
     if lowest is None or lowest >= stop:
         return []
@@ -415,7 +424,7 @@ def within(ids: Bitmap, first: int, stop: int) -> list[int]:
 
 
 def first_absent(ids: Bitmap, first: int, stop: int) -> int:
-    """The first of [first, stop) that is not in; `stop` if all are. Time grows with the logarithm of the answer."""
+    """Return the first of [first, stop) that is not in `ids`; `stop` if all are. Logarithmic in the answer."""
     if first >= stop or first not in ids:
         return first
     step = 1
@@ -432,24 +441,24 @@ def first_absent(ids: Bitmap, first: int, stop: int) -> int:
 
 
 def footprint(ids: Bitmap) -> int:
-    """How many bytes a bitmap takes."""
+    """Return the memory of a bitmap in bytes."""
     has = ids.get_statistics()
     data = has["n_bytes_array_containers"] + has["n_bytes_run_containers"] + has["n_bytes_bitset_containers"]
     return _BITMAP_BYTES + _CONTAINER_BYTES * has["n_containers"] + data
 
 
 def bitmap_of(entry_ids: Sequence[int]) -> Bitmap:
-    """These ids, one at least."""
+    """Return a bitmap of these ids; there must be at least one."""
     return (_WIDE if max(entry_ids) > _NARROW_MAX else BitMap)(entry_ids)
 
 
 def widened(ids: Bitmap) -> Bitmap:
-    """The same ids in a bitmap that takes ids of 64 bits."""
+    """Return the same ids in a bitmap that takes ids of 64 bits."""
     return _WIDE(ids)
 
 
 def _next(ids: Bitmap | BitMap64, from_id: int) -> int | None:
-    """The first id from this one on; None when there is none."""
+    """Return the first id from this one on; None when there is none."""
     try:
         return ids.next_set_bit(from_id)
     except ValueError:

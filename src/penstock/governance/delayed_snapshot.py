@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic's delayed index as bytes, and back.
+"""Encodes a topic's delayed index as bytes, and decodes it.
 
-Why pieces: an index of millions takes longer to write than the loop may be held, so it is written in pieces between
-which it may change. Why that is right: a slot that comes due meanwhile is in or not, and no reader of a restarted
-broker has stepped over anything; what is added meanwhile lies behind `next_entry_id` and is told again, or its range is
-not called known; a range is called known if it was at the first piece and at the last, and what was let go at any time
-between counts as missing.
-Where: `manager.snapshot` and `manager.restore`; the broker stores the bytes and reads the log's tail after a restart.
+Why in pieces: writing an index of millions takes longer than the loop may be blocked, so the index may change between
+pieces. This is safe. A slot that becomes due meanwhile is in the snapshot or not, and no reader of a restarted broker
+has skipped anything. An entry that is added meanwhile has an id from `next_entry_id` on and is added again, or its
+range is not called known. A range is called known only if it was known at the first piece and at the last. Everything
+dropped in between counts as missing.
+
+Where: `manager.snapshot` and `manager.restore`. The broker stores the bytes, and reads the end of the log after a
+restart.
 
     "PSDI" | format, 2 bytes | pieces: length, 4 bytes | sealed (core.checksum): kind, 1 byte | ...
 
 All integers are little-endian. Pieces of kind 0 hold slots in the order of time, each piece later than the one before:
-how many pairs and how many bitmaps (4 bytes each), then columns: times and ids of the pairs (the id `BITMAP` stands
-for a bitmap), sizes and wideness of the bitmaps, then these in Roaring's portable format. One piece of kind 1 ends it.
-Missing, torn or flipped bytes are noticed, as is what follows the end.
+the number of pairs and of bitmaps (4 bytes each), then columns: times and ids of the pairs (the id `BITMAP` stands for
+a bitmap), sizes of the bitmaps, whether they are wide, and the bitmaps in Roaring's portable format. One piece of kind
+1 is the end. Missing, torn or flipped bytes are detected, and bytes after the end too.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _SLOTS_PIECE, _END_PIECE = 0, 1
 
 
 class Bounds(NamedTuple):
-    """What the index says of itself besides its slots."""
+    """The state of the index besides its slots."""
 
     known: list[tuple[int, int]]
     after_ms: int
@@ -51,10 +53,10 @@ class Bounds(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A decoded snapshot: taken in at once, whatever its size.
+    """A decoded snapshot. Loading it takes no time, whatever its size.
 
     Attributes:
-        next_entry_id: entries from here on are not known to it.
+        next_entry_id: entries from this id on are unknown to it.
     """
 
     slots: Slots
@@ -65,13 +67,13 @@ class Snapshot(NamedTuple):
 def encode(
     slots: Slots | None, watch: Callable[[], Bounds], watched: Callable[[], Bounds], next_entry_id: int
 ) -> Iterator[bytes]:
-    """The index, piece by piece.
+    """Yield the index piece by piece.
 
     Args:
-        slots: what is not due.
-        watch: called first: the bounds now.
-        watched: called last: the bounds by then, those of `watch` and whatever was between included.
-        next_entry_id: all entries before it were told to the index.
+        slots: messages that are not due.
+        watch: called first; returns the bounds at that time.
+        watched: called last; returns the bounds at that time, widened by everything since `watch`.
+        next_entry_id: all entries before it have been added to the index.
     """
     before = watch()
     yield _HEADER.pack(_MAGIC, _FORMAT)
@@ -122,7 +124,7 @@ def _end_piece(bounds: Bounds, next_entry_id: int) -> bytes:
 
 
 def _in_both(before: Bounds, after: Bounds, next_entry_id: int) -> Bounds:
-    """What held at both times; of what may be missing `after` tells for all the time between."""
+    """Return the ranges that were known at both times; `after` covers what was missing in between."""
     known = [
         (max(one[0], other[0]), min(one[1], other[1], next_entry_id)) for one in before.known for other in after.known
     ]
@@ -136,10 +138,10 @@ def _in_both(before: Bounds, after: Bounds, next_entry_id: int) -> Bounds:
 
 
 def decode(stored: bytes | memoryview) -> Snapshot:
-    """What `encode` made. Touches nothing else: it may be called in any thread.
+    """Decode the output of `encode`. It touches nothing else, so any thread may call it.
 
     Raises:
-        DamagedSnapshotError: the bytes are damaged, incomplete or of a format that is not known here.
+        DamagedSnapshotError: the bytes are damaged, incomplete or of an unknown format.
     """
     data = memoryview(stored)
     if len(data) < _HEADER.size or _HEADER.unpack_from(data) != (_MAGIC, _FORMAT):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pairs of a due time and an entry id in the order of time, 17 bytes each.
 
-Why arrays and not a dictionary of slots: delays that are scattered over a month put nearly every message into a slot of
-its own, and a dictionary entry, two numbers and a place in an ordered set take 250 bytes.
-Where: `delayed_slots` keeps every slot of few ids here, and a mark (`BITMAP`) for a slot whose ids are in a bitmap.
+Why arrays and not a dictionary of slots: delays spread over a month put nearly every message into a slot of its own. A
+dictionary entry, two numbers and a place in an ordered set take 250 bytes. Where: `delayed_slots` keeps every slot with
+few ids here, and a mark (`BITMAP`) for a slot whose ids are in a bitmap.
 
-The pairs lie in blocks of at most `BLOCK_MAX`; all pairs of one time are in one block. Adding and removing costs two
+The pairs are in blocks of at most `BLOCK_MAX`; all pairs of one time are in one block. Adding and removing costs two
 binary searches and moving half a block, whatever the number of pairs.
 """
 
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# In the place of an id: the ids of this time are in a bitmap. No entry has this id.
+# In place of an id: the ids of this time are in a bitmap. No entry has this id.
 BITMAP: Final = 2**64 - 1
-# So many ids of one time are kept as pairs. One more, and a bitmap is smaller.
+# Up to this many ids of one time are pairs. For more ids, a bitmap is smaller.
 PAIRS_MAX: Final = 16
 BLOCK_MAX: Final = 1_024
 # Blocks of a restored table have room for a few more pairs.
@@ -34,7 +34,7 @@ class TimeTable:
     """An ordered multimap from due time to entry ids.
 
     Attributes:
-        count: pairs, marks included.
+        count: the number of pairs, marks included.
     """
 
     __slots__ = ("_dues", "_firsts", "_ids", "count")
@@ -63,9 +63,10 @@ class TimeTable:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def put(self, due_ms: int, entry_ids: Sequence[int]) -> Sequence[int] | None:
-        """Add ids to those of this time, which are no mark.
+        """Add ids to this time, which must have no mark.
 
-        Returns None; or, when they are more than `PAIRS_MAX`, all ids of this time, in whose place there is a mark now.
+        Returns None; or, if the time then has more than `PAIRS_MAX` ids, all its ids, which a mark replaces in the
+        table.
         """
         if not self._dues or due_ms > self._dues[-1][-1]:
             return self._append(due_ms, entry_ids)
@@ -98,7 +99,7 @@ class TimeTable:
         return entry_ids if crowded else None
 
     def _added(self, at: int, low: int) -> None:
-        """Pairs were put into this block, the first of them into this row."""
+        """Update a block after pairs were inserted from row `low` on."""
         dues = self._dues[at]
         if not low:
             self._firsts[at] = dues[0]
@@ -111,7 +112,7 @@ class TimeTable:
                 self._ids[at : at + 1] = [ids[:middle], ids[middle:]]
 
     def restore(self, dues_ms: array[int], entry_ids: array[int]) -> None:
-        """Add pairs that come after all there are, in the order of time."""
+        """Append pairs in the order of time, which are later than all others."""
         row = 0
         while row < len(dues_ms):
             stop = self._group_end(dues_ms, min(row + _RESTORED_BLOCK, len(dues_ms)) - 1)
@@ -124,20 +125,20 @@ class TimeTable:
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def remove(self, due_ms: int) -> array[int]:
-        """Take out all ids of this time, which there are; one mark if they are in a bitmap."""
+        """Remove and return all ids of this time, which must exist; one mark if they are in a bitmap."""
         at, low, high = self._find(due_ms)
         gone = self._ids[at][low:high]
         self._cut(at, low, high)
         return gone
 
     def tail(self, least_ms: int) -> tuple[array[int], array[int]]:
-        """Copies of the pairs of the last block whose time is `least_ms` or later."""
+        """Return copies of the last block's pairs whose time is `least_ms` or later."""
         dues = self._dues[-1]
         row = bisect_left(dues, least_ms)
         return dues[row:], self._ids[-1][row:]
 
     def cut_tail(self, from_ms: int) -> None:
-        """Drop the pairs of the last block whose time is `from_ms` or later."""
+        """Remove the last block's pairs whose time is `from_ms` or later."""
         dues = self._dues[-1]
         self._cut(len(self._dues) - 1, bisect_left(dues, from_ms), len(dues))
 
@@ -152,28 +153,27 @@ class TimeTable:
             self._firsts[at] = dues[0]
 
     def clear(self) -> None:
-        """Drop everything."""
         del self._firsts[:], self._dues[:], self._ids[:]
         self.count = 0
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def at(self, due_ms: int) -> array[int]:
-        """The ids of this time, in the order in which they came; one mark if they are in a bitmap."""
+        """Return the ids of this time in the order in which they were added; one mark if they are in a bitmap."""
         if not self._dues:
             return array("Q")
         at, low, high = self._find(due_ms)
         return self._ids[at][low:high]
 
     def next_ms(self, due_ms: int) -> int | None:
-        """The first time that is later than this one; None when there is none."""
+        """Return the first time after this one; None when there is none."""
         dues, _ = self.after(due_ms)
         return dues[0] if dues else None
 
     def after(self, due_ms: int) -> tuple[array[int], array[int]]:
-        """Times and ids of the next pairs whose time is later, up to the end of their block; empty when there are none.
+        """Return times and ids of the next pairs after this time, up to the end of their block.
 
-        They are never a part of what has one time.
+        Pairs of one time are never split. The result is empty when there are no more pairs.
         """
         at = max(bisect_right(self._firsts, due_ms) - 1, 0)
         while at < len(self._dues):
@@ -184,7 +184,7 @@ class TimeTable:
         return array("q"), array("Q")
 
     def _find(self, due_ms: int) -> tuple[int, int, int]:
-        """Where the pairs of this time are, or belong: block, first row, and the row behind the last."""
+        """Return the block of this time, the row of its first pair, and the row after its last pair."""
         at = max(bisect_right(self._firsts, due_ms) - 1, 0)
         dues = self._dues[at]
         low = bisect_left(dues, due_ms)
@@ -195,5 +195,5 @@ class TimeTable:
 
     @staticmethod
     def _group_end(dues: array[int], row: int) -> int:
-        """The row behind the pairs that have the same time as this one."""
+        """Return the row after the pairs that have the same time as this row."""
         return bisect_right(dues, dues[row], row)

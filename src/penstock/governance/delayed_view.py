@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One subscription's view of its topic's delayed messages: how far it has come, and next to nothing else.
+"""One subscription's view of its topic's delayed messages: how far it has come, and little else.
 
-Where: made by `TopicDelayedDeliveryTrackerManager.create_or_get_view`; see there for how the broker uses it.
+Where: created by `TopicDelayedDeliveryTrackerManager.create_or_get_view`; see there how the broker uses it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_due import Segment
     from penstock.governance.delayed_options import Progress
 
-# Slots that one call looks through at most, so that a clock set forward by a year does not hold the caller up.
+# The most slots that one call walks, so that a clock set forward by a year does not block the caller for long.
 SLOTS_PER_CALL_MAX: Final = 256
 
 
 class DelayedDeliveryView:
-    """What of the index one subscription still has to get.
+    """The delayed messages that one subscription still has to get.
 
-    Every delayed message is, for a view, either held (its reader steps over it) or passed. When a held one is due and
-    the view comes to it, it is offered once if the reader has stepped over it (its id is below `read_entry_id`), and
-    otherwise left to the reader, who finds it not held any more.
+    For a view, every delayed message is either held (its reader skips it) or passed. When a held message is due and the
+    view comes to it, the view returns it once if the reader has skipped it (its id is below `read_entry_id`). Otherwise
+    the reader finds it not held and delivers it.
 
-    Where the index does not know what lies between, the reader looks into every entry and may take seconds to come to
-    it, as after a restart with a full index. Then it is offered at once, and the reader steps over it (`_ahead`).
+    Where the index does not know the entries in between, the reader reads the metadata of every entry and may need
+    seconds to reach the message, for example after a restart with a full index. Then the view returns it at once and
+    the reader skips it (`_ahead`).
     """
 
     __slots__ = (
@@ -51,18 +52,23 @@ class DelayedDeliveryView:
         self._manager = manager
         self.name = name
         self.progress = progress
-        self._segment: Segment | None = None  # where it stands; None: at the end, once it asks for something
-        self._after = -1  # what it has passed of that segment
-        self._begun = False  # whether its reader has
+        self._segment: Segment | None = (
+            None  # its position; None: the end of the list, as soon as it asks for something
+        )
+        self._after = -1  # the last id of that segment that it has passed
+        self._begun = False  # whether its reader has begun to read
         self._acknowledged = IdSet()  # held, but acknowledged one by one
         self._ahead = IdSet()  # offered before the reader has come to them
-        self._lost = Hull()  # due and stepped over, but not in the index any more
-        self._lost_since = Hull()  # the part of it that was lost since somebody began to read it again
+        self._lost = Hull()  # due and skipped, but dropped from the index
+        self._lost_since = Hull()  # the part of it that was dropped since `back_fill` was last called
 
     # -- the reader ---------------------------------------------------------------------------------------------------
 
     def held(self, first: int, stop: int) -> list[int]:
-        """Which of entries [first, stop) the reader steps over, in order. Only where not `manager.unknown`."""
+        """Return the entries of [first, stop) that the reader skips, in order.
+
+        Call it only if not `manager.unknown`.
+        """
         self._attach()
         held = self._manager.contents.held(first, stop)
         pending = [
@@ -72,7 +78,10 @@ class DelayedDeliveryView:
         return sorted({*held, *pending, *ahead}) if pending or ahead else held
 
     def next_wanted(self, first: int, stop: int) -> int:
-        """The first of entries [first, stop) that is not held; `stop` if all are. Logarithmic in what it skips."""
+        """Return the first of entries [first, stop) that is not held; `stop` if all are.
+
+        Logarithmic in what it skips.
+        """
         self._attach()
         at = -1
         while at != first and first < stop:
@@ -85,9 +94,9 @@ class DelayedDeliveryView:
         return first
 
     def look(self, entry_ids: Sequence[int], deliver_at_ms: Sequence[int], now_ms: int) -> list[int]:
-        """Which of these entries the reader steps over, in order; it has just read their deliver times, ids increasing.
+        """Return which of these entries the reader skips, in order. It has just read their deliver times; ids ascend.
 
-        Those that the index did not know are added to it. Right also for entries that it knows.
+        Entries that the index did not know are added to it. Entries that it knows may be included.
         """
         if not entry_ids:
             return []
@@ -98,16 +107,16 @@ class DelayedDeliveryView:
         return [entry_id for entry_id in entry_ids if entry_id in held]
 
     def add_message(self, entry_id: int, deliver_at_ms: int, now_ms: int) -> bool:
-        """`look` at one entry: whether the reader steps over it."""
+        """Look at one entry; return whether the reader skips it."""
         return bool(self.look((entry_id,), (deliver_at_ms,), now_ms))
 
     # -- what is due --------------------------------------------------------------------------------------------------
 
     def get_scheduled_messages(self, now_ms: int, entries_max: int, read_entry_id: int) -> list[int]:
-        """Take out what is due: ids below `read_entry_id`, not acknowledged, `entries_max` at most.
+        """Remove and return up to `entries_max` unacknowledged ids that are due and below `read_entry_id`.
 
-        And ids from there on, if the reader has to look into what lies before them; it steps over them then.
-        The earliest slot comes first, ids increase within it. What is returned is not offered again.
+        Ids from `read_entry_id` on are included if the reader must read the metadata of entries before them; the reader
+        skips them later. The earliest slot comes first, and ids ascend within a slot. An id is returned only once.
         """
         taken: list[int] = []
         for _ in range(SLOTS_PER_CALL_MAX):
@@ -121,7 +130,7 @@ class DelayedDeliveryView:
         return taken
 
     def has_message_available(self, now_ms: int, read_entry_id: int) -> bool:
-        """Whether `get_scheduled_messages` has something; or so much came due that it has to be asked again."""
+        """Return whether `get_scheduled_messages` has something, or so much is due that it must be asked again."""
         for _ in range(SLOTS_PER_CALL_MAX):
             if not self._stand(now_ms):
                 return False
@@ -133,24 +142,24 @@ class DelayedDeliveryView:
         return True
 
     def next_delivery_ms(self) -> int | None:
-        """When to ask again; see the manager's."""
+        """Return when to ask again; see the manager's method of this name."""
         if self._segment is not None and self._segment.later is not None:
             return self._manager.ready_ms(self._segment.due_ms)
         return self._manager.next_delivery_ms()
 
     def furthest_delivery_ms(self) -> int | None:
-        """The last deliver time in the topic's index."""
+        """Return the latest deliver time in the topic's index."""
         return self._manager.furthest_delivery_ms()
 
     def _stand(self, now_ms: int) -> bool:
-        """Stand in a segment; False when nothing more is due."""
+        """Move to a due segment; return False when nothing more is due."""
         self._attach()
         if self._segment is None or (self._segment.later is None and not self._manager.come_due(now_ms)):
             return False
-        return self._segment.later is not None  # it may have been let go at once, for lack of memory
+        return self._segment.later is not None  # it may have been dropped at once, for lack of memory
 
     def _take(self, entries_max: int, read_entry_id: int) -> list[int]:
-        """Up to so many of the segment in which the view stands, then step out of it if that was all."""
+        """Take up to `entries_max` ids of the current segment, and leave the segment if that was all."""
         taken = list(islice(self._wanted(read_entry_id), entries_max))
         if len(taken) < entries_max:
             self._step()
@@ -159,7 +168,7 @@ class DelayedDeliveryView:
         return taken
 
     def _wanted(self, read_entry_id: int) -> Iterator[int]:
-        """What is left for this view of its segment."""
+        """Iterate over the ids of the current segment that this view still has to return."""
         assert self._segment is not None, "nothing is taken from nowhere"
         progress = self.progress
         crawls = self._manager.horizon.concerns(read_entry_id, self._segment.last + 1)
@@ -186,7 +195,7 @@ class DelayedDeliveryView:
             self._segment = self._manager.contents.enter()
 
     def index_begins(self) -> None:
-        """The topic's first delayed message comes: a view whose reader has begun stands before it."""
+        """Enter the list before the topic's first delayed message is added, if the reader has begun to read."""
         if self._begun:
             self._attach()
 
@@ -197,7 +206,7 @@ class DelayedDeliveryView:
             self._manager.account()
 
     def _pending(self) -> Iterator[tuple[Segment, int]]:
-        """What is due and this view has not come to, so it is held still: segments, and after which id of each."""
+        """Yield due segments that this view has not passed, each with the id after which it is held."""
         segment, after = self._segment, self._after
         while segment is not None and segment.later is not None:
             yield segment, after
@@ -207,9 +216,9 @@ class DelayedDeliveryView:
 
     @property
     def number_of_delayed_messages(self) -> int:
-        """Held messages that this subscription has not acknowledged: not due yet, or due and not asked for.
+        """Held messages that this subscription has not acknowledged: not due yet, or due and not returned.
 
-        A few additions for a view that keeps up; what was left on disk for lack of memory is not counted.
+        Messages left on disk for lack of memory are not counted. It costs a few additions for a view that keeps up.
         """
         mark_delete = self.progress.mark_delete
         count = self._manager.contents.count_after(mark_delete, self._acknowledged)
@@ -224,22 +233,25 @@ class DelayedDeliveryView:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of what this subscription has acknowledged or got before its reader came to it, part of the index's."""
+        """The bytes of this view's own bitmaps, which are a part of the index's."""
         return self._acknowledged.size_bytes + self._ahead.size_bytes
 
     def buffer_memory_bytes(self) -> int:
-        """Bytes of the topic's index, which all its subscriptions share."""
+        """Return the bytes of the topic's index, which all its subscriptions share."""
         return self._manager.topic_buffer_memory_bytes()
 
     # -- the cursor ---------------------------------------------------------------------------------------------------
 
     def update_mark_delete_position(self, entry_id: int) -> None:
-        """The cursor's mark-delete position moved here, forward or (seek: call `was_reset` and `rewind`, too) back."""
+        """Follow the cursor's mark-delete position, forward or back.
+
+        For a seek, also call `was_reset` and `rewind`.
+        """
         self._change_ids(self._acknowledged.cut_through, entry_id)
         self._manager.prune(entry_id)
 
     def acknowledged(self, entry_ids: Sequence[int]) -> None:
-        """These were acknowledged one by one: if they are delayed, they count no more. The cursor knows it already."""
+        """Stop counting these individually acknowledged messages. The cursor must know the acknowledgements already."""
         if not self.may_hold:
             return
         mark_delete, contents = self.progress.mark_delete, self._manager.contents
@@ -258,11 +270,11 @@ class DelayedDeliveryView:
             self._manager.account()
 
     def was_reset(self) -> None:
-        """The cursor was reset (seek): what was acknowledged above its mark-delete position is not any more."""
+        """The cursor was reset (seek): acknowledgements above its mark-delete position are gone."""
         self._change_ids(self._acknowledged.clear)
 
     def rewind(self) -> None:
-        """The reader starts again from the first unacknowledged entry; until it does, this view holds no segment."""
+        """Start again from the first unacknowledged entry, as the reader does."""
         self._detach()
         self._change_ids(self._ahead.clear)
         self._lost.clear()
@@ -271,10 +283,10 @@ class DelayedDeliveryView:
     # -- what was let go ----------------------------------------------------------------------------------------------
 
     def back_fill(self, read_entry_id: int) -> BackFill | None:
-        """Entries that were due while the subscription was stuck and that the index has let go to save memory.
+        """Return the range of due entries that the index dropped while the subscription was stuck.
 
-        The broker reads the range and replays what `look` does not hold, that is neither acknowledged nor on its way to
-        a consumer, then calls `back_filled`. None when there is nothing.
+        The broker reads the range and replays the entries that `look` does not hold, that are not acknowledged and not
+        on their way to a consumer. Then it calls `back_filled`. Returns None when nothing was dropped.
         """
         self._lost_since.clear()
         if not self._lost:
@@ -284,13 +296,13 @@ class DelayedDeliveryView:
         return BackFill(self._lost.first, self._lost.stop) if self._lost else None
 
     def back_filled(self, stop: int) -> None:
-        """What was lost before this entry when `back_fill` was asked last was looked through."""
+        """The entries before `stop` that the last `back_fill` named were read from the log."""
         self._lost.cut_before(stop)
         if self._lost_since:
             self._lost.add(self._lost_since.first, self._lost_since.stop)
 
     def lose(self, segment: Segment) -> None:
-        """The index lets go of this segment: if the view stands there, what it has not passed is lost, and named so."""
+        """Leave this segment, which the index drops, and remember the range that this view has not passed."""
         if self._segment is not segment:
             return
         first = next(segment.from_id(max(self._after, self.progress.mark_delete) + 1, self._acknowledged), None)
@@ -302,16 +314,16 @@ class DelayedDeliveryView:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Everything is acknowledged (clear backlog), as the cursor says: nothing waits for this subscription."""
+        """Drop everything that waits for this subscription: its backlog was cleared."""
         self.rewind()
         self.update_mark_delete_position(self.progress.mark_delete)
 
     def close(self) -> None:
-        """The subscription needs no view any more; the same as `manager.unregister`."""
+        """Remove this view; the same as `manager.unregister`."""
         self._manager.unregister(self.name)
 
     def closed(self) -> None:
-        """The manager has forgotten this view."""
+        """The manager has removed this view: release its memory."""
         self._detach()
         self._change_ids(self._acknowledged.clear)
         self._change_ids(self._ahead.clear)

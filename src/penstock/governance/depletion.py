@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the time reading was refused for lack of memory.
+"""How much of the time reads were refused for lack of memory.
 
-Why: a pool that is sometimes empty does its work; one that is mostly empty is too small, or its journal too slow. The
-number used bytes show at one moment cannot tell the two apart.
-Where: `RequestMemory` starts a spell at a refusal and ends it when memory is there again; metrics read the result.
+Why: a memory pool that is sometimes empty does its work. One that is empty most of the time is too small, or its
+journal is too slow. The used bytes at one moment do not show the difference. Where: `RequestMemory` calls `start` at a
+refusal and `stop` when memory is free again; metrics read the result.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 from penstock.core.units import NS_PER_S
 
-# The percentage looks back over the current and the previous of these: 30 to 60 seconds when somebody looks often.
+# The percentage covers the current and the previous window: 30 to 60 seconds if it is read often.
 WINDOW_NS: Final = 30 * NS_PER_S
 
 
 class Depletion:
-    """Sums the spells, and remembers enough of the recent past for a percentage."""
+    """The total time without memory, and the percentage of the recent past."""
 
     __slots__ = ("_dry_ns", "_previous", "_recent", "_started_ns")
 
@@ -29,31 +29,31 @@ class Depletion:
         self._recent: tuple[int, int] | None = None
 
     def start(self, now_ns: int) -> None:
-        """A read was refused for lack of memory. Within a spell this changes nothing."""
+        """A read was refused for lack of memory. A second call before `stop` changes nothing."""
         if self._started_ns is None:
             self._sample(now_ns)
             self._started_ns = now_ns
 
     def stop(self, now_ns: int) -> None:
-        """Memory is there again. Outside a spell this changes nothing."""
+        """Memory is free again. Without a `start` this changes nothing."""
         if self._started_ns is not None:
             self._dry_ns += now_ns - self._started_ns
             self._started_ns = None
 
     def total_ns(self, now_ns: int) -> int:
-        """Length of all spells so far, a running one included."""
+        """Return the total time without memory so far."""
         running_ns = 0 if self._started_ns is None else now_ns - self._started_ns
         return self._dry_ns + running_ns
 
     def percent(self, now_ns: int) -> float:
-        """Share of the recent past, 0 to 100, that was dry."""
+        """Return the percentage of the recent past, 0 to 100, without memory."""
         since_ns, dry_ns = self._sample(now_ns)
         if now_ns <= since_ns:
             return 0.0
         return 100.0 * (self.total_ns(now_ns) - dry_ns) / (now_ns - since_ns)
 
     def _sample(self, now_ns: int) -> tuple[int, int]:
-        """Move the window on if it is time to, and return its older end."""
+        """Start a new window if it is time, and return the start of the older one."""
         here = (now_ns, self.total_ns(now_ns))
         if self._recent is None or self._previous is None:
             self._previous = self._recent = here

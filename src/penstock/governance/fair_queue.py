@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for request memory is served by the bytes it was served before: tenants first, then their connections.
+"""The order in which connections get request memory: fair by bytes, between tenants and between connections.
 
-Why: in one queue, first come first served, a message of 1 KiB stands behind two hundred reads of 512 KiB, and a client
-with two hundred connections gets two hundred turns. Served by bytes, whoever asks for little waits for little.
-Where: `RequestMemory` lets refused readers wait here and asks who is first; pure, no clock.
+Why: in a first-come-first-served queue, a message of 1 KiB waits behind two hundred reads of 512 KiB, and a client with
+two hundred connections gets two hundred turns. With a fair queue, a client that asks for little waits for little.
+
+Where: `RequestMemory` queues refused readers here and asks which is first. Pure, without a clock.
 
 Theory of operation
 -------------------
-Weighted fair queueing with equal weights, twice. Each tenant has a virtual clock, which goes on by the bytes served
-divided by the number of its connections that wait: so far a connection would be that had always had its equal part.
-A connection that begins to wait starts at its own mark (what it was served, on the same scale), a new one at the clock,
-and none further behind the clock than one read: nobody saves up for the time when it did not ask. Its key is that start
-plus what it asks for, that is, what lies at its socket, or all of a longer frame; the lowest key is first, and of equal
-keys the one that came first. A frame that has begun keeps its key and its place until it is complete: frames that are
-served one after another need less memory than frames that grow side by side. Keys do not change while their connections
-wait and the clock only goes on, so everybody becomes the first in the end.
 
-Tenants are ordered in the same way on a clock of their own, but the bytes of memory that a tenant has, and was
-promised, are added to its key. A tenant whose frames stay long in memory thereby gets no more of it than one whose
-frames come and go, and what it borrowed while it was alone comes back as it is answered.
+This is weighted fair queueing with equal weights, on two levels. Each tenant has a virtual clock. It advances by the
+bytes served, divided by the number of the tenant's waiting connections: that is how far a connection would be that
+always had its equal share. A connection that begins to wait starts at its own mark (the bytes it was served, on the
+same scale); a new one starts at the clock. No start is further behind the clock than one read, so a client cannot save
+up for the time in which it did not ask. A connection's key is its start plus the bytes it asks for, that is, the bytes
+at its socket or all of a longer frame. The lowest key is first; of equal keys, the one that came first. An unfinished
+frame keeps its key and its place until it is complete: frames that are served one after another need less memory than
+frames that grow side by side. Keys do not change while connections wait, and the clock only advances, so every
+connection becomes the first in the end.
 
-There are three lines: all readers, those that hold an unfinished frame, and those whose next frames lie whole at the
-socket. Joining, leaving and the question who is first cost O(log n): each line is a heap of tenants over heaps of
-readers, from which entries that no longer count are dropped when they come to the top.
+Tenants are ordered in the same way on a clock of their own, but the bytes of memory that a tenant holds and was
+promised are added to its key. So a tenant whose frames stay long in memory does not get more of it than one whose
+frames come and go, and memory that a tenant borrowed while it was alone comes back as its requests are answered.
+
+There are three queues: all readers, those with an unfinished frame, and those whose next frames are complete at the
+socket. `join`, `leave` and `first` cost O(log n): each queue is a heap of tenants over heaps of readers. Stale heap
+entries are dropped when they come to the top.
 """
 
 from __future__ import annotations
@@ -33,17 +36,17 @@ from typing import Final
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 
-# How far behind its clock anybody starts: a read of a connection brings no more at once. With less, who is behind by
-# chance would lose that each time.
+# How far behind its clock a connection may start: one read brings at most this much. With less, a connection that is
+# behind by chance would lose its lead each time.
 CREDIT_BYTES: Final = 512 * KIB
 
-# The lines.
+# The queues.
 ANY: Final = 0
 HOLDING: Final = 1
 WHOLE: Final = 2
 _LINES: Final = range(3)
 
-# Entries that no longer count are swept when there are so many more of them than of others.
+# Stale heap entries are swept when they outnumber the others by this many.
 _STALE_MIN: Final = 64
 
 _Place = tuple[int, int, "Reader"]  # key, number, who
@@ -51,7 +54,7 @@ _TenantPlace = tuple[int, int, "Tenant"]
 
 
 class Tenant:
-    """What one tenant's connections have of the memory, what they were served, and which of them wait."""
+    """What one tenant's connections hold of the memory, what they were served, and which of them wait."""
 
     __slots__ = (
         "clock_bytes", "connections", "heaps", "in_line", "name", "places", "promised_bytes", "served_bytes",
@@ -63,7 +66,7 @@ class Tenant:
         self.connections = 0
         self.used_bytes = 0
         self.promised_bytes = 0
-        self.served_bytes: int | None = None  # on the clock of the tenants; None: it has not waited yet
+        self.served_bytes: int | None = None  # on the clock of all tenants; None: it has not waited yet
         self.clock_bytes = 0  # the clock of its connections
         self.waiting = 0  # connections
         self.heaps: tuple[list[_Place], ...] = tuple([] for _ in _LINES)
@@ -72,7 +75,7 @@ class Tenant:
 
 
 class Reader:
-    """What one connection has of the memory, and its place among those who wait."""
+    """What one connection holds of the memory, and its place in the queues."""
 
     __slots__ = (
         "called", "frame_placed", "granted_bytes", "granted_reserved", "has_turn", "held_bytes", "held_reserved_bytes",
@@ -84,39 +87,45 @@ class Reader:
     def __init__(self, owner: int, tenant: Tenant) -> None:
         self.owner = owner
         self.tenant = tenant
-        self.granted_bytes = 0  # charged for a read under way
-        self.granted_reserved = False  # ... to the reserve
+        self.granted_bytes = 0  # charged for a pending read
+        self.granted_reserved = False  # whether they are charged to the reserve
         self.held_bytes = 0  # charged for an unfinished frame
-        self.held_reserved_bytes = 0  # ... of which to the reserve
+        self.held_reserved_bytes = 0  # the part of them that is charged to the reserve
         self.served_bytes: int | None = None  # on its tenant's clock; None: it has not waited yet
-        # Progress of that frame: measured from the mark on; the mark is moved on by the time we did not read.
+        # Progress of that frame since the mark; the mark is moved forward by the time in which we did not read.
         self.mark_ns = 0
-        self.mark_held_bytes = 0  # what it had then
-        self.pace_bytes_per_s: int | None = None  # before the mark; None: the frame began there
-        self.stopped_ns: int | None = None  # since when we do not read it, for whatever reason; None: we do
-        # The rest has a meaning only while it waits.
+        self.mark_held_bytes = 0  # `held_bytes` at the mark
+        self.pace_bytes_per_s: int | None = None  # before the mark; None: the frame began at the mark
+        self.stopped_ns: int | None = None  # since when the connection is not read, for any reason; None: it is read
+        # The following fields are meaningful only while it waits.
         self.reason = MuteReason.REQUEST_MEMORY
         self.want_bytes = 0
         self.missing_bytes = 0
-        self.whole_bytes = 0  # of whole frames at the socket, as far as we looked
+        self.whole_bytes = 0  # bytes of complete frames at the socket, as far as `look` has seen
         self.has_turn = False  # woken, and expected to ask again at once
-        self.turn_reserved = False  # ... for what lies whole at the socket
-        self.called = False  # it had such a turn, and has asked
+        self.turn_reserved = False  # the turn is for complete frames at the socket
+        self.called = False  # it had such a turn and has asked
         self.promised_bytes = 0
-        self.joined = False  # it has waited for the read that comes next
-        self.frame_placed = False  # its unfinished frame has its key and number
+        self.joined = False  # it has waited for its next read
+        self.frame_placed = False  # the unfinished frame has a key and a number
         self.key = 0
         self.number = 0
         self.places: list[_Place | None] = [None for _ in _LINES]
 
     def useful_bytes(self, floor_bytes: int) -> int:
-        """The shortest read worth making: a floor, or less if it wants less or if less finishes its frame."""
+        """Return the size of the shortest useful read.
+
+        It is the floor, or less if the reader wants less or if less completes its frame.
+        """
         useful = min(self.want_bytes, floor_bytes)
         return min(useful, self.missing_bytes) if self.held_bytes else useful
 
 
 class FairQueue:
-    """All who wait, in their lines. `join` and `leave` for a connection's wait; `enter` and `withdraw` for one line."""
+    """All waiting readers.
+
+    `join` and `leave` are for the wait of a connection, `enter` and `withdraw` for one queue.
+    """
 
     __slots__ = ("_clock_bytes", "_heaps", "_number", "_tenants_in_line", "_tenants_waiting")
 
@@ -128,7 +137,7 @@ class FairQueue:
         self._tenants_in_line = [0 for _ in _LINES]
 
     def join(self, reader: Reader) -> None:
-        """Begin to wait for what it wants, or for the rest of its frame; it stands in no line yet."""
+        """Begin to wait for a read, or for the rest of a frame. The reader is in no queue yet."""
         tenant = reader.tenant
         if not tenant.waiting:
             tenant.served_bytes = _start(tenant.served_bytes, self._clock_bytes)
@@ -143,7 +152,7 @@ class FairQueue:
             reader.frame_placed = True
 
     def leave(self, reader: Reader) -> None:
-        """Wait no more."""
+        """End the wait."""
         for line in _LINES:
             self.withdraw(reader, line)
         reader.tenant.waiting -= 1
@@ -151,7 +160,7 @@ class FairQueue:
             self._tenants_waiting -= 1
 
     def ask_for(self, reader: Reader, nbytes: int) -> None:
-        """One that waits at a frame boundary asks for so much. In the middle of a frame that is known already."""
+        """Set how many bytes a reader at a frame boundary asks for. Within a frame this is known already."""
         if reader.held_bytes:
             return
         key = (reader.served_bytes or 0) + nbytes
@@ -163,7 +172,7 @@ class FairQueue:
                     self.enter(reader, line)
 
     def enter(self, reader: Reader, line: int) -> None:
-        """Stand in a line. One that stands there already keeps its place."""
+        """Enter a queue. A reader that is in it already keeps its place."""
         if reader.places[line] is not None:
             return
         tenant = reader.tenant
@@ -179,7 +188,7 @@ class FairQueue:
             heapify(heap)
 
     def withdraw(self, reader: Reader, line: int) -> None:
-        """Stand in that line no more, if it does."""
+        """Leave a queue, if the reader is in it."""
         if reader.places[line] is None:
             return
         reader.places[line] = None
@@ -191,11 +200,11 @@ class FairQueue:
             self._tenants_in_line[line] -= 1
 
     def stands(self, line: int) -> bool:
-        """Whether anybody stands in that line."""
+        """Return whether a reader is in this queue."""
         return self._tenants_in_line[line] > 0
 
     def first(self, line: int) -> Reader | None:
-        """The first of a line; None when nobody stands there."""
+        """Return the first reader of a queue; None if it is empty."""
         heap = self._heaps[line]
         while heap:
             place = heap[0]
@@ -210,7 +219,7 @@ class FairQueue:
         return None
 
     def served(self, reader: Reader, nbytes: int) -> None:
-        """Count what a reader was served while others waited, whether it had waited itself or not."""
+        """Count bytes that a reader was served while others waited, whether it had waited itself or not."""
         tenant = reader.tenant
         if not reader.joined:  # Else its start was fixed when it began to wait.
             reader.served_bytes = _start(reader.served_bytes, tenant.clock_bytes)
@@ -224,7 +233,7 @@ class FairQueue:
         self.changed(tenant)
 
     def changed(self, tenant: Tenant) -> None:
-        """What a tenant has, or was promised, has changed: so has its place."""
+        """Update the place of a tenant whose held or promised bytes have changed."""
         if tenant.waiting:
             for line in _LINES:
                 if tenant.in_line[line]:
@@ -245,5 +254,5 @@ class FairQueue:
 
 
 def _start(served_bytes: int | None, clock_bytes: int) -> int:
-    """Where somebody starts who begins to wait."""
+    """Return the start of a reader, or tenant, that begins to wait."""
     return clock_bytes if served_bytes is None else max(served_bytes, clock_bytes - CREDIT_BYTES)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Non-blocking memory pools: how many bytes are lent out, and to whom (KIP-72).
+"""Non-blocking memory pools: how many bytes are lent, and to which connection (KIP-72).
 
 Why: a bound on the *number* of queued requests says nothing about memory; a bound on bytes does. A pool never blocks:
-it answers at once, and whoever is refused stops reading.
-Where: `RequestMemory` is such a pool and adds the order in which connections draw from it.
+it answers at once, and a connection that is refused is not read.
 
-A pool here keeps books; it does not hand out storage. What it lends is a `Lease` of an exact number of bytes, because
-the bytes themselves land where the parser wants them, in an arena or in a frame's own buffer, and are charged as they
-arrive. A lease is an object rather than a number for three things a number cannot do: it can be given back only once,
-only to its own pool, and its loss can be noticed.
+Where: `RequestMemory` is such a pool, and adds the order in which connections get memory.
+
+A pool only counts; it does not hand out storage. It lends a `Lease` of an exact number of bytes. The bytes themselves
+land where the parser wants them, in an arena or in a frame's own buffer, and are charged as they arrive. A lease is an
+object rather than a number so that it can be released only once and only to its own pool, and so that its loss can be
+detected.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from penstock.governance.fair_queue import Tenant
 
-# What an absent bound reads as: more than any machine has, and still a signed 64-bit gauge.
+# The value of an absent bound: more than any machine has, and still a signed 64-bit gauge.
 UNBOUNDED: Final = 2**63 - 1
 
 
 class Lease:
-    """`size_bytes` lent by `pool` (None once given back) to `owner`, for `requests` requests not yet answered."""
+    """`size_bytes` lent to `owner` by `pool` (None once released), for `requests` requests not yet answered."""
 
     __slots__ = ("__weakref__", "owner", "pool", "requests", "reserved_bytes", "size_bytes", "tenant")
 
@@ -34,41 +35,44 @@ class Lease:
         self.size_bytes = size_bytes
         self.owner = owner
         self.requests = requests
-        self.reserved_bytes = 0  # how many of them are of the pool's reserve, if it has one
-        self.tenant: Tenant | None = None  # whose bytes these are, in a pool that divides itself among tenants
+        self.reserved_bytes = 0  # the part of them from the pool's reserve, if it has one
+        self.tenant: Tenant | None = None  # the tenant they count for, in a pool that is divided among tenants
 
 
 class ForeignLease(ValueError):
-    """Something was released that is not a lease of this pool, or came back before. Always a bug of ours."""
+    """An object was released that is not a lease of this pool, or was released before. Always a bug of penstock."""
 
     def __init__(self, lease: object) -> None:
         super().__init__(f"released what this pool has not lent out, or has back already: {lease!r}")
 
 
 class MemoryPool(Protocol):
-    """A non-blocking pool. Every lease that comes out of `try_allocate` must go back through `release`."""
+    """A non-blocking pool. Every lease from `try_allocate` must be given to `release`."""
 
     @property
     def size(self) -> int:
-        """How many bytes the pool lends, in all."""
+        """The total number of bytes that the pool lends."""
 
     @property
     def available(self) -> int:
-        """How many bytes it can still lend; negative while an allocation is overdrawn."""
+        """The number of bytes left; negative while an allocation overdraws."""
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether nothing can be lent until something comes back: `available <= 0`."""
+        """Whether nothing can be lent until a lease is released: `available <= 0`."""
 
     def try_allocate(self, size_bytes: int, owner: int = 0) -> Lease | None:
-        """Lend exactly `size_bytes`, or return None when there is no memory. ValueError for a size never lent."""
+        """Lend exactly `size_bytes`, or return None when there is no memory.
+
+        Raises ValueError for a size never lent.
+        """
 
     def release(self, lease: Lease) -> None:
-        """Take a lease back. ForeignLease if it is not one of ours or came back before."""
+        """Take a lease back. Raises ForeignLease if it is not of this pool or was released before."""
 
 
 class Leak(NamedTuple):
-    """A lease nobody can give back any more: who had it, how many bytes, how many requests. Always a bug of ours."""
+    """A lease that was dropped without release: its owner, bytes and requests. Always a bug of penstock."""
 
     owner: int
     size_bytes: int
@@ -78,9 +82,10 @@ class Leak(NamedTuple):
 
 
 class LeakHunter:
-    """Notices leases that are dropped without release. A debugging aid: it costs a weak reference per lease.
+    """Detects leases that are dropped without release. A debugging aid: it costs a weak reference per lease.
 
-    A lease may die in any thread, so its death is only noted here; the pool settles it in `recover_leaks`.
+    A lease may be collected in any thread, so this class only notes it; the pool corrects its counts in
+    `recover_leaks`.
     """
 
     def __init__(self) -> None:
@@ -88,17 +93,17 @@ class LeakHunter:
         self._lost: deque[Leak] = deque()
 
     def watch(self, lease: Lease) -> None:
-        """Note a lease's death unless the lease has gone back to its pool before."""
+        """Note when this lease is collected, unless `forget` is called before."""
         leak = Leak(lease.owner, lease.size_bytes, lease.requests, lease.reserved_bytes, lease.tenant)
         self._watched[weakref.ref(lease, self._died)] = leak
 
     def forget(self, lease: Lease) -> None:
-        """The lease came back."""
+        """Stop watching a lease that was released."""
         # A weak reference to a living object equals, and hashes like, any other to the same object.
         self._watched.pop(weakref.ref(lease), None)
 
     def take(self) -> list[Leak]:
-        """What has been lost since the last call."""
+        """Return the leaks since the last call."""
         return [self._lost.popleft() for _ in range(len(self._lost))]
 
     def _died(self, reference: weakref.ref[Lease]) -> None:
@@ -110,9 +115,9 @@ class LeakHunter:
 class SimpleMemoryPool:
     """A pool of `size_bytes` whose single allocations are at most `single_max_bytes`.
 
-    Unless strict, any free byte is enough for an allocation of any size up to the maximum. A large request can then
-    not be starved by a stream of small ones, and what is lent never exceeds `size_bytes + single_max_bytes - 1`.
-    A strict pool never lends beyond its size.
+    Unless strict, one free byte is enough for an allocation of any size up to the maximum. So a stream of small
+    requests cannot starve a large one, and at most `size_bytes + single_max_bytes - 1` are lent. A strict pool never
+    lends more than its size.
     """
 
     __slots__ = ("_hunter", "_used", "single_max_bytes", "size", "strict")
@@ -130,17 +135,15 @@ class SimpleMemoryPool:
 
     @property
     def used(self) -> int:
-        """How many bytes are lent out."""
         return self._used
 
     @property
     def available(self) -> int:
-        """How many bytes are left; negative while an allocation is overdrawn."""
+        """The number of bytes left; negative while an allocation overdraws."""
         return self.size - self._used
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether nothing is left."""
         return self._used >= self.size
 
     def try_allocate(self, size_bytes: int, owner: int = 0) -> Lease | None:
@@ -153,7 +156,10 @@ class SimpleMemoryPool:
         return self._lend(size_bytes, owner, 0)
 
     def release(self, lease: Lease) -> None:
-        """Take a lease back. ForeignLease, and nothing changed, if it is not ours or came back before."""
+        """Take a lease back.
+
+        Raises ForeignLease, and changes nothing, if it is not of this pool or was released before.
+        """
         if getattr(lease, "pool", None) is not self:
             raise ForeignLease(lease)
         lease.pool = None
@@ -162,14 +168,14 @@ class SimpleMemoryPool:
             self._hunter.forget(lease)
 
     def recover_leaks(self) -> list[Leak]:
-        """Take back what was dropped without release, and say whose it was; always empty without a hunter."""
+        """Take back leases that were dropped without release, and return them; always empty without a hunter."""
         leaks = self._hunter.take() if self._hunter is not None else []
         for leak in leaks:
             self._used -= leak.size_bytes
         return leaks
 
     def _lend(self, size_bytes: int, owner: int, requests: int) -> Lease:
-        """Write the lease for bytes already counted in `_used`."""
+        """Make the lease for bytes that `_used` includes already."""
         lease = Lease(self, size_bytes, owner, requests)
         if self._hunter is not None:
             self._hunter.watch(lease)
@@ -177,18 +183,17 @@ class SimpleMemoryPool:
 
 
 class NoMemoryPool:
-    """The pool of a broker without a bound: it lends whatever is asked and keeps no books."""
+    """The pool of a broker without a bound: it lends any number of bytes and counts nothing."""
 
     size: Final = UNBOUNDED
     available: Final = UNBOUNDED
     is_out_of_memory: Final = False
 
     def try_allocate(self, size_bytes: int, owner: int = 0) -> Lease:
-        """Lend exactly `size_bytes`, always."""
         return Lease(self, size_bytes, owner)
 
     def release(self, lease: Lease) -> None:
-        """Nothing was counted, so nothing is."""
+        """Do nothing: nothing was counted."""
 
 
 NONE: Final[MemoryPool] = NoMemoryPool()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of the memory budget: how many bytes one kind of thing holds, and may hold.
+"""One row of the memory budget: how many bytes one kind of object holds, and how many it may hold.
 
-Why: what lasts longer than a request (names, properties, unacknowledged ids, keys) belongs to somebody and has a bound.
-Each row is charged where such a thing is made and gets its bytes back where the thing ends.
-Where: the broker owns one row for each kind; `/metrics` shows them all.
+Why: objects that outlive a request (names, properties, unacknowledged ids, keys) have an owner and a bound. Each row is
+charged when such an object is created, and released when it ends. Where: the broker has one row for each kind;
+`/metrics` shows them all.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class MemoryRow:
 
     Attributes:
         name: the row's name in metrics (`penstock_memory_used_bytes{owner=…}`).
-        size_bytes: how many bytes the row has.
-        used_bytes: how many are in use. Above `size_bytes` only through `take`.
-        refused_total: how often `try_take` found too little.
+        size_bytes: the limit of the row.
+        used_bytes: bytes in use. Only `take` can exceed `size_bytes`.
+        refused_total: how often `try_take` returned False.
     """
 
     __slots__ = ("name", "refused_total", "size_bytes", "used_bytes")
@@ -29,7 +29,7 @@ class MemoryRow:
 
     @property
     def available_bytes(self) -> int:
-        """How many bytes are left; negative when `take` has gone beyond the size."""
+        """Bytes left; negative after `take` has exceeded the size."""
         return self.size_bytes - self.used_bytes
 
     def try_take(self, nbytes: int) -> bool:
@@ -41,10 +41,10 @@ class MemoryRow:
         return True
 
     def take(self, nbytes: int) -> None:
-        """Charge `nbytes` whether they fit or not: for what exists already, such as state that was stored."""
+        """Charge `nbytes` even if they do not fit: for objects that exist already, such as stored state."""
         self.used_bytes += nbytes
 
     def give_back(self, nbytes: int) -> None:
-        """Take back `nbytes` that were charged before."""
+        """Release `nbytes` that were charged before."""
         self.used_bytes -= nbytes
         assert self.used_bytes >= 0, f"row {self.name} got back more than it had lent"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a connection is muted, that is, why we have stopped reading from it.
+"""Why a connection is muted, that is, why the broker has stopped reading from it.
 
-Why: several mechanisms stop the same connection at the same time, and so may two topics of one mechanism. If each of
-them switched reading on and off, the first to let go would undo the others. Independent reasons therefore make a set:
-a connection is muted exactly as long as the set is not empty.
-Where: a session holds one `MuteReasons`; it stops reading when `add` says so and reads again when `discard` says so.
+Why a set: several mechanisms may stop the same connection at the same time, and so may two topics of one mechanism. If
+each of them switched reading on and off, the first to lift its limit would undo the others. So the reasons form a set,
+and a connection is muted as long as the set is not empty. Where: a session has one `MuteReasons`. It stops reading when
+`add` returns True and reads again when `discard` returns True.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class MuteReason(Enum):
-    """Why reading stopped, and what will lift it. The values are the words used in metrics and snapshots."""
+    """Why reading stopped, and what ends it. The values are the words used in metrics and snapshots."""
 
     REQUEST_MEMORY = "request-memory"  # queued.max.request.bytes is spent; lifted by RequestMemory.wake()
     REQUEST_COUNT = "request-count"  # queued.max.requests are unanswered; lifted by RequestMemory.wake()
@@ -26,7 +26,7 @@ class MuteReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """One reason in force: who asked for it (a topic, a group; None: the connection itself) and since when."""
+    """One active reason: its owner (a topic or group; None: the connection itself) and since when."""
 
     reason: MuteReason
     owner: str | None
@@ -46,33 +46,34 @@ class MuteReasons:
         return bool(self._mutes)
 
     def only(self, reason: MuteReason) -> bool:
-        """Tell whether the connection itself is muted for this reason, and nothing else mutes it."""
+        """Return whether this reason of the connection itself is the only one."""
         return self._mutes.keys() == {(reason, None)}
 
     @property
     def since_ns(self) -> int | None:
-        """When the oldest reason still in force was added; None while reading."""
+        """When the oldest active reason was added; None while reading."""
         return min(self._mutes.values(), default=None)
 
     def add(self, reason: MuteReason, owner: str | None = None, *, now_ns: int) -> bool:
-        """Add a reason; True if the connection was reading until now, so the caller must stop it.
+        """Add a reason; return True if the connection was reading until now, so that the caller must stop it.
 
-        Adding the same reason of the same owner again changes nothing, its time included.
+        Adding the same reason of the same owner again changes nothing, not even its time.
         """
         was_reading = not self._mutes
         self._mutes.setdefault((reason, owner), now_ns)
         return was_reading
 
     def discard(self, reason: MuteReason, owner: str | None = None) -> bool:
-        """Take a reason away; True if it was the last one, so the caller must read again.
+        """Remove a reason; return True if it was the last one, so that the caller must read again.
 
-        A reason that is not in force is ignored: whoever lifts a limit need not know whom it had stopped.
+        A reason that is not active is ignored, so a caller that lifts a limit need not know which connections it had
+        muted.
         """
         if self._mutes.pop((reason, owner), None) is None:
             return False
         return not self._mutes
 
     def snapshot(self) -> tuple[Mute, ...]:
-        """Every reason in force, oldest first."""
+        """Return all active reasons, oldest first."""
         mutes = (Mute(reason, owner, since_ns) for (reason, owner), since_ns in self._mutes.items())
         return tuple(sorted(mutes, key=lambda mute: mute.since_ns))

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outbound memory: how many bytes each connection may have on their way to its client, and who goes next.
+"""Outbound memory: how many unsent bytes each connection may have, and which connection gets room next.
 
-Why: a client that does not read must not hold what those who do read need. A fixed share per connection either adds up
-to more than the budget (with a floor) or comes to nothing (without); and a floor of one entry is 5 MiB.
-Where: every `Connection` asks here before entries are queued for it, dispatch before it reads the log for it.
+Why: a client that does not read must not hold memory that others need. A fixed share per connection either adds up to
+more than the budget (with a minimum) or is too small (without); and a minimum of one entry is 5 MiB.
+
+Where: each `Connection` asks here before entries are queued for it; dispatch asks before it reads the log.
 
 Theory of operation
-    Room.     A connection may get half of what is free, and less the more others wait; it never holds more than
-              `CONNECTION_BYTES_MAX`. So something is always left for the next one.
-    Put back. While somebody waits for room, a client that takes nothing keeps only the entry that it has begun to take:
-              the others that are queued for it are put back, and read again when it reads (`Connection.put_back`).
-    Turns.    What stays free can be less than one entry. So there is a reserve, the size of the largest entry, which
-              one connection uses at a time: one with nothing unsent, in the order in which they came to wait. Its turn
-              ends when its client has taken everything, or when nothing was sent to it.
-    Reads.    A read of the log takes its room when it starts, and gives it back when its entries are handed out.
-    Stuck.    A client that takes nothing while others wait for long is closed, the one whose turn it is also if it is
-              too slow (`overdue`). What it did not acknowledge is delivered again, to whoever reads.
+-------------------
 
-`used_bytes <= budget_bytes` holds at every moment for entries, as long as the budget is twice the largest entry; of a
-smaller one, a turn may exceed it by one entry. Answers to commands are counted here too, and never refused: a client
-that does not take its answers is not read.
+    Room.     A connection may use half of the free bytes, and less if more connections wait. It never holds more than
+              `CONNECTION_BYTES_MAX`. So there is always something left for the next connection.
+    Put back. While a connection waits for room, a client that reads nothing keeps only the entry that it has begun to
+              receive. Its other queued entries are put back and read again when it reads (`Connection.put_back`).
+    Turns.    The free bytes can be fewer than one entry. So there is a reserve, the size of the largest entry. One
+              connection at a time uses it: one without unsent bytes, in the order in which they began to wait. Its turn
+              ends when its client has received everything, or when nothing was sent to it.
+    Reads.    A read of the log takes its room when it starts, and releases it when its entries are queued.
+    Stuck.    A client that reads nothing while others wait for long is closed. The client with the turn is also closed
+              if it is too slow (`overdue`). Its unacknowledged messages are redelivered.
+
+For entries, `used_bytes <= budget_bytes` always holds if the budget is at least twice the largest entry. With a smaller
+budget, a turn may exceed it by one entry. Responses to commands are counted too, but never refused: a client that does
+not receive its responses is muted.
 """
 
 from __future__ import annotations
@@ -32,18 +35,18 @@ from penstock.core.units import KIB, MIB, NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# What one connection may hold, however much is free. More only waits longer here instead of in the log.
+# The most that one connection may hold. More entries would only wait here instead of in the log.
 CONNECTION_BYTES_MAX: Final = 4 * MIB
 # The largest entry that clients send by default: 5 MiB and what the protocol leaves for metadata.
 ENTRY_BYTES_MAX: Final = 5 * MIB + 10 * KIB
-# What stands before an entry on its way out, at most: ids, a redelivery count, an epoch, the ack set of a batch.
+# The largest header of an entry that is delivered: ids, a redelivery count, an epoch, the ack set of a batch.
 HEADER_BYTES: Final = 4 * KIB
-# One part in so many is left to answers, which are not asked for room.
+# 1/ANSWERS_PART of the budget is left for responses, which need no room.
 ANSWERS_PART: Final = 16
-# Grants of one turn of the loop, and those waiting that are looked at for them.
+# The most connections that one call of `grants` returns, and that it checks.
 GRANTS_MAX: Final = 32
 LOOKS_MAX: Final = 64
-# A turn that others wait for: without a byte taken, and at most.
+# A turn that others wait for ends after STUCK_NS without a byte received, and after TURN_NS_MAX in any case.
 STUCK_NS: Final = 10 * NS_PER_S
 TURN_NS_MAX: Final = 60 * NS_PER_S
 
@@ -53,17 +56,17 @@ class Holder(Protocol):
 
     @property
     def out_bytes(self) -> int:
-        """Bytes counted here: what its socket has not taken, without what belongs to whoever shares it."""
+        """Bytes counted here: queued and not sent, without bytes that several connections share."""
         ...
 
     @property
     def bytes_out(self) -> int:
-        """Bytes that its socket took since it was opened."""
+        """Bytes that its socket has taken since it was opened."""
         ...
 
     @property
     def wanted_bytes(self) -> int:
-        """The least it can go on with: one byte, or an entry that was found to be larger than its room."""
+        """The fewest bytes it can continue with: one, or the size of an entry that did not fit into its room."""
         ...
 
 
@@ -78,7 +81,7 @@ H = TypeVar("H", bound=Holder)
 
 
 class Outbound(Generic[H]):
-    """Bytes on their way to all clients, against one budget."""
+    """The unsent bytes of all connections, against one budget."""
 
     __slots__ = (
         "_turn",
@@ -96,7 +99,7 @@ class Outbound(Generic[H]):
         self.budget_bytes = budget_bytes
         self.reserve_bytes = min(entry_bytes_max + HEADER_BYTES, budget_bytes // 2)
         self.used_bytes = 0  # unsent bytes and room taken by reads
-        self._waiting: dict[H, None] = {}  # with nothing unsent and too little room, in the order they came
+        self._waiting: dict[H, None] = {}  # connections without unsent bytes and with too little room, in order
         self._turn: H | None = None
         self._turn_reading_bytes = 0
         self._turn_since_ns = -1  # when `overdue` first saw the turn
@@ -107,37 +110,37 @@ class Outbound(Generic[H]):
 
     @property
     def free_bytes(self) -> int:
-        """What is left without the reserve; negative when answers took more than their part."""
+        """Bytes left without the reserve; negative when responses took more than their part."""
         others_bytes = self.used_bytes - self._turn_reading_bytes
         if self._turn is not None:
             others_bytes -= self._turn.out_bytes
         return self.budget_bytes - self.budget_bytes // ANSWERS_PART - self.reserve_bytes - others_bytes
 
     def room_bytes(self, holder: H) -> int:
-        """How many more bytes this connection may have."""
+        """Return how many more bytes this connection may have."""
         held_bytes, wanted_bytes = holder.out_bytes, holder.wanted_bytes
         if holder is self._turn:
             return max(0, max(self.reserve_bytes, wanted_bytes) - held_bytes - self._turn_reading_bytes)
         free_bytes = self.free_bytes
         most_bytes, fair_bytes = CONNECTION_BYTES_MAX, (free_bytes - held_bytes) // (2 + len(self._waiting))
-        if not held_bytes:  # One entry, if that is free; the largest is a little larger than the most.
+        if not held_bytes:  # One entry, if it fits; the largest entry is a little larger than the usual maximum.
             most_bytes = max(most_bytes, self.reserve_bytes, wanted_bytes)
             fair_bytes = max(fair_bytes, min(wanted_bytes, free_bytes))
         return max(0, min(most_bytes - held_bytes, fair_bytes))
 
     def add(self, nbytes: int) -> None:
-        """So many bytes were queued."""
+        """Count bytes that were queued."""
         self.used_bytes += nbytes
 
     def remove(self, nbytes: int) -> None:
-        """So many were taken by a socket, or are gone with it."""
+        """Uncount bytes that a socket has taken or that were dropped with it."""
         self.used_bytes -= nbytes
         assert self.used_bytes >= 0
 
     # -- reads of the log ---------------------------------------------------------------------------------------------
 
     def start_read(self, holders: Iterable[H], bytes_max: int) -> Reading:
-        """Take room for a read whose entries are for these connections: half of what is free at most, in general."""
+        """Take room for a read of the log for these connections: usually at most half of the free bytes."""
         holders = set(holders)
         wanted_bytes = max(holder.wanted_bytes for holder in holders)
         turn = self._turn
@@ -153,7 +156,7 @@ class Outbound(Generic[H]):
         return Reading(nbytes, in_turn)
 
     def end_read(self, reading: Reading) -> None:
-        """The read ended: its entries are about to be queued, or nobody wants them."""
+        """Release the room of a read whose entries are about to be queued, or are not needed."""
         self.remove(reading.nbytes)
         if reading.in_turn:
             self._turn_reading_bytes -= reading.nbytes
@@ -161,27 +164,26 @@ class Outbound(Generic[H]):
     # -- who waits ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many connections wait for room."""
         return len(self._waiting)
 
     @property
     def turn(self) -> H | None:
-        """Whose turn it is to use the reserve."""
+        """The connection that may use the reserve."""
         return self._turn
 
     def wait(self, holder: H) -> None:
-        """A connection with nothing unsent has too little room; it keeps its place if it has one."""
+        """Wait for room. The connection has no unsent bytes; it keeps its place if it waits already."""
         if holder is not self._turn:
             self._waiting.setdefault(holder)
 
     def forget(self, holder: H) -> None:
-        """The connection is gone, and its bytes were removed."""
+        """Remove a closed connection, whose bytes have been removed."""
         self._waiting.pop(holder, None)
         if holder is self._turn:
             self._end_turn()
 
     def grants(self) -> list[H]:
-        """Connections that waited and may go on; one of them may have got the turn."""
+        """Remove and return waiting connections that may continue; one of them may have got the turn."""
         granted: list[H] = []
         free_bytes = self.free_bytes
         for holder in islice(self._waiting, LOOKS_MAX):
@@ -200,18 +202,18 @@ class Outbound(Generic[H]):
         return granted
 
     def ends_turn(self, holder: H) -> bool:
-        """End this connection's turn if it has nothing unsent and nothing is read for it; whether it had the turn."""
+        """End this connection's turn if it has no unsent bytes and no pending read; return whether it had the turn."""
         if holder is not self._turn or holder.out_bytes or self._turn_reading_bytes:
             return False
         self._end_turn()
         return True
 
     def _end_turn(self) -> None:
-        # A connection may go while the log is read for it: then the reserve is free when that read has ended.
+        # The connection may be closed during a read for it: then the reserve becomes free when that read ends.
         self._turn, self._turn_since_ns = None, -1
 
     def overdue(self, now_ns: int) -> H | None:
-        """Whose turn it is, if others wait for it and its client has taken nothing, or not everything, for too long."""
+        """Return the connection with the turn if others wait and its client is too slow, otherwise None."""
         turn = self._turn
         if turn is None or not self._waiting:
             self._turn_since_ns = -1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can keep a request from its permits, and how whoever asked is told.
+"""The errors of a request for permits that gets none.
 
-Why five errors: a client may come back after each but one, and an operator turns a different key for each.
-Where: `PermitQueue` makes them; sessions answer them as TooManyRequests, the admin port with 429 (PIP-442).
+Why five errors: a client may retry after all but one of them, and an operator changes a different setting for each.
+Where: `PermitQueue` creates them. Sessions answer with TooManyRequests, the admin port with 429 (PIP-442).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.core.errors import TooManyRequests
 
 @dataclass(frozen=True, slots=True)
 class PermitNames:
-    """What messages call a queue of permits: what was refused, what is counted, and the keys that set its limits."""
+    """The words for a queue of permits in error messages: the refusal, the unit, and the settings of its limits."""
 
     refusal: str = "Cannot acquire permits"
     unit: str = "permits"
@@ -24,11 +24,11 @@ class PermitNames:
 
 
 class PermitError(TooManyRequests):
-    """The permits that were asked for were not given. An earlier permit that was to be updated stays as it is."""
+    """The permits were not granted. A permit that was to be updated stays as it is."""
 
 
 class PermitAcquireTimeout(PermitError):
-    """They did not come free in time."""
+    """The permits were not available in time."""
 
     def __init__(self, names: PermitNames, wanted: int, waited_ms: int) -> None:
         super().__init__(
@@ -38,7 +38,7 @@ class PermitAcquireTimeout(PermitError):
 
 
 class GatheringTimeout(PermitAcquireTimeout):
-    """There was memory, but no turn to gather the list before the deadline."""
+    """There was memory, but the listing was not gathered before the deadline."""
 
     def __init__(self, waited_ms: int) -> None:
         TooManyRequests.__init__(
@@ -49,7 +49,7 @@ class GatheringTimeout(PermitAcquireTimeout):
 
 
 class PermitAcquireQueueFull(PermitError):
-    """As many requests as may wait are waiting, and none of them has more than its share."""
+    """The queue is full, and no other request should be dropped for this one."""
 
     def __init__(self, names: PermitNames, queue_max: int) -> None:
         super().__init__(
@@ -59,21 +59,21 @@ class PermitAcquireQueueFull(PermitError):
 
 
 class PermitAcquireCancelled(PermitError):
-    """Whoever waited is gone."""
+    """The caller is gone."""
 
     def __init__(self, names: PermitNames) -> None:
         super().__init__(f"{names.refusal}: the request was cancelled while it waited")
 
 
 class PermitAcquireAlreadyClosed(PermitError):
-    """No permits are given any more: the process is stopping."""
+    """No more permits are granted: the process is stopping."""
 
     def __init__(self, names: PermitNames) -> None:
         super().__init__(f"{names.refusal}: stopping; ask another broker")
 
 
 class PermitsBeyondLimit(PermitError):
-    """More than all permits there are: waiting and trying again cannot help, unless the limit is raised."""
+    """The request is larger than the limit: a retry cannot help unless the limit is raised."""
 
     def __init__(self, names: PermitNames, wanted: int, permits_max: int) -> None:
         super().__init__(

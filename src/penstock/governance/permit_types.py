@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values a `PermitQueue` deals in: limits, permits, the requests for them, and a view of one moment.
+"""The values of a `PermitQueue`: limits, permits, requests for permits, and a view of one moment.
 
-Where: `permits` decides about them; `permit_waiters` keeps those that wait in order; everybody else holds them.
+Where: `permits` decides about them; `permit_waiters` keeps waiting requests in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Owner(NamedTuple):
-    """On whose behalf permits are asked for. Shares of the queue go by tenant, then by connection."""
+    """The tenant and connection that permits are for. Shares of the queue go by tenant, then by connection."""
 
     tenant: str
     connection: Hashable
@@ -29,7 +29,7 @@ NOBODY: Final = Owner("", None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermitLimits:
-    """How many permits there are, how many requests may wait for them, and how long. Bounds of 0 or less are none."""
+    """How many permits there are, how many requests may wait for them, and for how long. 0 or less means no bound."""
 
     permits_max: int
     queue_max: int
@@ -41,7 +41,7 @@ class PermitLimits:
 
 
 class Permit:
-    """So many permits, had by `owner` until they are released or replaced; `size` is 0 from then on."""
+    """`size` permits that `owner` holds until they are released or replaced; then `size` is 0."""
 
     __slots__ = ("owner", "queue", "released", "request", "size")
 
@@ -54,7 +54,7 @@ class Permit:
 
 
 class Request:
-    """One that asked for permits. `outcome` is None while it waits, then its permit, or why there is none."""
+    """A request for permits. `outcome` is None while it waits, then its permit or an error."""
 
     __slots__ = ("deadline_ns", "had", "lends", "outcome", "owner", "replaces", "since_ns", "wants")
 
@@ -67,36 +67,36 @@ class Request:
         self.deadline_ns = deadline_ns
         self.replaces = replaces
         self.lends = lends
-        self.had = 0  # what the replaced permit had when this was granted
+        self.had = 0  # the size of the replaced permit when this request was granted
         self.outcome: Permit | PermitError | None = None
 
     @property
     def needs(self) -> int:
-        """How many permits more it takes to grant it; less than none for an update to less."""
+        """How many more permits are needed to grant it; negative for an update to fewer."""
         return self.wants - (self.replaces.size if self.replaces is not None else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRequest:
-    """One who waits, as others see it."""
+    """A waiting request, as the admin port shows it."""
 
     owner: Owner
     wants: int
-    has: int  # of a permit that is to be updated
+    has: int  # the size of the permit to be updated
     waited_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermitSnapshot:
-    """One moment of a queue, in plain values. Without a bound nothing counts as acquired."""
+    """One moment of a queue. Without a bound, nothing counts as acquired."""
 
-    permits_max: int  # 0: not bounded
+    permits_max: int  # 0: no bound
     acquired: int
     waiting_updates: int
     waiting_acquires: int
-    queue_max: int  # 0: not bounded
+    queue_max: int  # 0: no bound
     timeout_ns: int
-    oldest_wait_ns: int  # of those that wait now
+    oldest_wait_ns: int  # of the requests that wait now
     waits: WaitTimesSnapshot
     timeouts_total: int
     queue_full_total: int
@@ -105,5 +105,5 @@ class PermitSnapshot:
 
     @property
     def queue_size(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return self.waiting_updates + self.waiting_acquires

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Those who wait for permits: in which order, on whose behalf, until when, and who gives way when the queue is full.
+"""The requests that wait for permits: their order, owners and deadlines, and which one a full queue drops.
 
-Why: any of ten thousand who wait may leave at any moment, and none of them may cost the others a walk over the queue.
-Where: the inner part of `PermitQueue`, which decides who is granted and refused.
+Why: any of ten thousand waiting requests may leave at any moment, and that must not cost a walk over the queue. Where:
+the inner part of `PermitQueue`, which decides which requests are granted and refused.
 
-Updates of permits that are held stand in a line before new requests; each line is first come, first served.
-
-Places are shared by need. Anybody may fill the queue while nobody else wants a place; once it is full, whoever has most
-gives way: of the tenant with most new requests, the connection with most, its latest one; among equals, the newcomer.
-Updates never give way to new requests.
+Updates of held permits are in one queue, new requests in another; updates go first. Each queue is first come, first
+served. Places are shared by need: one client may fill the queue while no other wants a place. When it is full, it drops
+a new request of the tenant with most new requests, and of that tenant's connection with most: its latest one. Among
+equals that is the request that came last. Updates are never dropped for new requests.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
     from penstock.governance.permit_types import Request
 
-# Deadlines of requests that have left are cleared away once they are more than half of all, and more than these.
+# Deadlines of requests that have left are removed when they are more than half of all, and more than this many.
 _STALE_DEADLINES_MAX: Final = 64
 
 
 class PermitWaiters:
-    """The two lines. A request is in one of them while its outcome is None, and not longer."""
+    """The two queues. A request is in one of them exactly while its outcome is None."""
 
     __slots__ = ("_connections", "_deadlines", "_joined", "_of_connection", "_tenants", "acquires", "updates")
 
@@ -53,15 +52,15 @@ class PermitWaiters:
         yield from self.acquires
 
     def first(self) -> Request | None:
-        """Who is next."""
+        """Return the next request; None when no request waits."""
         return next(iter(self.updates or self.acquires), None)
 
     def of_connection(self, connection: Hashable) -> list[Request]:
-        """All that wait on behalf of one connection."""
+        """Return all waiting requests of one connection."""
         return list(self._of_connection.get(connection, ()))
 
     def join(self, request: Request) -> None:
-        """Put a request at the end of its line."""
+        """Append a request to its queue."""
         owner = request.owner
         self._of_connection.setdefault(owner.connection, OrderedDict())[request] = None
         if request.replaces is not None:
@@ -77,7 +76,7 @@ class PermitWaiters:
             heapify(self._deadlines)
 
     def leave(self, request: Request) -> None:
-        """Take a waiting request out of its line."""
+        """Remove a waiting request."""
         owner = request.owner
         others = self._of_connection[owner.connection]
         del others[request]
@@ -94,9 +93,9 @@ class PermitWaiters:
                 del self._connections[owner.tenant]
 
     def gives_way_to(self, newcomer: Request) -> Request:
-        """Who must leave a queue that has one too many, the newcomer who has just joined: it or another.
+        """Return the request that a full queue drops after `newcomer` has joined: this one or another.
 
-        Among equals the newcomer has most, being the last who came to that many.
+        Among equals, the newcomer has most, because it was the last to reach that count.
         """
         if not self.acquires:
             return newcomer
@@ -105,12 +104,12 @@ class PermitWaiters:
         return next(one for one in reversed(theirs) if one.replaces is None and one.owner.tenant == tenant)
 
     def next_deadline_ns(self) -> int | None:
-        """When the next of those who wait expires; None when nobody waits."""
+        """Return the earliest deadline; None when no request waits."""
         while self._deadlines and self._deadlines[0][2].outcome is not None:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def next_expired(self, now_ns: int) -> Request | None:
-        """One whose deadline has come, the earliest first."""
+        """Return the request with the earliest deadline that has passed, or None."""
         deadline_ns = self.next_deadline_ns()
         return heappop(self._deadlines)[2] if deadline_ns is not None and deadline_ns <= now_ns else None

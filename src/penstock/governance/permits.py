@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bounded queue for permits: who may have how many, who waits, and who goes next (PIP-442).
+"""A bounded queue for permits: how many each request gets, which requests wait, and which is next (PIP-442).
 
-Why: a listing takes memory in proportion to a namespace, which nobody knows before it is asked for. Requests therefore
-take permits for an estimate, update them to the truth, and give them back; what does not fit waits its turn, for a
-bounded time, in a bounded queue.
-Where: `net.semaphore` puts futures and a timer over it; nothing here knows either. Time comes in as `now_ns`.
+Why: a topic listing takes memory in proportion to a namespace, whose size is unknown before it is listed. So a request
+acquires permits for an estimate, updates them to the real size, and releases them. A request that does not fit waits
+for a bounded time in a bounded queue.
+
+Where: `net.semaphore` adds futures and a timer. Time is an argument, `now_ns`.
 
 Theory of operation
 -------------------
-*Two lines.* Updates of permits that are held go before new requests, and each line is first come, first served: a
-request too large for the moment is not overtaken by a small one behind it. While an update waits no new request is
-granted, so those who hold permits are always served in the end. (Pulsar puts both into one line, where an update can
-stand behind a request that waits for the very permits the updater holds.)
 
-*Who waits lends.* Holders could still stop one another, each with a part and waiting for the rest. The first update in
-line therefore borrows what those behind it hold and cannot use while they wait, from the last of them first; who lent
-needs its full amount in its turn. A holder of memory that is in use, not estimated, says `lends=False`.
+*Two queues.* Updates of held permits go before new requests, and each queue is first come, first served: a small
+request does not overtake a large one. No new request is granted while an update waits, so holders of permits are always
+served in the end. (Pulsar has one queue, in which an update can wait behind a request that waits for the very permits
+that the updater holds.)
+
+*Waiting updates lend.* Holders could still block one another, each with a part and waiting for the rest. So the first
+update in the queue borrows permits that later updates hold and cannot use while they wait, the last one's first. A
+lender needs its full amount again at its turn. An update whose permits stand for memory in use, not for an estimate,
+sets `lends=False`.
 
 *Places are shared by need* when the queue is full: see `permit_waiters`.
 
-What must always hold: available + held = total. A request is settled exactly once: granted, or refused with an error.
-A call may settle requests other than its own; `take_settled` says which.
+Invariants: available + held = total. A request is settled exactly once: granted, or refused with an error. A call may
+settle other requests than its own; `take_settled` returns them.
 """
 
 from __future__ import annotations
@@ -57,12 +60,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NOBODY", "Owner", "Permit", "PermitLimits", "PermitQueue", "PermitSnapshot", "Request"]
 
-# Timeouts of one call to `expire`: telling ten thousand at once would hold a loop for a tenth of a second.
+# The most timeouts of one call to `expire`: ten thousand at once would block the loop for a tenth of a second.
 EXPIRED_MAX: Final = 100
 
 
 class PermitQueue:
-    """Permits, and those who wait for them. Not for several threads."""
+    """Permits and the requests that wait for them. Not thread-safe."""
 
     def __init__(self, limits: PermitLimits, names: PermitNames | None = None) -> None:
         self.limits = limits
@@ -70,7 +73,7 @@ class PermitQueue:
         self.closed = False
         self._held = 0
         self._lines = PermitWaiters()
-        self._lenders: OrderedDict[Request, None] = OrderedDict()  # updates that wait and have something to lend
+        self._lenders: OrderedDict[Request, None] = OrderedDict()  # waiting updates that have permits to lend
         self._lendable = 0
         self._settled: list[Request] = []
         self._waits = WaitTimes()
@@ -79,30 +82,30 @@ class PermitQueue:
     # -- what is asked -----------------------------------------------------------------------------------------------
 
     def acquire(self, permits: int, now_ns: int, *, owner: Owner = NOBODY, deadline_ns: int | None = None) -> Request:
-        """Ask for permits; 0 is allowed, and has its turn like any other number.
+        """Request permits; 0 is allowed, and waits its turn like any other number.
 
         The request waits until the queue's timeout or `deadline_ns`, whichever is earlier. Raises ValueError for a
-        negative number; everything else is told by the outcome of the request.
+        negative number; everything else is in the outcome of the request.
         """
         return self._ask(Request(owner, permits, now_ns, self._deadline_ns(now_ns, deadline_ns), None, lends=False))
 
     def update(
         self, permit: Permit, permits: int, now_ns: int, *, deadline_ns: int | None = None, lends: bool = True
     ) -> Request:
-        """Ask to replace a permit by one of another size; 0 gives it back. Less, or the same, is granted at once.
+        """Request to replace a permit by one of another size; 0 releases it. The same size or less is granted at once.
 
-        Granted, the old permit has size 0. Refused, it is what it was, but for what it lent meanwhile, and still to be
-        released. One that was released before, or meanwhile, counts for nothing: all of the new size is needed.
+        If granted, the old permit has size 0. If refused, the old permit is unchanged, except for permits that it lent
+        meanwhile, and must still be released. A permit that was released before, or meanwhile, counts as 0.
 
         Raises:
-            ValueError: a negative number, a permit of another queue, or one that waits to be updated already.
+            ValueError: a negative number, a permit of another queue, or a permit that waits to be updated already.
         """
         self._check_idle(permit)
         deadline_ns = self._deadline_ns(now_ns, deadline_ns)
         return self._ask(Request(permit.owner, permits, now_ns, deadline_ns, permit, lends=lends))
 
     def release(self, permit: Permit, now_ns: int) -> None:
-        """Give permits back; a second time changes nothing. Raises ValueError for a permit of another queue."""
+        """Release permits; a second call changes nothing. Raises ValueError for a permit of another queue."""
         self._check_ours(permit)
         permit.released = True
         if permit.size:
@@ -110,16 +113,16 @@ class PermitQueue:
             self._serve(now_ns)
 
     def lower(self, permit: Permit, permits: int, now_ns: int) -> None:
-        """Give back all but so many permits; the permit stays the same object. Raises ValueError as `update`."""
+        """Release all but `permits`; the permit stays the same object. Raises ValueError as `update` does."""
         self._check_idle(permit)
         if permits < permit.size:
             self._take_from(permit, permit.size - permits)
             self._serve(now_ns)
 
     def move(self, source: Permit, permits: int, into: Permit | None) -> Permit:
-        """Make so many permits of one holder another's: for what outlives the request that it was taken for.
+        """Move permits from one holder to another: for memory that outlives the request that acquired it.
 
-        Returns `into`, or a new permit that belongs to nobody. Raises ValueError as `update`.
+        Returns `into`, or a new permit without an owner. Raises ValueError as `update` does.
         """
         self._check_idle(source)
         if into is None:
@@ -131,7 +134,7 @@ class PermitQueue:
         return into
 
     def cancel(self, request: Request, now_ns: int) -> None:
-        """Whoever asked is gone: its place is free; what it was granted and has not taken is undone."""
+        """Cancel a request whose caller is gone. A grant that the caller has not taken is undone."""
         if request.outcome is None:
             self._cancel(request)
         elif isinstance(request.outcome, Permit):
@@ -139,16 +142,16 @@ class PermitQueue:
         self._serve(now_ns)
 
     def cancel_connection(self, connection: Hashable, now_ns: int) -> None:
-        """A connection is gone: all its places are free."""
+        """Cancel all waiting requests of a closed connection."""
         for request in self._lines.of_connection(connection):
             self._cancel(request)
         self._serve(now_ns)
 
     def expire(self, now_ns: int) -> None:
-        """Time has passed: those whose deadline has come are refused, and those behind them have their turn.
+        """Refuse requests whose deadline has passed, and serve those behind them.
 
-        One after the other: whom a timeout before its own lets through is granted, however late we look. What is left
-        after a hundred is left to the next call, for which `next_deadline_ns` then asks at once.
+        Requests expire one after the other: one that an earlier timeout lets through is granted, however late this is
+        called. After a hundred timeouts the rest is left to the next call, and `next_deadline_ns` asks for it at once.
         """
         for _ in range(EXPIRED_MAX):
             request = self._lines.next_expired(now_ns)
@@ -158,9 +161,9 @@ class PermitQueue:
             self._serve(now_ns)
 
     def set_limits(self, limits: PermitLimits, now_ns: int) -> None:
-        """Go on with other limits. What is held stays; what waits and can never be had now is refused.
+        """Change the limits. Held permits stay; waiting requests that can never be granted now are refused.
 
-        A shorter queue or another timeout counts for those who come from now on.
+        A shorter queue or another timeout applies to requests that come from now on.
         """
         self.limits = limits
         for request in [one for one in self._lines if self._never_fits(one)]:
@@ -168,13 +171,13 @@ class PermitQueue:
         self._serve(now_ns)
 
     def close(self) -> None:
-        """Nothing is given any more, and all who wait are refused. Permits can still be released."""
+        """Refuse all waiting and all later requests. Held permits can still be released."""
         self.closed = True
         for request in list(self._lines):
             self._refuse(request, PermitAcquireAlreadyClosed(self.names))
 
     def take_settled(self) -> list[Request]:
-        """Requests that waited and were settled since the last call, in that order."""
+        """Return requests that waited and were settled since the last call, in that order."""
         settled, self._settled = self._settled, []
         return settled
 
@@ -182,25 +185,24 @@ class PermitQueue:
 
     @property
     def available(self) -> int:
-        """Permits left; negative after the limit was lowered below what is held; `UNBOUNDED` without one."""
+        """Permits left; negative after the limit was lowered below the held permits; `UNBOUNDED` without a limit."""
         return self.limits.permits_max - self._held if self._bounded else UNBOUNDED
 
     @property
     def acquired(self) -> int:
-        """Permits held; 0 without a limit, so that "used / limit" says "not a number" rather than "too full"."""
+        """Permits held; 0 without a limit, so that "used / limit" is not a number rather than too large."""
         return self._held if self._bounded else 0
 
     @property
     def queue_size(self) -> int:
-        """How many requests wait."""
         return len(self._lines)
 
     def next_deadline_ns(self) -> int | None:
-        """When `expire` has something to do next; None while nobody waits."""
+        """Return when `expire` must be called next; None while no request waits."""
         return self._lines.next_deadline_ns()
 
     def waiting(self, now_ns: int, count: int) -> list[WaitingRequest]:
-        """The first so many of those who wait, in the order of their turns."""
+        """Return the first `count` waiting requests in their order."""
         return [
             WaitingRequest(
                 owner=one.owner, wants=one.wants, has=one.wants - one.needs, waited_ns=max(0, now_ns - one.since_ns)
@@ -209,7 +211,7 @@ class PermitQueue:
         ]
 
     def snapshot(self, now_ns: int) -> PermitSnapshot:
-        """One moment, for metrics, admin and people."""
+        """Return one moment for metrics and the admin port."""
         lines = self._lines
         heads = [next(iter(line)).since_ns for line in (lines.updates, lines.acquires) if line]
         return PermitSnapshot(
@@ -255,7 +257,7 @@ class PermitQueue:
         return ours_ns if asked_ns is None else min(ours_ns, asked_ns)
 
     def _goes_first(self, request: Request) -> bool:
-        """Whether nobody who waits is before it, and there is enough."""
+        """Return whether no waiting request is before it and there are enough permits."""
         if request.replaces is None:
             return not self._lines and self._fits(request)
         return request.needs <= 0 or (not self._lines.updates and self._fits(request))
@@ -282,12 +284,12 @@ class PermitQueue:
         return request.needs <= 0 or request.needs <= self.available
 
     def _serve(self, now_ns: int) -> None:
-        """Grant from the front of the lines as far as the permits reach."""
+        """Grant requests from the front of the queues while there are enough permits."""
         while (request := self._lines.first()) is not None and (self._fits(request) or self._borrow_for(request)):
             self._grant(request, now_ns)
 
     def _borrow_for(self, request: Request) -> bool:
-        """See that there is enough for the first update by what others lend; False, and nothing is lent, if not."""
+        """Borrow what the first update lacks from others; return False, and borrow nothing, if they hold too little."""
         if request.replaces is None:
             return False
         missing = request.needs - self.available
@@ -334,7 +336,10 @@ class PermitQueue:
         self._refuse(request, PermitAcquireCancelled(self.names))
 
     def _undo(self, request: Request, granted: Permit) -> None:
-        """Take back a grant that nobody has seen; an update's old permit is what it was, unless it was released."""
+        """Undo a grant that the caller has not seen.
+
+        An update's old permit gets its size back, unless it was released.
+        """
         replaced = request.replaces
         back = min(request.had, granted.size) if replaced is not None and not replaced.released else 0
         self._take_from(granted, granted.size)
@@ -344,7 +349,7 @@ class PermitQueue:
             self._held += back
 
     def _leave(self, request: Request) -> None:
-        """Out of the lines, if it is in them: from now on it is settled."""
+        """Remove a request from the queues, if it waits: from now on it is settled."""
         if request.outcome is not None or request not in self._lines:
             return
         self._lines.leave(request)

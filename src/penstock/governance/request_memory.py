@@ -1,45 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request memory (KIP-72): how many bytes each connection may read now, so that all of them fit in one bound.
 
-Why: clients decide how much they send; without a bound on what has been read and not yet answered, a burst of large
-requests ends the process. The bound here is on bytes, `queued.max.request.bytes`, with `queued.max.requests` beside it;
-each of them alone stops reading.
-Where: a session calls `grant` before every read of its socket and `settle` after it; the run that the read brought
-carries a `Lease`, which goes back by `release` when its requests are answered.
+Why: clients decide how much they send. Without a bound on bytes that were read and not yet answered, a burst of large
+requests ends the process. The bound is on bytes, `queued.max.request.bytes`; `queued.max.requests` limits the number of
+requests. Each of them alone stops reading.
+
+Where: a session calls `grant` before every read of its socket and `settle` after it. The run from that read carries a
+`Lease`, which is given to `release` when its requests are answered.
 
 Theory of operation
 -------------------
-*Bytes are charged as they arrive.* A grant charges the room one read may fill; settling charges what it really left
-behind: the part of an unfinished frame that is held, and the requests that now wait for an answer. A length announced
-costs nothing, so a client that announces much and sends little holds little.
 
-*Ordinary reads never exceed what is available.* When nothing useful is left, readers are refused and wait, ordered by
-the bytes they were served before (`fair_queue`). As bytes come free, `wake` gives out turns from the front, only as
-many as the free bytes can serve; the bytes of a turn are promised and nobody else gets them. So no reader overtakes
-another and none is woken in vain.
+*Bytes are charged as they arrive.* A grant charges the room that one read may fill. Settling charges what the read
+really left: the part of an unfinished frame, and the requests that now wait for an answer. An announced length costs
+nothing, so a client that announces much and sends little holds little.
 
-*A part is reserved for whole frames.* Reads that may leave an unfinished frame have three quarters of the size. A
-refused reader looks at what lies at its socket; if these are whole frames, `look` grants exactly them from the reserve.
-Such requests come back as fast as the disk takes them, so that the reserve is never held by a slow client, and a small
-frame does not wait for two hundred large ones.
+*Ordinary reads never exceed the available bytes.* When no useful amount is left, readers are refused and wait, ordered
+by the bytes they were served before (`fair_queue`). As bytes become free, `wake` gives turns to the first readers, only
+as many as the free bytes can serve. The bytes of a turn are promised, and no other reader gets them. So no reader
+overtakes another, and none is woken in vain.
 
-*One frame can always be finished.* When all of the ordinary part is held by unfinished frames, waiting would be for
-ever. The first waiting reader that holds such a frame then becomes the **finisher**: it alone may read beyond that
-part, and only up to the end of its frame. It held at least one byte of it while everything fitted, therefore what is
-used stays within
+*A reserve serves complete frames.* Reads that may leave an unfinished frame may use three quarters of the size. A
+refused reader looks at the bytes at its socket; if these are complete frames, `look` grants exactly them from the
+reserve. Such requests are answered as fast as the disk is, so a slow client never holds the reserve, and a small frame
+does not wait for two hundred large ones.
+
+*One frame can always be finished.* When unfinished frames hold all of the ordinary part, waiting would never end. Then
+the first waiting reader with an unfinished frame becomes the **finisher**: it alone may read beyond that part, and only
+up to the end of its frame. It held at least one byte of it while everything fitted, so the used bytes are at most
 
     queued.max.request.bytes + socket.request.max.bytes - 1
 
-at every moment. The next finisher is named when this one's frame is complete and the same bound leaves room for the
-next frame's rest. (KIP-72 reserves the announced size and lets any single allocation overdraw; the bound is the same.)
+at every moment. The next finisher is chosen when this one's frame is complete and the same bound leaves room for the
+rest of the next frame. (KIP-72 reserves the announced size and lets any single allocation overdraw; the bound is the
+same.)
 
-*A slow, half-sent frame goes first.* If others wait and unfinished frames hold more than half of the ordinary part,
-those that grow too slowly while their connections are read are evicted, largest first. How slow that is depends on
-those who wait: 64 KiB a second for each second in which memory for less than one frame has come free. Time spent muted
-does not count against a connection, unless it does not take its answers. Commands that wait for that count like an
-unfinished frame.
+*A slow, unfinished frame is evicted first.* If others wait and unfinished frames hold more than half of the ordinary
+part, those that grow too slowly while they are read are evicted, largest first. The required speed depends on the
+waiting readers: 64 KiB per second for each second in which memory for less than one frame became free. Time in which a
+connection is muted does not count against it, unless its client does not receive its responses. Commands that wait for
+that count like an unfinished frame.
 
-The file is longer than most because granting, waking and evicting keep the same few sums true, and are read together.
+The file is longer than most because granting, waking and evicting maintain the same few sums, and are read together.
 """
 
 from __future__ import annotations
@@ -55,30 +57,30 @@ from penstock.governance.muting import MuteReason
 from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
 from penstock.governance.wait_times import WaitTimes
 
-# A read shorter than this costs more than it brings; whoever would get less waits (unless it wants or lacks less).
+# A shorter read costs more than it is worth; a reader that would get less waits (unless it wants or lacks less).
 USEFUL_BYTES: Final = 4 * KIB
 
-# While nobody has starved for longer than a second, an unfinished frame makes progress if it grows by this much in each
-# second, that is, at half a megabit a second: slower than any link one publishes batches over, and long enough for a
-# lost packet to be sent again.
+# While no reader has waited for memory for more than a second, an unfinished frame makes progress if it grows by this
+# much per second. Half a megabit per second is slower than any link that batches are published over, and a second is
+# long enough for a lost packet to be sent again.
 PROGRESS_BYTES: Final = 64 * KIB
 PROGRESS_NS: Final = NS_PER_S
 
-# Pulsar's commands start with their length in four bytes; until they are here nobody knows how long the frame is.
+# Pulsar's commands start with their length in four bytes; before they have arrived, the frame's length is unknown.
 LENGTH_BYTES: Final = 4
 
-# Connections whose tenant is not known (yet) share like one tenant.
+# Connections whose tenant is not known (yet) count as one tenant.
 NOBODY: Final = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """The three keys of KIP-72, and what of the bytes is reserved. A bound of zero or less is switched off."""
+    """The three settings of KIP-72, and the reserve. A bound of 0 or less is switched off."""
 
     request_bytes_max: int  # queued.max.request.bytes
     requests_max: int  # queued.max.requests: requests admitted and not yet answered
     frame_bytes_max: int  # socket.request.max.bytes: one whole frame, its four length bytes included
-    reserve_ratio: float = 0.25  # for reads of whole frames; less where the rest could not hold one largest frame
+    reserve_ratio: float = 0.25  # for reads of complete frames; less if the rest could not hold one largest frame
 
     def __post_init__(self) -> None:
         if self.frame_bytes_max <= LENGTH_BYTES:
@@ -93,19 +95,19 @@ class RequestLimits:
 
     @property
     def reserve_bytes(self) -> int:
-        """How many of the bytes only reads of whole frames may have."""
+        """The bytes that only reads of complete frames may use."""
         if self.request_bytes_max <= 0:
             return 0
         return min(int(self.request_bytes_max * self.reserve_ratio), self.request_bytes_max - self.frame_bytes_max)
 
 
 class RequestMemory(SimpleMemoryPool):
-    """The pool all connections of a broker read into, and the order in which they do.
+    """The pool that all connections of a broker read into, and the order in which they read.
 
-    Owners are connection ids. Per read: `grant`, then `settle`, then `release` of the lease when all is answered.
-    Whoever is refused may `look`. While `waiting`, whoever called `settle`, `release`, `pause` or `forget` calls `wake`
-    next, and each owner it names asks `grant` again at once (and looks, if refused), without waiting for its socket to
-    become readable, or is paused or forgotten.
+    Owners are connection ids. For each read: `grant`, then `settle`, then `release` of the lease when all is answered.
+    A refused owner may `look`. While `waiting`, the caller of `settle`, `release`, `pause` or `forget` calls `wake`
+    next. Each owner that it returns calls `grant` again at once (and `look`, if refused) without waiting for its socket
+    to become readable, or is paused or forgotten.
     """
 
     __slots__ = (
@@ -137,7 +139,7 @@ class RequestMemory(SimpleMemoryPool):
 
     def __init__(self, limits: RequestLimits, *, hunter: LeakHunter | None = None) -> None:
         size_bytes = limits.request_bytes_max if limits.request_bytes_max > 0 else UNBOUNDED
-        # Strict: in this pool the right to overdraw belongs to the finisher alone.
+        # Strict: in this pool only the finisher may overdraw.
         super().__init__(size_bytes, limits.frame_bytes_max, strict=True, hunter=hunter)
         self.requests_max = limits.requests_max if limits.requests_max > 0 else UNBOUNDED
         self.reserve_bytes = limits.reserve_bytes
@@ -148,12 +150,12 @@ class RequestMemory(SimpleMemoryPool):
         self._requests = 0
         self._reserve_used = 0  # of the bytes used
         self._reserve_held = 0  # of the bytes held
-        self._ordinary_end = self.ordinary_bytes  # what may be used before ordinary reads stop: the part + reserve used
+        self._ordinary_end = self.ordinary_bytes  # ordinary reads stop at this use: the ordinary part + used reserve
         self._tenants = {NOBODY: Tenant(NOBODY)}
-        self._waiting: dict[int, Reader] = {}  # in the order they began to wait, those with a turn included
-        self._lines = FairQueue()  # those of them without a turn
+        self._waiting: dict[int, Reader] = {}  # in the order they began to wait, readers with a turn included
+        self._lines = FairQueue()  # waiting readers without a turn
         self._turns = 0
-        self._holders_called = 0  # turns of those who hold an unfinished frame
+        self._holders_called = 0  # turns of readers with an unfinished frame
         self._ordinary_promised = 0
         self._reserve_promised = 0
         self._finisher: Reader | None = None
@@ -171,8 +173,8 @@ class RequestMemory(SimpleMemoryPool):
     def grant(self, owner: int, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
         """Charge and return how many bytes `owner` may read now, 1 to `want_bytes`; 0: it must stop and wait.
 
-        `missing_bytes` is what its unfinished frame still lacks as far as known, 0 at a frame boundary. After a grant
-        the owner settles, or is forgotten, before it asks again.
+        `missing_bytes` is what its unfinished frame still lacks, as far as known, and 0 at a frame boundary. After a
+        grant, the owner settles or is forgotten before it asks again.
         """
         reader = self._readers.get(owner)
         if reader is None:
@@ -189,11 +191,11 @@ class RequestMemory(SimpleMemoryPool):
         return want_bytes
 
     def look(self, owner: int, ask_bytes: int, whole_bytes: int, now_ns: int) -> int:
-        """Grant `whole_bytes` to an owner that was just refused, from the reserve; 0: it waits.
+        """Grant `whole_bytes` from the reserve to an owner that was just refused; 0: it waits.
 
-        `ask_bytes` is what lies at its socket, as far as it looked, or all of a longer frame that begins there;
-        `whole_bytes`, how much of it ends with a frame. What is read then must be exactly that. Refused again, it waits
-        for both parts of the memory.
+        `ask_bytes` is the number of bytes at its socket, as far as it has looked, or all of a longer frame that begins
+        there. `whole_bytes` is the part of it that ends with a frame. The next read must be exactly that long. If
+        refused again, it waits for both parts of the memory.
         """
         reader = self._readers[owner]
         assert owner in self._waiting, "looked without being refused"
@@ -222,11 +224,12 @@ class RequestMemory(SimpleMemoryPool):
         now_ns: int,
         column_bytes: int = 0,
     ) -> Lease | None:
-        """Replace the charge of a read by what it left: `held_bytes` unfinished in all, `pending_bytes` to be answered.
+        """Replace the charge of a read by what the read left.
 
-        What was neither (commands carried out at once, room the read did not fill) is free again. `column_bytes` are
-        what the pending requests take beside their bytes; nobody could grant them before they were counted. Returns the
-        lease of the pending requests, None if there are none.
+        That is `held_bytes` of an unfinished frame in all, and `pending_bytes` of requests to be answered. The rest
+        (commands that were handled at once, unused room) is free again. `column_bytes` is what the pending requests
+        take besides their bytes; it could not be granted before they were counted. Returns the lease of the pending
+        requests, None if there are none.
         """
         reader = self._readers[owner]
         granted_bytes, held_before = reader.granted_bytes, reader.held_bytes
@@ -243,7 +246,7 @@ class RequestMemory(SimpleMemoryPool):
         if held_bytes or held_before:
             reader.held_bytes = held_bytes
             self._held_bytes += held_gain
-            if held_gain != read_bytes or not held_before:  # A frame ended or began: its clock starts anew.
+            if held_gain != read_bytes or not held_before:  # A frame ended or began: measure it from now on.
                 reader.mark_ns, reader.mark_held_bytes, reader.pace_bytes_per_s = now_ns, held_bytes, None
                 if reader is self._finisher:
                     self._finisher = None
@@ -275,7 +278,10 @@ class RequestMemory(SimpleMemoryPool):
         return lease
 
     def release(self, lease: Lease) -> None:
-        """The requests of a lease are answered, or their connection is gone. ForeignLease if it is not ours."""
+        """Release a lease whose requests are answered, or whose connection is closed.
+
+        Raises ForeignLease if it is not ours.
+        """
         # The same as in the base class, written out: a call to it would cost as much again.
         if lease.pool is not self:
             raise ForeignLease(lease)
@@ -290,7 +296,7 @@ class RequestMemory(SimpleMemoryPool):
             self._hunter.forget(lease)
 
     def recover_leaks(self) -> list[Leak]:
-        """Take back leases dropped without release, their requests included; call `wake` after it."""
+        """Take back leases that were dropped without release, and their requests; call `wake` after it."""
         leaks = super().recover_leaks()
         for leak in leaks:
             self._requests -= leak.requests
@@ -303,14 +309,14 @@ class RequestMemory(SimpleMemoryPool):
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody is refused; nothing needs to be woken otherwise."""
+        """Whether any reader is refused; otherwise `wake` need not be called."""
         return bool(self._waiting)
 
     def assign(self, owner: int, tenant: str) -> None:
-        """Count what `owner` uses from now on as this tenant's; its leases so far stay where they are.
+        """Count what `owner` uses from now on for this tenant; its earlier leases count where they were.
 
-        One tenant alone may have everything. As soon as several wait, turns go to whoever has least and was served
-        least: a tenant borrows what nobody wants, and gives it back as its requests are answered.
+        One tenant alone may use everything. When several tenants wait, turns go to the tenant that holds least and was
+        served least. So a tenant borrows what no other wants, and returns it as its requests are answered.
         """
         reader = self._readers.get(owner) or self._new_reader(owner)
         waits = owner in self._waiting
@@ -332,7 +338,7 @@ class RequestMemory(SimpleMemoryPool):
         self._lines.changed(joined)
 
     def wake(self, now_ns: int) -> list[int]:
-        """Give turns to those who wait, as far as the free bytes and requests reach, in the order of `fair_queue`."""
+        """Give turns to waiting readers, as far as free bytes and requests allow, in the order of `fair_queue`."""
         if not self._waiting:
             return []
         lines, owners = self._lines, list[int]()
@@ -366,8 +372,8 @@ class RequestMemory(SimpleMemoryPool):
     def pause(self, owner: int, now_ns: int, *, excused: bool = True) -> None:
         """`owner` stops reading for a reason of its own: it gives up its place until it asks again.
 
-        The time until then does not count as slowness, if it is `excused`. A client that does not take its answers is
-        not: what it holds (commands that were read and cannot be answered) comes free only if it does.
+        If `excused`, the time until then does not count as slowness. It counts for a client that does not receive its
+        responses: what it holds (commands that were read and cannot be answered) becomes free only if it does.
         """
         reader = self._readers.get(owner)
         if reader is not None:
@@ -380,7 +386,7 @@ class RequestMemory(SimpleMemoryPool):
                 self._finisher = None
 
     def forget(self, owner: int, now_ns: int) -> None:
-        """`owner` is gone, in whatever state: all it held is free. Its leases come back on their own."""
+        """Release all that a closed connection holds. Its leases are released on their own."""
         reader = self._readers.pop(owner, None)
         if reader is not None:
             self._leave(reader, now_ns)
@@ -395,10 +401,10 @@ class RequestMemory(SimpleMemoryPool):
                 self._finisher = None
 
     def evict(self, now_ns: int) -> list[int]:
-        """Name the owners to disconnect: slow holders of unfinished frames that others wait for, largest first.
+        """Return the owners to disconnect: slow holders of unfinished frames that others wait for, largest first.
 
-        Pending requests come back by themselves, so nobody is evicted unless unfinished frames hold more than half of
-        the ordinary part; and no more owners than it takes to get below that. To be called a few times a second.
+        Pending requests are answered in time, so no owner is evicted unless unfinished frames hold more than half of
+        the ordinary part, and only as many as needed to get below that. Call it a few times a second.
         """
         excess_bytes = self._held_bytes - self.ordinary_bytes // 2
         if excess_bytes <= 0 or self._starved_since_ns is None:
@@ -420,7 +426,7 @@ class RequestMemory(SimpleMemoryPool):
     # -- what everybody may see --------------------------------------------------------------------------------------
 
     def snapshot(self, now_ns: int) -> RequestMemorySnapshot:
-        """One moment, for metrics, admin and people."""
+        """Return one moment for metrics and the admin port."""
         reading_bytes = sum(reader.granted_bytes for reader in self._readers.values())
         return RequestMemorySnapshot(
             size_bytes=self.size,
@@ -451,7 +457,7 @@ class RequestMemory(SimpleMemoryPool):
         return reader
 
     def _part(self, reader: Reader) -> None:
-        """Take a reader that stands in no line from its tenant, and forget a tenant without any."""
+        """Remove a reader that is in no queue from its tenant, and forget a tenant without readers."""
         tenant = reader.tenant
         tenant.connections -= 1
         tenant.used_bytes -= reader.held_bytes
@@ -465,7 +471,7 @@ class RequestMemory(SimpleMemoryPool):
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _grant_with_care(self, reader: Reader, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
-        """Grant when somebody waits, a bound is near, or this reader was stopped before."""
+        """Grant when readers wait, a bound is near, or this reader was stopped before."""
         had_turn = reader.has_turn and not reader.turn_reserved
         reader.called = reader.has_turn and reader.turn_reserved
         self._end_turn(reader)
@@ -478,7 +484,7 @@ class RequestMemory(SimpleMemoryPool):
         room = self._room()
         if room >= reader.useful_bytes(self._useful_bytes):
             if not had_turn and len(self._waiting) > self._turns:
-                # Those before it come first; whoever made this room is about to wake them.
+                # Readers before it come first; the caller that freed this room is about to wake them.
                 return self._refuse(reader, next(iter(self._waiting.values())).reason, now_ns)
             return self._admit(reader, min(want_bytes, room), now_ns)
         self._depletion.start(now_ns)
@@ -502,9 +508,9 @@ class RequestMemory(SimpleMemoryPool):
         return nbytes
 
     def _settle_reserved(self, reader: Reader, granted_bytes: int, held_before: int, pending_bytes: int) -> int:
-        """Charge to the reserve only what is left of what came from it; returns how much of that is pending.
+        """Charge to the reserve only what remains of a read from it; return how much of that is pending.
 
-        Frames from the reserve are whole, but a command among them may be kept until its turn.
+        Frames from the reserve are complete, but a command among them may be held until its turn.
         """
         charged_bytes = reader.held_reserved_bytes + (granted_bytes if reader.granted_reserved else 0)
         ordinary_bytes = held_before - reader.held_reserved_bytes
@@ -518,14 +524,14 @@ class RequestMemory(SimpleMemoryPool):
         return reserved_bytes
 
     def _returned(self, reserved_bytes: int, tenant: Tenant | None) -> None:
-        """Bytes of a lease are free again."""
+        """Account for bytes of a lease that are free again."""
         self._reserve_used -= reserved_bytes
         self._ordinary_end -= reserved_bytes
         if tenant is not None:
             self._lines.changed(tenant)
 
     def _refuse(self, reader: Reader, reason: MuteReason, now_ns: int) -> int:
-        """Let it wait; one that waits already, with or without a turn, keeps its place."""
+        """Let a reader wait; one that waits already, with or without a turn, keeps its place."""
         reader.reason = reason
         if reader.owner not in self._waiting:
             self._waiting[reader.owner] = reader
@@ -541,7 +547,7 @@ class RequestMemory(SimpleMemoryPool):
             self._lines.enter(reader, HOLDING)
 
     def _leave(self, reader: Reader, now_ns: int) -> None:
-        """Wait no more, if it does."""
+        """End the wait of a reader, if it waits."""
         self._end_turn(reader)
         if self._waiting.pop(reader.owner, None) is not None:
             self._lines.leave(reader)
@@ -574,15 +580,16 @@ class RequestMemory(SimpleMemoryPool):
         self._lines.changed(reader.tenant)
 
     def _room(self) -> int:
-        """Bytes of the ordinary part that nobody has and nobody was promised."""
+        """Return the bytes of the ordinary part that are neither used nor promised."""
         return self._ordinary_end - self._used - self._ordinary_promised
 
     def _next_finisher(self) -> Reader | None:
-        """The first in line with an unfinished frame, if nobody finishes now and the bound leaves room for the rest.
+        """Return the reader that becomes the finisher now, or None.
 
-        If it does not, a release will come and make the room. Only when none can come, because unfinished frames have
-        all of the ordinary part (earlier finishers paused after they had overdrawn), the one that lacks least may go
-        first: the latest of those finishers does fit, so somebody always goes on.
+        There is none if there is a finisher already, or if the bound leaves no room for the rest of a frame. Usually it
+        is the first reader with an unfinished frame. If there is no room, a release will make it, unless unfinished
+        frames hold all of the ordinary part (earlier finishers paused after they had overdrawn). Then the reader whose
+        frame lacks least may go first: the latest of those finishers does fit, so there is always progress.
         """
         if self._finisher is not None or self._holders_called:
             return None
@@ -596,27 +603,28 @@ class RequestMemory(SimpleMemoryPool):
         return nearest if self._fits(nearest) else None
 
     def _fits(self, reader: Reader) -> bool:
-        """Whether the rest of its frame stays within the bound.
+        """Return whether the rest of its frame stays within the bound.
 
-        Ordinary reads meanwhile do not matter: they end at their part, and from there any rest of any frame fits.
+        Ordinary reads at the same time do not matter: they end at their part, and from there any rest of any frame
+        fits.
         """
         return self._used + self._missing_bytes(reader) < self._ordinary_end + self.single_max_bytes
 
     def _missing_bytes(self, reader: Reader) -> int:
-        """What its frame lacks at most."""
+        """Return how many bytes its frame lacks at most."""
         if reader.held_bytes < LENGTH_BYTES:
             return self.single_max_bytes - reader.held_bytes
         return reader.missing_bytes
 
     def _pace_min(self, now_ns: int) -> int:
-        """How many bytes an unfinished frame must grow by in a second, for those who wait to go on waiting for it."""
+        """Return how many bytes per second an unfinished frame must grow while others wait."""
         assert self._starved_since_ns is not None
         starved_ns = max(PROGRESS_NS, now_ns - self._starved_since_ns)
         return PROGRESS_BYTES * starved_ns // PROGRESS_NS
 
 
 def _recent_pace(reader: Reader, now_ns: int) -> int | float:
-    """Bytes a second that its unfinished frame grew by while it was read, over the last second or two of that."""
+    """Return by how many bytes per second its unfinished frame grew while it was read, over the last second or two."""
     until_ns = now_ns if reader.stopped_ns is None else reader.stopped_ns
     if until_ns - reader.mark_ns > PROGRESS_NS:
         return _pace(reader, until_ns)

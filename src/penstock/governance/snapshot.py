@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen views of the mechanisms: what telemetry, admin and people see of them.
+"""Frozen views of the mechanisms, for metrics, the admin port and people.
 
-Why: a face that walked live objects would see them half changed, and would have to know how they work.
-Where: each mechanism makes its view in `snapshot()`; metrics, the admin port and the demo read nothing else.
+Why: a reader of live objects would see them half changed, and would have to know how they work. Where: each mechanism
+creates its view in `snapshot()`; metrics, the admin port and the demo read nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MutedReader:
-    """One connection that may not read: since when, why, how much it wanted, and what it holds meanwhile."""
+    """One connection that may not read: since when, why, how much it asked for, and what it holds."""
 
     owner: int
     since_ns: int
@@ -29,7 +29,7 @@ class MutedReader:
 
 @dataclass(frozen=True, slots=True)
 class RequestMemorySnapshot:
-    """One moment of the request memory. used = held + reading + pending; an unbounded size reads `UNBOUNDED`."""
+    """One moment of the request memory. used = held + reading + pending; an unbounded size is `UNBOUNDED`."""
 
     size_bytes: int
     used_bytes: int  # MemoryPoolUsed
@@ -38,8 +38,8 @@ class RequestMemorySnapshot:
     held_bytes: int  # unfinished frames
     reading_bytes: int  # granted and not yet settled
     pending_bytes: int  # admitted requests not yet answered
-    reserve_bytes: int  # what of the size only reads of whole frames may have
-    reserve_used_bytes: int  # what of `used_bytes` is charged to it
+    reserve_bytes: int  # the part of the size that only reads of complete frames may use
+    reserve_used_bytes: int  # the part of `used_bytes` that is charged to it
     requests: int
     requests_max: int
     depleted_percent: float  # MemoryPoolAvgDepletedPercent

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line in which tenants take turns, and within a tenant its connections; each connection's own come in order.
+"""A queue in which tenants take turns, and within a tenant its connections; items of one connection keep their order.
 
-Why: first come, first served, a client that asks a thousand times at once makes everybody wait for a thousand answers.
-Where: `net.loop_share` keeps those in it who wait to gather a list. All steps are O(1).
+Why: in a plain queue, a client that sends a thousand requests makes all others wait for a thousand answers. Where:
+`net.loop_share` queues topic listings here until they may be gathered. All operations are O(1).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 class TenantRoundRobin(Generic[T]):
-    """Items that wait, each on behalf of an owner."""
+    """Waiting items, each with an owner."""
 
     __slots__ = ("_connections", "_length", "_tenants", "_turns")
 
     def __init__(self) -> None:
-        # Whoever is first in each of these has the next turn.
+        # The first key in each dictionary has the next turn.
         self._turns: OrderedDict[str, OrderedDict[Hashable, OrderedDict[T, None]]] = OrderedDict()
         self._tenants: WaitingCounts[str] = WaitingCounts()
         self._connections: dict[str, WaitingCounts[Hashable]] = {}
@@ -35,7 +35,7 @@ class TenantRoundRobin(Generic[T]):
         return self._length
 
     def join(self, owner: Owner, item: T) -> None:
-        """Put an item behind those of the same connection."""
+        """Append an item to those of its connection."""
         tenant = self._turns.setdefault(owner.tenant, OrderedDict())
         tenant.setdefault(owner.connection, OrderedDict())[item] = None
         self._tenants.add(owner.tenant)
@@ -43,7 +43,7 @@ class TenantRoundRobin(Generic[T]):
         self._length += 1
 
     def leave(self, owner: Owner, item: T) -> None:
-        """Take an item out that is in the line."""
+        """Remove an item, which must be in the queue."""
         tenant = self._turns[owner.tenant]
         connection = tenant[owner.connection]
         del connection[item]
@@ -59,7 +59,7 @@ class TenantRoundRobin(Generic[T]):
         self._length -= 1
 
     def next(self) -> tuple[Owner, T]:
-        """Take out whose turn it is; its connection, and its tenant, have their next turn after all others."""
+        """Remove and return the next item. Its connection and its tenant go to the end of the order."""
         tenant = next(iter(self._turns))
         connection = next(iter(self._turns[tenant]))
         item = next(iter(self._turns[tenant][connection]))
@@ -70,7 +70,7 @@ class TenantRoundRobin(Generic[T]):
         return owner, item
 
     def gives_way(self) -> tuple[Owner, T]:
-        """Who leaves a line that has one too many: the latest of whoever has most."""
+        """Return the item to remove from a full queue: the latest one of the tenant and connection with most items."""
         tenant = self._tenants.largest()
         connection = self._connections[tenant].largest()
         return Owner(tenant, connection), next(reversed(self._turns[tenant][connection]))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long requests waited: quantiles of the last minutes, and a histogram since the start.
 
-Why our own: exact quantiles want every value kept. Here values fall into buckets, 32 to the octave, so that a quantile
-is at most 3 per cent off, for a few integers however many requests there are. The longest wait is exact.
-Where: `PermitQueue` observes each request that was granted or timed out; metrics read `snapshot`.
+Why our own: exact quantiles need every value. Here values fall into buckets, 32 per octave, so a quantile is at most 3
+percent too high and needs few integers whatever the number of requests. The longest wait is exact. Where: `PermitQueue`
+observes each request that was granted or timed out; metrics read `snapshot`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.units import NS_PER_MS, NS_PER_S
 
 QUANTILES: Final = (0.5, 0.95, 0.99, 1.0)
 
-# Quantiles look back over the current and the four windows before it: four to five minutes, as the seed's alerts do.
+# Quantiles cover the current window and the four before it: four to five minutes, as the alert rules do.
 WINDOW_NS: Final = 60 * NS_PER_S
 WINDOWS: Final = 5
 
@@ -33,14 +33,14 @@ _STEP_BITS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class WaitTimesSnapshot:
-    """One moment. Quantiles of no waits at all are not a number."""
+    """One moment. Quantiles are NaN when no request has waited."""
 
     count: int  # since the start
     sum_ns: int
     shortest_ns: int  # since the start; 0 before the first
     longest_ns: int
     quantiles_ns: tuple[tuple[float, float], ...]  # (quantile, wait)
-    histogram: tuple[int, ...]  # how many fell into each bucket of `BOUNDS_NS`, and beyond
+    histogram: tuple[int, ...]  # the count of each bucket of `BOUNDS_NS`, and of the one above
 
 
 class _Window:
@@ -53,7 +53,7 @@ class _Window:
 
 
 class WaitTimes:
-    """Observes waits; times are nanoseconds of one monotonic clock."""
+    """Records waiting times in nanoseconds of one monotonic clock."""
 
     __slots__ = ("_count", "_histogram", "_longest_ns", "_shortest_ns", "_sum_ns", "_windows")
 
@@ -66,7 +66,7 @@ class WaitTimes:
         self._windows: deque[_Window] = deque(maxlen=WINDOWS)
 
     def observe(self, wait_ns: int, now_ns: int) -> None:
-        """Somebody has waited so long."""
+        """Record one wait."""
         self._count += 1
         self._sum_ns += wait_ns
         self._shortest_ns = wait_ns if self._shortest_ns is None else min(self._shortest_ns, wait_ns)
@@ -79,7 +79,6 @@ class WaitTimes:
         window.longest_ns = max(window.longest_ns, wait_ns)
 
     def snapshot(self, now_ns: int) -> WaitTimesSnapshot:
-        """What was observed until now."""
         recent = [window for window in self._windows if now_ns - window.started_ns < WINDOWS * WINDOW_NS]
         buckets: Counter[int] = Counter()
         for window in recent:
@@ -114,12 +113,12 @@ def _quantiles(buckets: Counter[int], longest_ns: int) -> list[tuple[float, floa
 
 
 def _bucket(wait_ns: int) -> int:
-    """The number of the bucket: octave and, within it, the bits behind the leading one."""
+    """Return the number of the bucket: the octave and the bits after the leading one."""
     shift = max(0, wait_ns.bit_length() - 1 - _STEP_BITS)
     return (shift << (_STEP_BITS + 1)) + (wait_ns >> shift)
 
 
 def _upper_ns(bucket: int) -> int:
-    """The longest wait that falls into the bucket."""
+    """Return the longest wait of the bucket."""
     shift, lead = divmod(bucket, 1 << (_STEP_BITS + 1))
     return ((lead + 1) << shift) - 1

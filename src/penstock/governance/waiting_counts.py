@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has how many of the places in a queue, and who has most.
+"""A count for each key of how many of its items wait in a queue, and the key with the highest count.
 
-Why: a queue that anybody may fill is no protection against the one who fills it (PIP-442, "Fair Queueing"). Knowing at
-any moment who has most, a full queue can make room for whoever has less.
-Where: `PermitQueue` counts the places of tenants here, and those of each tenant's connections. All steps are O(1).
+Why: a queue that anybody may fill does not protect against the client that fills it (PIP-442, "Fair Queueing"). With
+the highest count known at any moment, a full queue can drop an item of that key for a client that has fewer. Where:
+`PermitQueue` counts waiting requests of tenants here, and of each tenant's connections. All operations are O(1).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ K = TypeVar("K")
 
 
 class WaitingCounts(Generic[K]):
-    """A count for each key, and the key with the highest; among equals, the one that came to it last."""
+    """A count for each key, and the key with the highest count; among equals, the key that reached the count last."""
 
     __slots__ = ("_counts", "_highest", "_keys_at")
 
@@ -28,24 +28,23 @@ class WaitingCounts(Generic[K]):
         return len(self._counts)
 
     def count(self, key: K) -> int:
-        """How many places this key has."""
         return self._counts.get(key, 0)
 
     def add(self, key: K) -> None:
-        """One place more."""
+        """Increase the count of this key by one."""
         count = self._counts.get(key, 0)
         self._move(key, count, count + 1)
         self._highest = max(self._highest, count + 1)
 
     def remove(self, key: K) -> None:
-        """One place less; the key must have one."""
+        """Decrease the count of this key, which must not be 0, by one."""
         count = self._counts[key]
         self._move(key, count, count - 1)
         if self._highest not in self._keys_at:
-            self._highest -= 1  # The key itself is there now, or nobody is left.
+            self._highest -= 1  # This key has that count now, or no key is left.
 
     def largest(self) -> K:
-        """Who has most; there must be somebody."""
+        """Return the key with the highest count; there must be a key."""
         return next(reversed(self._keys_at[self._highest]))
 
     def _move(self, key: K, before: int, after: int) -> None:
