@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.administration import namespaces, topic_admin
-from penstock.broker.policies import permissions
 from penstock.broker.stats import stats, stats_partitioned
 from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import PenstockError
@@ -65,8 +64,8 @@ def operations(broker: Broker, rng: random.Random) -> list[Callable[[], Awaitabl
         lambda: topic_admin.delete_topic(broker, either, force=force),
         lambda: topic_admin.create_subscription(broker, topic, "s"),
         lambda: topic_admin.unsubscribe_namespace(broker, namespace, "s"),
-        lambda: permissions.grant_topic(broker, either, "r", ["consume"]),
-        lambda: permissions.revoke_topic(broker, either, "r"),
+        lambda: broker.permissions.grant_topic(either, "r", ["consume"]),
+        lambda: broker.permissions.revoke_topic(either, "r"),
         lambda: broker.policies.set_topic(either, "maxConsumers", few),
         lambda: stats.topic_stats(broker, either),
         lambda: stats_partitioned.partitioned_stats(broker, topic),

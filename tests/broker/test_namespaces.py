@@ -10,7 +10,6 @@ import pytest
 
 from penstock.broker.access import AccessRules
 from penstock.broker.administration import namespaces, topic_admin
-from penstock.broker.policies import permissions
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,
@@ -329,22 +328,22 @@ async def test_what_is_granted_is_read_back_and_taken_away(tmp_path: Path) -> No
     async with running(tmp_path) as harness:
         broker = harness.broker
         await make_sales(broker)
-        await permissions.grant_namespace(broker, SALES, "alice", ["produce", "consume", "produce"])
-        await permissions.grant_namespace(broker, SALES, "bob", ["functions"])
-        await permissions.grant_topic(broker, ORDERS, "bob", ["consume"])
-        await permissions.grant_subscription(broker, SALES, "audit", ["carol", "dave"])
+        await broker.permissions.grant_namespace(SALES, "alice", ["produce", "consume", "produce"])
+        await broker.permissions.grant_namespace(SALES, "bob", ["functions"])
+        await broker.permissions.grant_topic(ORDERS, "bob", ["consume"])
+        await broker.permissions.grant_subscription(SALES, "audit", ["carol", "dave"])
     async with running(tmp_path) as harness:
         broker = harness.broker
-        assert permissions.get_namespace(broker, SALES) == {"alice": ["consume", "produce"], "bob": ["functions"]}
+        assert broker.permissions.get_namespace(SALES) == {"alice": ["consume", "produce"], "bob": ["functions"]}
         of_topic = {"alice": ["consume", "produce"], "bob": ["consume", "functions"]}
-        assert permissions.get_topic(broker, ORDERS) == of_topic
-        assert permissions.get_topic(broker, ORDERS.of_partition(3)) == of_topic
-        assert permissions.get_subscription(broker, SALES) == {"audit": ["carol", "dave"]}
-        await permissions.revoke_subscription(broker, SALES, "audit", "carol")
-        assert permissions.get_subscription(broker, SALES) == {"audit": ["dave"]}
-        await permissions.revoke_namespace(broker, SALES, "alice")
-        await permissions.revoke_topic(broker, ORDERS, "bob")
-        assert permissions.get_topic(broker, ORDERS) == {"bob": ["functions"]}
+        assert broker.permissions.get_topic(ORDERS) == of_topic
+        assert broker.permissions.get_topic(ORDERS.of_partition(3)) == of_topic
+        assert broker.permissions.get_subscription(SALES) == {"audit": ["carol", "dave"]}
+        await broker.permissions.revoke_subscription(SALES, "audit", "carol")
+        assert broker.permissions.get_subscription(SALES) == {"audit": ["dave"]}
+        await broker.permissions.revoke_namespace(SALES, "alice")
+        await broker.permissions.revoke_topic(ORDERS, "bob")
+        assert broker.permissions.get_topic(ORDERS) == {"bob": ["functions"]}
 
 
 async def test_only_what_is_there_is_granted_and_taken_away(tmp_path: Path) -> None:
@@ -353,9 +352,9 @@ async def test_only_what_is_there_is_granted_and_taken_away(tmp_path: Path) -> N
         await make_sales(broker)
         nowhere = NamespaceName.parse("acme/nowhere")
         for doing, kind, status, words in (
-            (permissions.grant_namespace(broker, SALES, "a", ["fly"]), PreconditionFailed, 412, "fly"),
-            (permissions.grant_namespace(broker, nowhere, "a", ["produce"]), NamespaceNotFound, 404, "nowhere"),
-            (permissions.revoke_topic(broker, ORDERS, "a"), PreconditionFailed, 412, "not set at the topic level"),
-            (permissions.revoke_subscription(broker, SALES, "s", "a"), PreconditionFailed, 412, "not granted"),
+            (broker.permissions.grant_namespace(SALES, "a", ["fly"]), PreconditionFailed, 412, "fly"),
+            (broker.permissions.grant_namespace(nowhere, "a", ["produce"]), NamespaceNotFound, 404, "nowhere"),
+            (broker.permissions.revoke_topic(ORDERS, "a"), PreconditionFailed, 412, "not set at the topic level"),
+            (broker.permissions.revoke_subscription(SALES, "s", "a"), PreconditionFailed, 412, "not granted"),
         ):
             await refused(doing, kind, status, words)

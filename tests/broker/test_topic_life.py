@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from penstock.broker.administration import topic_admin
-from penstock.broker.policies import permissions
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.stats import stats
 from penstock.broker.topics import inactive
@@ -254,10 +253,10 @@ async def test_what_was_granted_on_a_topic_alone_goes_with_it(tmp_path: Path) ->
         broker = harness.broker
         await broker.partitions.create(parent, 2)
         for name in (parent, parent.of_partition(1)):
-            await permissions.grant_topic(broker, name, "alice", ["produce"])
+            await broker.permissions.grant_topic(name, "alice", ["produce"])
         await topic_admin.delete_partitioned(broker, parent)
         await broker.partitions.create(parent, 2)
-        assert permissions.get_topic(broker, parent.of_partition(1)) == {}
+        assert broker.permissions.get_topic(parent.of_partition(1)) == {}
 
 
 async def test_a_topic_that_is_made_again_has_another_ledger_and_nothing_of_the_old_one(tmp_path: Path) -> None:
@@ -389,7 +388,7 @@ async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_oth
         broker = harness.broker
         await broker.partitions.create(parent, 1)
         await broker.topics.create(left_behind, {})
-        await permissions.grant_topic(broker, left_behind, "somebody", ["consume"])
+        await broker.permissions.grant_topic(left_behind, "somebody", ["consume"])
         with harness.catalog_held():
             deleting = asyncio.ensure_future(topic_admin.delete_topic(broker, left_behind))
             await turns(2)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.log_reads import LogReads
 from penstock.broker.metadata_memory import MetadataMemory
-from penstock.broker.policies import permissions
+from penstock.broker.policies.permissions import Permissions
 from penstock.broker.policies.policies import PolicyBook
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
@@ -40,6 +41,7 @@ from penstock.broker.subscriptions.memory_waits import MemoryWaits
 from penstock.broker.subscriptions.tail import TailCache
 from penstock.broker.topics.compaction import Compactor
 from penstock.broker.topics.delayed_upkeep import Delays
+from penstock.broker.topics.detaching import disconnect_producers
 from penstock.broker.topics.directory import TopicDirectory
 from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.inactive import InactiveTopics
@@ -49,6 +51,7 @@ from penstock.broker.topics.partitions import Partitions
 from penstock.broker.topics.places import Places
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.subscription_store import SubscriptionStore
+from penstock.broker.topics.topic import Topic
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, ServiceNotReady, StorageReadOnly
@@ -145,30 +148,9 @@ class Broker:
         self.shared_listings = SharedListings(
             self.topics.names, self.topics.feed, self.listings, clock=clock, loop=loop, chance=Random()
         )
-        self.policies = PolicyBook(self)
         self.rates = Rates(self)
-        self.retention = Retention(self)
-        self.quotas = Quotas(self)
         self.metadata_memory = MetadataMemory(catalog, limits.metadata_bytes)
-        self.schemas = SchemaRegistry(
-            catalog=catalog,
-            changes=self.changes,
-            clock=clock,
-            memory=self.metadata_memory,
-            bytes_max=lambda: self.limits.schema_bytes_max,
-        )
         self.deduplication = Deduplication(self)
-        self.compaction = Compactor(self)
-        self.tail_cache = TailCache(limits.tail_cache_bytes)
-        self.commands_memory = CommandMemory(limits.commands_bytes)
-        self.sessions_memory = MemoryRow("sessions", limits.sessions_bytes)
-        self.dispatch_memory = MemoryRow("dispatch", limits.dispatch_bytes)
-        self.http_memory = MemoryRow("http", limits.http_bytes)
-        self.stopping = False
-        self.started_at_ms = clock.wall_ms()
-        self.long_keys = LongKeys(loop)
-        self.memory_waits = MemoryWaits(loop)
-        self.delays = Delays(self, snapshots)
         self.cursors = CursorSaves(self)
         self.subscription_store = SubscriptionStore(
             catalog=catalog,
@@ -176,6 +158,55 @@ class Broker:
             memory=self.metadata_memory,
             ended=self.rates.forget_subscription,
         )
+        self.policies: PolicyBook = PolicyBook(
+            catalog=catalog,
+            changes=self.changes,
+            loop=loop,
+            cluster=limits.cluster_name,
+            defaults=lambda: self.limits.policies,
+            exists=self.topics.exists,
+            loaded=self.topics.loaded,
+            refresh_rates=self.rates.refresh,
+            take_back=self.revocation.take_back,
+        )
+        self.permissions = Permissions(
+            catalog=catalog, policies=self.policies, check_namespace=self.places.check_namespace
+        )
+        self.retention = Retention[Topic](
+            catalog=catalog,
+            changes=self.changes,
+            reads=self.reads,
+            clock=clock,
+            trim_log=entry_log.trim,
+            replay_from=self.deduplication.replay_from,
+            save_cursors=self._save_cursors,
+            delete_subscription=self._delete_subscription,
+        )
+        self.quotas = Quotas[Topic](
+            defaults=lambda: self.limits.policies,
+            reads=self.reads,
+            retention=self.retention,
+            clock=clock,
+            disconnect_producers=partial(disconnect_producers, reads=self.reads),
+        )
+        self.schemas = SchemaRegistry(
+            catalog=catalog,
+            changes=self.changes,
+            clock=clock,
+            memory=self.metadata_memory,
+            bytes_max=lambda: self.limits.schema_bytes_max,
+        )
+        self.compaction = Compactor(self)
+        self.tail_cache = TailCache(limits.tail_cache_bytes)
+        self.commands_memory: CommandMemory = CommandMemory(limits.commands_bytes)
+        self.sessions_memory = MemoryRow("sessions", limits.sessions_bytes)
+        self.dispatch_memory = MemoryRow("dispatch", limits.dispatch_bytes)
+        self.http_memory = MemoryRow("http", limits.http_bytes)
+        self.stopping = False
+        self.started_at_ms = clock.wall_ms()
+        self.long_keys = LongKeys(loop)
+        self.memory_waits = MemoryWaits(loop)
+        self.delays: Delays = Delays(self, snapshots)
         self.topic_life = TopicLife(
             entry_log=entry_log,
             catalog=catalog,
@@ -215,7 +246,13 @@ class Broker:
     async def _forget_topic(self, name: TopicName) -> None:
         """A topic is gone, of which more is kept than the topic itself."""
         await self.schemas.forget(name)
-        await permissions.forget_topic(self, name)
+        await self.permissions.forget_topic(name)
+
+    async def _save_cursors(self, topic: Topic) -> None:
+        await self.cursors.save(*topic.subscriptions.values())
+
+    async def _delete_subscription(self, topic: Topic, name: str) -> None:
+        await self.subscription_store.delete(topic.subscriptions[name])
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from penstock.admin.models import AuthAction, Bundles
 from penstock.admin.models_policies import Policies
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
 from penstock.broker.administration import namespaces, topic_admin
-from penstock.broker.policies import permissions
 from penstock.broker.topics.listing import Mode
 
 if TYPE_CHECKING:
@@ -108,32 +107,32 @@ def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{NAMESPACE}/permissions", **common)
     async def get_permissions(name: Namespace) -> dict[str, list[str]]:
         """Say which role may do what in a namespace."""
-        return await ask(permissions.get_namespace, name)
+        return await ask(lambda broker: broker.permissions.get_namespace(name))
 
     @router.post(f"{NAMESPACE}/permissions/{{role}}", **common, **NO_CONTENT)
     async def grant(name: Namespace, role: str, actions: list[AuthAction]) -> None:
         """Let a role do this in a namespace, in place of what it may."""
-        await ask(permissions.grant_namespace, name, role, list(actions))
+        await ask(lambda broker: broker.permissions.grant_namespace(name, role, list(actions)))
 
     @router.delete(f"{NAMESPACE}/permissions/{{role}}", **common, **NO_CONTENT)
     async def revoke(name: Namespace, role: str) -> None:
         """Take everything from a role that it may do in a namespace."""
-        await ask(permissions.revoke_namespace, name, role)
+        await ask(lambda broker: broker.permissions.revoke_namespace(name, role))
 
     @router.get(f"{NAMESPACE}/permissions/subscription", **common)
     async def get_subscription_permissions(name: Namespace) -> dict[str, list[str]]:
         """Say which roles may use which subscription."""
-        return await ask(permissions.get_subscription, name)
+        return await ask(lambda broker: broker.permissions.get_subscription(name))
 
     @router.post(f"{NAMESPACE}/permissions/subscription/{{subscription:twice}}", **common, **NO_CONTENT)
     async def grant_subscription(name: Namespace, subscription: str, roles: list[str]) -> None:
         """Let only these roles use a subscription."""
-        await ask(permissions.grant_subscription, name, subscription, roles)
+        await ask(lambda broker: broker.permissions.grant_subscription(name, subscription, roles))
 
     @router.delete(f"{NAMESPACE}/permissions/{{subscription:twice}}/{{role}}", **common, **NO_CONTENT)
     async def revoke_subscription(name: Namespace, subscription: str, role: str) -> None:
         """Take a role off a subscription's list."""
-        await ask(permissions.revoke_subscription, name, subscription, role)
+        await ask(lambda broker: broker.permissions.revoke_subscription(name, subscription, role))
 
 
 def _add_backlog(router: APIRouter, ask: Ask, needs: Needs) -> None:

@@ -28,7 +28,6 @@ from penstock.admin.models import (
 )
 from penstock.admin.routing import NO_CONTENT, TOPIC, Domain, Force, Namespace, Topic
 from penstock.broker.administration import namespaces, topic_admin
-from penstock.broker.policies import permissions
 from penstock.broker.topics import compaction
 from penstock.broker.topics.listing import Mode
 from penstock.core.errors import NotAllowed
@@ -217,17 +216,17 @@ def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/permissions", **admin)
     async def get_permissions(name: Topic) -> dict[str, list[str]]:
         """Say which role may do what with a topic, its namespace's permissions included."""
-        return await ask(permissions.get_topic, name)
+        return await ask(lambda broker: broker.permissions.get_topic(name))
 
     @router.post(f"{TOPIC}/permissions/{{role}}", **admin, **NO_CONTENT)
     async def grant(name: Topic, role: str, actions: list[AuthAction]) -> None:
         """Let a role do this with a topic, in place of what it may."""
-        await ask(permissions.grant_topic, name, role, list(actions))
+        await ask(lambda broker: broker.permissions.grant_topic(name, role, list(actions)))
 
     @router.delete(f"{TOPIC}/permissions/{{role}}", **admin, **NO_CONTENT)
     async def revoke(name: Topic, role: str) -> None:
         """Take everything from a role that it may do with a topic."""
-        await ask(permissions.revoke_topic, name, role)
+        await ask(lambda broker: broker.permissions.revoke_topic(name, role))
 
 
 def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:

@@ -89,7 +89,7 @@ async def _prepare(session: Session, body: codec.CommandProducer) -> Producer:
     broker.check_writable()
     topic = await broker.topics.get_or_create(name, create=True)
     topic.check_publishable()
-    broker.quotas.check_room(topic, session, body.producer_name or None)
+    broker.quotas.check_room(topic, session.connection.peer, body.producer_name or None)
     await broker.quotas.check_producer(topic)
     _check_encryption(topic, encrypted=body.encrypted)
     schema_version = await broker.schemas.attach_producer(topic, schema_in(body))
@@ -169,7 +169,7 @@ def _join(producer: Producer) -> None:
     if producer.name in topic.producers:
         raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic '{topic.text}'")
     session.require(Action.PRODUCE, topic.name)  # Again: it may have waited, and a grant been taken back meanwhile.
-    topic.broker.quotas.check_room(topic, session)
+    topic.broker.quotas.check_room(topic, producer.address)
     if not session.producers:
         # A connection counts for one tenant: that of its first producer.
         session.connection.assign(topic.name.tenant)

@@ -1,18 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What roles are granted: on a namespace, on one topic, on a subscription's name.
 
-Plain functions on the broker, on its loop, for the admin port. What is granted stands in the namespace's policies under
+Where: the admin port calls this on the broker's loop. What is granted stands in the namespace's policies under
 `auth_policies`, where `access` reads it; it is kept also while nobody has to show who it is.
-
-    get_namespace(broker, namespace) -> {role: [actions]}
-    await grant_namespace(broker, namespace, role, actions)
-    await revoke_namespace(broker, namespace, role)
-    get_topic(broker, name) -> {role: [actions]}            with what is granted on its namespace
-    await grant_topic(broker, name, role, actions)
-    await revoke_topic(broker, name, role)
-    get_subscription(broker, namespace) -> {subscription: [roles]}
-    await grant_subscription(broker, namespace, subscription, roles)
-    await revoke_subscription(broker, namespace, subscription, role)
 """
 
 from __future__ import annotations
@@ -26,8 +16,9 @@ from penstock.core.errors import NamespaceNotFound, PreconditionFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.policies.policies import PolicyBook
     from penstock.core.names import NamespaceName, TopicName
+    from penstock.storage.catalog import Catalog
 
     Grants = dict[str, list[str]]
 
@@ -42,96 +33,96 @@ GRANTABLE: Final = frozenset(
 )
 
 
-def get_namespace(broker: Broker, namespace: NamespaceName) -> Grants:
-    """Actions by role. Raises TenantNotFound, NamespaceNotFound."""
-    return _plain(_granted(broker, namespace).get(NAMESPACE))
+class Permissions:
+    """What is granted, read and changed."""
 
+    def __init__(
+        self, *, catalog: Catalog, policies: PolicyBook, check_namespace: Callable[[NamespaceName], None]
+    ) -> None:
+        """Keep what it works with; `check_namespace` raises TenantNotFound or NamespaceNotFound."""
+        self._catalog = catalog
+        self._policies = policies
+        self._check_namespace = check_namespace
 
-def get_topic(broker: Broker, name: TopicName) -> Grants:
-    """Actions by role: those granted on the namespace, and those on this topic."""
-    granted = _granted(broker, name.namespace_name)
-    grants = _plain(granted.get(NAMESPACE))
-    of_topics = granted.get(TOPICS) or {}
-    for topic in dict.fromkeys((str(name.parent), str(name))):
-        for role, actions in _plain(of_topics.get(topic)).items():
-            grants[role] = sorted({*grants.get(role, ()), *actions})
-    return grants
+    def get_namespace(self, namespace: NamespaceName) -> Grants:
+        """Actions by role. Raises TenantNotFound, NamespaceNotFound."""
+        return _plain(self._granted(namespace).get(NAMESPACE))
 
+    def get_topic(self, name: TopicName) -> Grants:
+        """Actions by role: those granted on the namespace, and those on this topic."""
+        granted = self._granted(name.namespace_name)
+        grants = _plain(granted.get(NAMESPACE))
+        of_topics = granted.get(TOPICS) or {}
+        for topic in dict.fromkeys((str(name.parent), str(name))):
+            for role, actions in _plain(of_topics.get(topic)).items():
+                grants[role] = sorted({*grants.get(role, ()), *actions})
+        return grants
 
-def get_subscription(broker: Broker, namespace: NamespaceName) -> Grants:
-    """Roles by subscription."""
-    return _plain(_granted(broker, namespace).get(SUBSCRIPTIONS))
+    def get_subscription(self, namespace: NamespaceName) -> Grants:
+        """Roles by subscription."""
+        return _plain(self._granted(namespace).get(SUBSCRIPTIONS))
 
+    async def grant_namespace(self, namespace: NamespaceName, role: str, actions: Iterable[str]) -> None:
+        """Let a role do exactly this on all topics of a namespace."""
+        wanted = _checked(actions)
+        await self._change(namespace, lambda granted: _put(_part(granted, NAMESPACE), role, wanted))
 
-async def grant_namespace(broker: Broker, namespace: NamespaceName, role: str, actions: Iterable[str]) -> None:
-    """Let a role do exactly this on all topics of a namespace."""
-    wanted = _checked(actions)
-    await _change(broker, namespace, lambda granted: _put(_part(granted, NAMESPACE), role, wanted))
+    async def revoke_namespace(self, namespace: NamespaceName, role: str) -> None:
+        """Take from a role what it was granted on the namespace."""
+        await self._change(namespace, lambda granted: _put(_part(granted, NAMESPACE), role, None))
 
+    async def grant_topic(self, name: TopicName, role: str, actions: Iterable[str]) -> None:
+        """Let a role do exactly this on one topic, and on its partitions."""
+        wanted = _checked(actions)
+        await self._change(
+            name.namespace_name, lambda granted: _put(_part(_part(granted, TOPICS), str(name)), role, wanted)
+        )
 
-async def revoke_namespace(broker: Broker, namespace: NamespaceName, role: str) -> None:
-    """Take from a role what it was granted on the namespace."""
-    await _change(broker, namespace, lambda granted: _put(_part(granted, NAMESPACE), role, None))
+    async def revoke_topic(self, name: TopicName, role: str) -> None:
+        """Take from a role what it was granted on a topic. Raises PreconditionFailed when that is nothing."""
 
+        def change(granted: dict[str, Any]) -> None:
+            topics = _part(granted, TOPICS)
+            if role not in (topics.get(str(name)) or {}):
+                raise PreconditionFailed("Permissions are not set at the topic level")
+            _put(topics, str(name), _put(_part(topics, str(name)), role, None) or None)
 
-async def grant_topic(broker: Broker, name: TopicName, role: str, actions: Iterable[str]) -> None:
-    """Let a role do exactly this on one topic, and on its partitions."""
-    wanted = _checked(actions)
-    await _change(
-        broker, name.namespace_name, lambda granted: _put(_part(_part(granted, TOPICS), str(name)), role, wanted)
-    )
+        await self._change(name.namespace_name, change)
 
+    async def grant_subscription(self, namespace: NamespaceName, subscription: str, roles: Iterable[str]) -> None:
+        """Let only these roles use subscriptions of this name."""
+        wanted = sorted(set(roles))
+        await self._change(namespace, lambda granted: _put(_part(granted, SUBSCRIPTIONS), subscription, wanted))
 
-async def revoke_topic(broker: Broker, name: TopicName, role: str) -> None:
-    """Take from a role what it was granted on a topic. Raises PreconditionFailed when that is nothing."""
-    of_topics = _granted(broker, name.namespace_name).get(TOPICS) or {}
-    if role not in (of_topics.get(str(name)) or {}):
-        raise PreconditionFailed("Permissions are not set at the topic level")
+    async def revoke_subscription(self, namespace: NamespaceName, subscription: str, role: str) -> None:
+        """Take a subscription's name from a role. Raises PreconditionFailed when it did not have it."""
 
-    def change(granted: dict[str, Any]) -> None:
-        topics = _part(granted, TOPICS)
-        _put(topics, str(name), _put(_part(topics, str(name)), role, None) or None)
+        def change(granted: dict[str, Any]) -> None:
+            of_names = _part(granted, SUBSCRIPTIONS)
+            roles = of_names.get(subscription) or ()
+            if role not in roles:
+                raise PreconditionFailed(f"subscription {subscription!r} is not granted to role {role!r}")
+            _put(of_names, subscription, [one for one in roles if one != role] or None)
 
-    await _change(broker, name.namespace_name, change)
+        await self._change(namespace, change)
 
+    async def forget_topic(self, name: TopicName) -> None:
+        """A topic is gone: what was granted on it alone must not hold for another one of its name."""
+        namespace = f"{name.tenant}/{name.namespace}"
+        stored = self._catalog.namespaces().get(namespace) or {}
+        if str(name) in ((stored.get(AUTH) or {}).get(TOPICS) or {}):
+            with contextlib.suppress(NamespaceNotFound):  # It went meanwhile, with all that was granted in it.
+                await self._policies.update_namespace(
+                    namespace, lambda policies: _put(_part(_part(policies, AUTH), TOPICS), str(name), None)
+                )
 
-async def grant_subscription(broker: Broker, namespace: NamespaceName, subscription: str, roles: Iterable[str]) -> None:
-    """Let only these roles use subscriptions of this name."""
-    wanted = sorted(set(roles))
-    await _change(broker, namespace, lambda granted: _put(_part(granted, SUBSCRIPTIONS), subscription, wanted))
+    def _granted(self, namespace: NamespaceName) -> Mapping[str, Any]:
+        self._check_namespace(namespace)
+        return self._catalog.namespaces()[str(namespace)].get(AUTH) or {}
 
-
-async def revoke_subscription(broker: Broker, namespace: NamespaceName, subscription: str, role: str) -> None:
-    """Take a subscription's name from a role. Raises PreconditionFailed when it did not have it."""
-    if role not in get_subscription(broker, namespace).get(subscription, ()):
-        raise PreconditionFailed(f"subscription {subscription!r} is not granted to role {role!r}")
-
-    def change(granted: dict[str, Any]) -> None:
-        of_names = _part(granted, SUBSCRIPTIONS)
-        _put(of_names, subscription, [one for one in of_names.get(subscription, ()) if one != role] or None)
-
-    await _change(broker, namespace, change)
-
-
-async def forget_topic(broker: Broker, name: TopicName) -> None:
-    """A topic is gone: what was granted on it alone must not hold for another one of its name."""
-    namespace = f"{name.tenant}/{name.namespace}"
-    stored = broker.catalog.namespaces().get(namespace) or {}
-    if str(name) in ((stored.get(AUTH) or {}).get(TOPICS) or {}):
-        with contextlib.suppress(NamespaceNotFound):  # It went meanwhile, with all that was granted in it.
-            await broker.policies.update_namespace(
-                namespace, lambda policies: _put(_part(_part(policies, AUTH), TOPICS), str(name), None)
-            )
-
-
-def _granted(broker: Broker, namespace: NamespaceName) -> Mapping[str, Any]:
-    broker.places.check_namespace(namespace)
-    return broker.catalog.namespaces()[str(namespace)].get(AUTH) or {}
-
-
-async def _change(broker: Broker, namespace: NamespaceName, how: Callable[[dict[str, Any]], object]) -> None:
-    broker.places.check_namespace(namespace)
-    await broker.policies.update_namespace(str(namespace), lambda stored: how(_part(stored, AUTH)))
+    async def _change(self, namespace: NamespaceName, how: Callable[[dict[str, Any]], object]) -> None:
+        self._check_namespace(namespace)
+        await self._policies.update_namespace(str(namespace), lambda stored: how(_part(stored, AUTH)))
 
 
 def _part(whole: dict[str, Any], key: str) -> dict[str, Any]:

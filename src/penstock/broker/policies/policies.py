@@ -42,11 +42,14 @@ from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFail
 from penstock.core.names import TopicName, parent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Changes
     from penstock.broker.policies.policy_checks import Json
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.policies.policy_defaults import PolicyDefaults
+    from penstock.broker.policies.ports import TopicPort
+    from penstock.storage.catalog import Catalog
 
 __all__ = [
     "BacklogQuota",
@@ -65,8 +68,41 @@ PARTITIONED: Final = "partitioned"  # the kind of document a partitioned topic i
 class PolicyBook:
     """Policies of all namespaces and topics. Everything is called on the loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        loop: asyncio.AbstractEventLoop,
+        cluster: str,
+        defaults: Callable[[], PolicyDefaults],
+        exists: Callable[[TopicName], bool],
+        loaded: Callable[[], Sequence[TopicPort]],
+        refresh_rates: Callable[[], bool],
+        take_back: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        """Keep what it works with.
+
+        Args:
+            catalog: holds what is set.
+            changes: stores it, one document at a time.
+            loop: where a change spreads to topics, some in each turn.
+            cluster: whose rates hold here.
+            defaults: what the configuration says at the moment.
+            exists: whether there is such a topic.
+            loaded: the topics that follow a change.
+            refresh_rates: reads the broker's own rates anew; says whether every topic must follow.
+            take_back: ends what clients do in a namespace (its tenant, its own name) and may not do any more.
+        """
+        self._catalog = catalog
+        self._changes = changes
+        self._loop = loop
+        self._cluster = cluster
+        self._defaults = defaults
+        self._exists = exists
+        self._loaded = loaded
+        self._refresh_rates = refresh_rates
+        self._take_back = take_back
         self._of_namespaces: dict[str, EffectivePolicies] = {}
 
     # -- in force
@@ -86,15 +122,14 @@ class PolicyBook:
         return self._effective(namespace, own) if own else self.of_namespace(namespace)
 
     def _effective(self, namespace: str, own: Mapping[str, Json]) -> EffectivePolicies:
-        limits = self._broker.limits
-        stored = self._broker.catalog.namespaces().get(namespace, {})
-        return effective(topic=own, namespace=stored, defaults=limits.policies, cluster=limits.cluster_name)
+        stored = self._catalog.namespaces().get(namespace, {})
+        return effective(topic=own, namespace=stored, defaults=self._defaults(), cluster=self._cluster)
 
     # -- as they are set
 
     def namespace(self, namespace: str) -> dict[str, Any]:
         """What is stored for a namespace, as it is. Raises NamespaceNotFound."""
-        stored = self._broker.catalog.namespaces().get(namespace)
+        stored = self._catalog.namespaces().get(namespace)
         if stored is None:
             raise NamespaceNotFound(namespace)
         return dict(stored)
@@ -107,7 +142,7 @@ class PolicyBook:
     def topic(self, name: TopicName | str) -> dict[str, Any]:
         """What is set for this topic alone, or for the partitioned topic it is a partition of."""
         text = str(name if isinstance(name, TopicName) else TopicName.parse(name))
-        catalog = self._broker.catalog
+        catalog = self._catalog
         document = catalog.documents(PARTITIONED).get(parent_text(text))
         if document is not None:
             return dict(document.get("policies") or {})
@@ -119,7 +154,7 @@ class PolicyBook:
         row, stored = policy(key), self.namespace(namespace)
         if row is None or row.namespace_key is None:
             return stored.get(key, EMPTY_NAMESPACE.get(key))
-        return in_namespace(row, stored, self._broker.limits.cluster_name)
+        return in_namespace(row, stored, self._cluster)
 
     def set_in_topic(self, name: TopicName | str, key: str) -> Json:
         """One policy as it is set for a topic, in the admin port's shape; None when it is not."""
@@ -129,10 +164,9 @@ class PolicyBook:
     def applied_to_topic(self, name: TopicName, key: str) -> Json:
         """One policy as it holds for a topic, in the admin port's shape (`applied=true`)."""
         row = _row(key)
-        limits = self._broker.limits
-        namespace = self._broker.catalog.namespaces().get(f"{name.tenant}/{name.namespace}", {})
+        namespace = self._catalog.namespaces().get(f"{name.tenant}/{name.namespace}", {})
         return applied(
-            row, topic=self.topic(name), namespace=namespace, defaults=limits.policies, cluster=limits.cluster_name
+            row, topic=self.topic(name), namespace=namespace, defaults=self._defaults(), cluster=self._cluster
         )
 
     # -- changing
@@ -157,7 +191,7 @@ class PolicyBook:
                 raise PreconditionFailed(f"namespaces have no policy {key!r}")
             await self.update_namespace(namespace, lambda stored: _put(stored, key, how(stored.get(key))))
             return
-        cluster = self._broker.limits.cluster_name
+        cluster = self._cluster
         namespace_key = row.namespace_key
 
         def change(stored: dict[str, Any]) -> None:
@@ -231,39 +265,39 @@ class PolicyBook:
 
         To its end also when nobody waits any more: what is stored must be in force.
         """
-        await self._broker.changes.finish(self._update_namespace(namespace, change))
+        await self._changes.finish(self._update_namespace(namespace, change))
 
     async def _update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
-        async with self._broker.changes.lock:
+        async with self._changes.lock:
             stored = copy.deepcopy(self.namespace(namespace))
             change(stored)
-            broker = self._broker
             before = self.namespace(namespace)
-            await broker.changes.stored(lambda done: broker.catalog.put_namespace(namespace, stored, done))
+            await self._changes.stored(lambda done: self._catalog.put_namespace(namespace, stored, done))
         self.refresh()
         if any(stored.get(key) != before.get(key) for key in GRANTS):
-            await broker.revocation.take_back(*namespace.split("/"))
+            tenant, _, local = namespace.partition("/")
+            await self._take_back(tenant, local)
 
     async def update_topic(self, name: TopicName | str, change: Callable[[dict[str, Any]], object]) -> None:
         """Change what is stored for a topic, in place, to the end; nothing else changes it in between."""
-        if not self._broker.limits.policies.topic_level_policies_enabled:
+        if not self._defaults().topic_level_policies_enabled:
             raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
         name = TopicName.parse(name) if isinstance(name, str) else name
-        await self._broker.changes.finish(self._update_topic(name, change))
+        await self._changes.finish(self._update_topic(name, change))
 
     async def _update_topic(self, name: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
-        broker = self._broker
-        async with self._broker.changes.lock:
+        catalog = self._catalog
+        async with self._changes.lock:
             stored = copy.deepcopy(self.topic(name))
             change(stored)
             parent = str(name.parent)
-            document = broker.catalog.documents(PARTITIONED).get(parent)
+            document = catalog.documents(PARTITIONED).get(parent)
             if document is not None:
                 whole = {**document, "policies": stored}
-                await broker.changes.stored(lambda done: broker.catalog.put_document(PARTITIONED, parent, whole, done))
-            elif broker.catalog.topic(str(name)) is not None:
-                await broker.changes.stored(lambda done: broker.catalog.set_topic_policies(str(name), stored, done))
-            elif name.is_persistent or not broker.topics.exists(name):
+                await self._changes.stored(lambda done: catalog.put_document(PARTITIONED, parent, whole, done))
+            elif catalog.topic(str(name)) is not None:
+                await self._changes.stored(lambda done: catalog.set_topic_policies(str(name), stored, done))
+            elif name.is_persistent or not self._exists(name):
                 raise TopicNotFound(str(name))
             else:
                 raise NotAllowed(f"{name} is not persistent and has no partitions: nothing is stored of it")
@@ -277,9 +311,9 @@ class PolicyBook:
         Whoever asks from now on gets the new values. Topics follow in this turn of the loop, many of them in a few.
         """
         self._of_namespaces.clear()
-        self._spread(self._broker.topics.loaded(), all_differ=self._broker.rates.refresh())
+        self._spread(self._loaded(), all_differ=self._refresh_rates())
 
-    def _spread(self, topics: list[Topic], *, all_differ: bool) -> None:
+    def _spread(self, topics: Sequence[TopicPort], *, all_differ: bool) -> None:
         for topic in topics[:_TOPICS_PER_TURN]:
             policies = self.of_topic(topic.name)
             if all_differ or policies != topic.policies:
@@ -287,7 +321,7 @@ class PolicyBook:
                 topic.policies_changed()
         rest = topics[_TOPICS_PER_TURN:]
         if rest:
-            self._broker.loop.call_soon(partial(self._spread, rest, all_differ=all_differ))
+            self._loop.call_soon(partial(self._spread, rest, all_differ=all_differ))
 
 
 def _row(key: str) -> Policy:

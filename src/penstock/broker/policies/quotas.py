@@ -14,21 +14,24 @@ is told then: to keep its messages and try again (`producer_request_hold`), or t
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
-from penstock.broker.topics.detaching import disconnect_producers
+from penstock.broker.policies.ports import TopicPort
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
 from penstock.core.names import COMPACTION_SUBSCRIPTION, is_system_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.commands.session import Session
-    from penstock.broker.policies.policies import BacklogQuota
-    from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.policies.policy_defaults import PolicyDefaults
+    from penstock.broker.policies.policy_values import BacklogQuota
+    from penstock.broker.policies.ports import SubscriptionPort
+    from penstock.broker.policies.retention import Retention
+    from penstock.core.clock import Clock
+
+T = TypeVar("T", bound=TopicPort)
 
 log = logging.getLogger(__name__)
 
@@ -45,79 +48,81 @@ class Sizes(NamedTuple):
     backlogs: Mapping[str, int]
 
 
-class Quotas:
+class Quotas(Generic[T]):
     """Checks backlogs against quotas, and tells how large they are."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        defaults: Callable[[], PolicyDefaults],
+        reads: LogReads,
+        retention: Retention[T],
+        clock: Clock,
+        disconnect_producers: Callable[[T], Awaitable[None]],
+    ) -> None:
+        self._defaults = defaults
+        self._reads = reads
+        self._retention = retention
+        self._clock = clock
+        self._disconnect_producers = disconnect_producers
 
     # -- sizes
 
-    async def sizes(self, topic: Topic) -> Sizes:
+    async def sizes(self, topic: TopicPort) -> Sizes:
         """How large the topic and its subscriptions' backlogs are."""
         if not topic.persistent:
             return Sizes(0, dict.fromkeys(topic.subscriptions, 0))
         subscriptions = list(topic.subscriptions.values())
         entry_ids = [topic.first_entry_id, *(subscription.cursor.mark_delete + 1 for subscription in subscriptions)]
-        storage, *backlogs = await self._broker.reads.bytes_from(topic.ledger_id, entry_ids)
+        storage, *backlogs = await self._reads.bytes_from(topic.ledger_id, entry_ids)
         return Sizes(storage, {one.name: nbytes for one, nbytes in zip(subscriptions, backlogs, strict=True)})
 
-    async def bytes_from(self, topic: Topic, entry_id: int) -> int:
+    async def bytes_from(self, topic: TopicPort, entry_id: int) -> int:
         """How many bytes an entry and all behind it take."""
-        return (await self._broker.reads.bytes_from(topic.ledger_id, [entry_id]))[0] if topic.persistent else 0
+        return (await self._reads.bytes_from(topic.ledger_id, [entry_id]))[0] if topic.persistent else 0
 
-    async def backlog_bytes(self, topic: Topic) -> int:
+    async def backlog_bytes(self, topic: TopicPort) -> int:
         """How many bytes the slowest durable subscription is behind; 0 without one."""
         slowest = _slowest(topic)
         return await self.bytes_from(topic, slowest.cursor.mark_delete + 1) if slowest is not None else 0
 
-    async def backlog_age_s(self, topic: Topic) -> int:
+    async def backlog_age_s(self, topic: TopicPort) -> int:
         """How old the oldest message is that the slowest durable subscription has before it; 0 without one."""
         slowest = _slowest(topic)
         if slowest is None:
             return 0
         end = topic.last_entry_id + 1
         first = slowest.cursor.mark_delete + 1
-        entry_id, published_ms = await self._broker.retention.published(topic, first, end)
-        return max(0, self._broker.clock.wall_ms() - published_ms) // 1000 if entry_id < end else 0
+        entry_id, published_ms = await self._retention.published(topic.ledger_id, first, end)
+        return max(0, self._clock.wall_ms() - published_ms) // 1000 if entry_id < end else 0
 
     # -- backlogs
 
-    def concerns(self, topic: Topic) -> bool:
+    def concerns(self, topic: TopicPort) -> bool:
         """Whether the topic's backlog is bounded."""
         policies = topic.policies
         bounded = policies.backlog_quota_size.limit > 0 or policies.backlog_quota_age.limit > 0
         return bounded and topic.persistent and not is_system_topic(topic.text)
 
-    def checks(self, topic: Topic) -> bool:
+    def checks(self, topic: TopicPort) -> bool:
         """Whether the round has to look at this topic."""
-        return self._broker.limits.policies.backlog_quota_check_enabled and self.concerns(topic)
+        return self._defaults().backlog_quota_check_enabled and self.concerns(topic)
 
-    async def check(self, topic: Topic) -> None:
+    async def check(self, topic: T) -> None:
         """Do what the policies say if the backlog is over a quota."""
         size, age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
         if size.limit > 0 and await self.backlog_bytes(topic) > size.limit:
             if size.policy == EVICTION:
                 await self._evict_to_size(topic, size.limit * _EVICT_TO_PERCENT // 100)
             else:
-                await self._disconnect_producers(topic, "size", size)
+                await self._disconnect(topic, "size", size)
         elif age.limit > 0 and await self.backlog_age_s(topic) > age.limit:
             if age.policy == EVICTION:
                 await self._evict_to_age(topic, age.limit * _EVICT_TO_PERCENT // 100)
             else:
-                await self._disconnect_producers(topic, "age", age)
+                await self._disconnect(topic, "age", age)
 
-    async def _evict_to_size(self, topic: Topic, nbytes: int) -> None:
-        last = await self._broker.reads.entry_within(topic.ledger_id, nbytes) - 1
-        for subscription in _durable(topic):
-            if subscription.cursor.mark_delete < last:
-                _tell_of_eviction(subscription, subscription.give_up_through(last))
-
-    async def _evict_to_age(self, topic: Topic, seconds: int) -> None:
-        for subscription in list(_durable(topic)):
-            _tell_of_eviction(subscription, await self._broker.retention.expire(subscription, seconds))
-
-    async def _disconnect_producers(self, topic: Topic, what: str, quota: BacklogQuota) -> None:
+    async def _disconnect(self, topic: T, what: str, quota: BacklogQuota) -> None:
         if topic.producers:
             log.warning(
                 "backlog of %s is over its quota of %s, %d (%s): its %d producers are disconnected",
@@ -127,9 +132,19 @@ class Quotas:
                 quota.policy,
                 len(topic.producers),
             )
-            await disconnect_producers(topic, self._broker.reads)
+            await self._disconnect_producers(topic)
 
-    async def check_producer(self, topic: Topic) -> None:
+    async def _evict_to_size(self, topic: TopicPort, nbytes: int) -> None:
+        last = await self._reads.entry_within(topic.ledger_id, nbytes) - 1
+        for subscription in _durable(topic):
+            if subscription.cursor.mark_delete < last:
+                _tell_of_eviction(subscription, subscription.give_up_through(last))
+
+    async def _evict_to_age(self, topic: TopicPort, seconds: int) -> None:
+        for subscription in list(_durable(topic)):
+            _tell_of_eviction(subscription, await self._retention.expire(subscription, seconds))
+
+    async def check_producer(self, topic: TopicPort) -> None:
         """Ask before a producer joins. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
         if not self.concerns(topic):
             return
@@ -141,38 +156,47 @@ class Quotas:
 
     # -- how many
 
-    def check_room(self, topic: Topic, session: Session, name: str | None = None) -> None:
-        """Ask before a producer joins, and again right before; `name` is whom it replaces. Raises ProducerBusy."""
+    def check_room(self, topic: TopicPort, address: str, name: str | None = None) -> None:
+        """Ask before a producer joins, and again right before.
+
+        Args:
+            topic: which it joins.
+            address: where its client is, as `host:port`.
+            name: the producer that it replaces.
+
+        Raises:
+            ProducerBusy: the topic, or this host, has as many producers as it may have.
+        """
         bound = topic.policies.max_producers
-        same_address_max = self._broker.limits.policies.max_same_address_producers_per_topic
+        same_address_max = self._defaults().max_same_address_producers_per_topic
         if (bound <= 0 and same_address_max <= 0) or is_system_topic(topic.text):
             return
         others = [producer for producer in topic.producers.values() if producer.name != name]
         if 0 < bound <= len(others):
             raise ProducerBusy(f"Topic '{topic.text}' reached max producers limit")
-        host = _host(session)
-        if 0 < same_address_max <= sum(_host(producer.session) == host for producer in others):
+        host = _host(address)
+        if 0 < same_address_max <= sum(_host(producer.address) == host for producer in others):
             raise ProducerBusy(f"Topic '{topic.text}' reached max same address producers limit")
 
 
-def _durable(topic: Topic) -> Iterable[Subscription]:
+def _durable(topic: TopicPort) -> Iterable[SubscriptionPort]:
     """Those whose backlog counts; what is not compacted yet is nobody's."""
     return (one for one in topic.subscriptions.values() if one.durable and one.name != COMPACTION_SUBSCRIPTION)
 
 
-def _slowest(topic: Topic) -> Subscription | None:
+def _slowest(topic: TopicPort) -> SubscriptionPort | None:
     return min(_durable(topic), key=lambda subscription: subscription.cursor.mark_delete, default=None)
 
 
-def _host(session: Session) -> str:
-    return session.connection.peer.rpartition(":")[0]
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _refuse(quota: BacklogQuota) -> None:
     raise (BacklogQuotaExceeded if quota.policy == EXCEPTION else BacklogQuotaHold)(REFUSED)
 
 
-def _tell_of_eviction(subscription: Subscription, count: int) -> None:
+def _tell_of_eviction(subscription: SubscriptionPort, count: int) -> None:
     if count:
         topic = subscription.topic.text
         log.warning("%s: subscription %s lost %d entries to the backlog quota", topic, subscription.name, count)

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from penstock.broker.policies.ports import TopicPort
 from penstock.core.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.core.units import MIB, NS_PER_S
@@ -30,10 +31,16 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-    from penstock.broker.policies.policies import EffectivePolicies
-    from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.topic import Topic
+    from collections.abc import Awaitable, Callable
+
+    from penstock.broker.changes import Changes
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.policies.policy_values import EffectivePolicies
+    from penstock.broker.policies.ports import SubscriptionPort
+    from penstock.core.clock import Clock
+    from penstock.storage.catalog import Catalog
+
+T = TypeVar("T", bound=TopicPort)
 
 log = logging.getLogger(__name__)
 
@@ -54,23 +61,53 @@ def retains_all(policies: EffectivePolicies) -> bool:
     return policies.retention_minutes < 0 and policies.retention_mb < 0
 
 
-class Retention:
+class Retention(Generic[T]):
     """Carries out retention, TTL and the expiration of subscriptions."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        reads: LogReads,
+        clock: Clock,
+        trim_log: Callable[[int, int], object],
+        replay_from: Callable[[T], int | None],
+        save_cursors: Callable[[T], Awaitable[None]],
+        delete_subscription: Callable[[T, str], Awaitable[None]],
+    ) -> None:
+        """Keep what it works with.
+
+        Args:
+            catalog: knows the first entry that each topic keeps.
+            changes: stores it.
+            reads: finds entries by their size and age.
+            clock: the time against which messages are old.
+            trim_log: gives up entries of a ledger before one of them.
+            replay_from: the first entry of a topic that deduplication needs; None when it needs none.
+            save_cursors: stores all cursors of a topic; returns when they are durable, raises MetadataFailed.
+            delete_subscription: ends a subscription of a topic.
+        """
+        self._catalog = catalog
+        self._changes = changes
+        self._reads = reads
+        self._clock = clock
+        self._trim_log = trim_log
+        self._replay_from = replay_from
+        self._save_cursors = save_cursors
+        self._delete_subscription = delete_subscription
 
     # -- what may go
 
-    def may_trim(self, topic: Topic) -> bool:
+    def may_trim(self, topic: TopicPort) -> bool:
         """Whether retention may have something to do."""
         policies = topic.policies
         return topic.persistent and retains(policies) and not retains_all(policies)
 
-    async def trim(self, topic: Topic) -> None:
+    async def trim(self, topic: T) -> None:
         """Give up what nobody needs and retention does not keep, to the entry. Raises MetadataFailed."""
         policies = topic.policies
-        first, acknowledged = topic.first_entry_id, _unneeded_until(topic)
+        first, acknowledged = topic.first_entry_id, self._unneeded_until(topic)
         if acknowledged <= first or not topic.persistent or retains_all(policies):
             return
         if not retains(policies):
@@ -80,52 +117,58 @@ class Retention:
             return
         keep = first
         if policies.retention_minutes > 0:
-            before_ms = self._broker.clock.wall_ms() - policies.retention_minutes * _MS_PER_MINUTE
-            keep = await self.first_published_since(topic, before_ms, first, acknowledged)
+            before_ms = self._clock.wall_ms() - policies.retention_minutes * _MS_PER_MINUTE
+            keep = await self.first_published_since(topic.ledger_id, before_ms, first, acknowledged)
         if policies.retention_mb > 0:
-            within = await self._broker.reads.entry_within(topic.ledger_id, policies.retention_mb * MIB)
+            within = await self._reads.entry_within(topic.ledger_id, policies.retention_mb * MIB)
             keep = max(keep, min(acknowledged, within))
         await self._give_up(topic, keep)
 
-    async def give_up_all(self, topic: Topic, before_entry: int) -> None:
+    async def give_up_all(self, topic: T, before_entry: int) -> None:
         """Give up what is before an entry, whatever retention says; nothing that is not acknowledged by then."""
         await self._give_up(topic, before_entry)
 
-    async def _give_up(self, topic: Topic, keep: int) -> None:
-        broker = self._broker
+    async def _give_up(self, topic: T, keep: int) -> None:
         if keep <= topic.first_entry_id or topic.closed:
             return
         # Cursors that are not stored yet may come back a little older: what they still want must be there. And one that
         # somebody moved back meanwhile wants more.
-        await broker.cursors.save(*topic.subscriptions.values())
-        keep = min(keep, _unneeded_until(topic))
+        await self._save_cursors(topic)
+        keep = min(keep, self._unneeded_until(topic))
         if keep <= topic.first_entry_id or topic.closed:
             return
         with contextlib.suppress(TopicNotFound):  # deleted meanwhile
-            await broker.changes.stored(lambda done: broker.catalog.set_first_retained_entry(topic.text, keep, done))
+            await self._changes.stored(lambda done: self._catalog.set_first_retained_entry(topic.text, keep, done))
             topic.first_entry_id = max(topic.first_entry_id, keep)
             if not topic.closed:
-                broker.log.trim(topic.ledger_id, keep)
+                self._trim_log(topic.ledger_id, keep)
+
+    def _unneeded_until(self, topic: T) -> int:
+        """The first entry that a subscription needs, or deduplication; the end when nobody needs any."""
+        needed = topic.first_needed()
+        if needed is None:
+            needed = self._replay_from(topic)
+        return topic.last_entry_id + 1 if needed is None else needed
 
     # -- what is too old
 
-    def may_expire(self, topic: Topic) -> bool:
+    def may_expire(self, topic: TopicPort) -> bool:
         """Whether messages of this topic get too old."""
         return topic.policies.ttl_s > 0 and topic.persistent and bool(topic.subscriptions)
 
-    async def expire_topic(self, topic: Topic) -> None:
+    async def expire_topic(self, topic: TopicPort) -> None:
         """Acknowledge, for every subscription, what is older than the topic's TTL."""
         for subscription in list(topic.subscriptions.values()):
             expires = subscription.durable and subscription.name != COMPACTION_SUBSCRIPTION
             if expires and topic.policies.ttl_s > 0:
                 await self.expire(subscription, topic.policies.ttl_s)
 
-    async def expire(self, subscription: Subscription, older_than_s: int) -> int:
+    async def expire(self, subscription: SubscriptionPort, older_than_s: int) -> int:
         """Acknowledge, for one subscription, messages older than this; returns how many entries that were."""
         topic = subscription.topic
         first = subscription.cursor.next_unacknowledged(subscription.cursor.mark_delete + 1)
-        before_ms = self._broker.clock.wall_ms() - older_than_s * _MS_PER_S
-        end = await self.first_published_since(topic, before_ms, first, topic.last_entry_id + 1)
+        before_ms = self._clock.wall_ms() - older_than_s * _MS_PER_S
+        end = await self.first_published_since(topic.ledger_id, before_ms, first, topic.last_entry_id + 1)
         if end <= first or topic.closed:
             return 0
         count = subscription.expire_through(end - 1)
@@ -138,18 +181,19 @@ class Retention:
 
     # -- idle subscriptions
 
-    def may_end_subscriptions(self, topic: Topic) -> bool:
+    def may_end_subscriptions(self, topic: TopicPort) -> bool:
         """Whether subscriptions of this topic end when nobody uses them."""
         return topic.policies.subscription_expiration_minutes > 0 and topic.persistent
 
-    async def end_idle_subscriptions(self, topic: Topic) -> None:
+    async def end_idle_subscriptions(self, topic: T) -> None:
         """Delete the subscriptions that nobody has used for too long."""
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         for subscription in list(topic.subscriptions.values()):
             minutes = topic.policies.subscription_expiration_minutes
             idle_ns = now_ns - subscription.idle_since_ns
             if (
                 minutes > 0
+                and topic.subscriptions.get(subscription.name) is subscription
                 and subscription.durable
                 and not subscription.consumers
                 and not subscription.replicated
@@ -158,35 +202,35 @@ class Retention:
             ):
                 log.info("%s: subscription %s ends, unused for %d min", topic.text, subscription.name, minutes)
                 with contextlib.suppress(ServiceNotReady, SubscriptionNotFound, TopicNotFound):
-                    await self._broker.subscription_store.delete(subscription)
+                    await self._delete_subscription(topic, subscription.name)
 
     # -- when entries were published
 
-    async def first_published_since(self, topic: Topic, wall_ms: int, low: int, high: int) -> int:
+    async def first_published_since(self, ledger_id: int, wall_ms: int, low: int, high: int) -> int:
         """The first entry of `low` to `high` - 1 that was published at this time or later; `high` when there is none.
 
         Producers' clocks mostly agree; where they do not, a close neighbour is found. What says nothing of its time
         counts neither as old nor as new, and where nothing else is, as new: it is not given up.
         """
-        entry_id, published_ms = await self.published(topic, low, high)
+        entry_id, published_ms = await self.published(ledger_id, low, high)
         if entry_id >= high or published_ms >= wall_ms:
             return low
         low = entry_id + 1
         while low < high:
             middle = (low + high) // 2
-            entry_id, published_ms = await self.published(topic, middle, high)
+            entry_id, published_ms = await self.published(ledger_id, middle, high)
             if entry_id < high and published_ms < wall_ms:
                 low = entry_id + 1
             else:
                 high = middle
         return low
 
-    async def published(self, topic: Topic, entry_id: int, stop: int) -> tuple[int, int]:
+    async def published(self, ledger_id: int, entry_id: int, stop: int) -> tuple[int, int]:
         """The first entry from here on that says when it was published, and when; `stop` and 0 if none does."""
         for _ in range(_UNDATED_MAX):
             if entry_id >= stop:
                 break
-            result = await self._broker.reads.read(topic.ledger_id, entry_id, bytes_max=1, entries_max=1)
+            result = await self._reads.read(ledger_id, entry_id, bytes_max=1, entries_max=1)
             if not result.batches:
                 break
             batch = result.batches[0]
@@ -199,11 +243,3 @@ class Retention:
                     return entry_id, published_ms
             entry_id += 1
         return stop, 0
-
-
-def _unneeded_until(topic: Topic) -> int:
-    """The first entry that a subscription needs, or deduplication; the end when nobody needs any."""
-    needed = topic.first_needed()
-    if needed is None:
-        needed = topic.broker.deduplication.replay_from(topic)
-    return topic.last_entry_id + 1 if needed is None else needed

@@ -59,7 +59,7 @@ class TopicLife:
         cursors: CursorSaves,
         delays: Delays,
         compaction: Compactor,
-        retention: Retention,
+        retention: Retention[Topic],
         forget: Callable[[TopicName], Awaitable[object]],
     ) -> None:
         """Args: forget: makes others forget what they keep under the name of a topic that is gone."""
