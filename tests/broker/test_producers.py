@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.broker.topics.members import Producer
+    from penstock.broker.publishing.producer import Producer
     from penstock.broker.topics.topic import Topic
 
 TOPIC = "persistent://public/default/t"

@@ -31,6 +31,7 @@ from penstock.broker.policies.policies import PolicyBook
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
 from penstock.broker.publishing.deduplication import SNAPSHOTS_OFF_CHECK_S, Deduplication
+from penstock.broker.publishing.publish import PublishServices
 from penstock.broker.publishing.rates import Rates
 from penstock.broker.rounds import Round, Rounds
 from penstock.broker.schemas.schema_registry import SchemaRegistry
@@ -148,9 +149,17 @@ class Broker:
         self.shared_listings = SharedListings(
             self.topics.names, self.topics.feed, self.listings, clock=clock, loop=loop, chance=Random()
         )
-        self.rates = Rates(self)
+        self.rates = Rates(clock, loop, lambda: self.limits.policies)
         self.metadata_memory = MetadataMemory(catalog, limits.metadata_bytes)
-        self.deduplication = Deduplication(self)
+        self.deduplication = Deduplication(
+            catalog=catalog,
+            changes=self.changes,
+            reads=self.reads,
+            memory=self.metadata_memory,
+            clock=clock,
+            loop=loop,
+            limits=lambda: self.limits,
+        )
         self.cursors = CursorSaves(self)
         self.subscription_store = SubscriptionStore(
             catalog=catalog,
@@ -198,6 +207,9 @@ class Broker:
         )
         self.compaction = Compactor(self)
         self.tail_cache = TailCache(limits.tail_cache_bytes)
+        self.publish_services = PublishServices(
+            entry_log, self.tail_cache, release=connections.release, recorded=self.deduplication.recorded
+        )
         self.commands_memory: CommandMemory = CommandMemory(limits.commands_bytes)
         self.sessions_memory = MemoryRow("sessions", limits.sessions_bytes)
         self.dispatch_memory = MemoryRow("dispatch", limits.dispatch_bytes)

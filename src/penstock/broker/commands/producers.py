@@ -22,7 +22,7 @@ from penstock.broker.commands import membership
 from penstock.broker.commands.schemas import schema_in
 from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Waiting, decide, next_epoch
-from penstock.broker.topics.members import Producer
+from penstock.broker.publishing.producer import Producer
 from penstock.core.errors import (
     MetadataFailed,
     NotAllowed,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.topics.topic import Topic
 
 
@@ -63,7 +64,7 @@ async def _create_producer(session: Session, body: codec.CommandProducer) -> Non
     try:
         if body.HasField("topic_epoch"):
             producer.topic_epoch = body.topic_epoch
-        await _admit(producer, body.request_id)
+        await _admit(session, producer, body.request_id)
         _producer_success(session, producer, body.request_id)
     except BaseException:
         if session.producers.get(producer.producer_id) is not producer:
@@ -131,45 +132,45 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
 # -- in ---------------------------------------------------------------------------------------------------------------
 
 
-async def _admit(producer: Producer, request_id: int) -> None:
+async def _admit(session: Session, producer: Producer, request_id: int) -> None:
     """Return when the producer is one of the topic's. Raises ProducerBusy, ProducerFenced, ServiceNotReady."""
     topic, access = producer.topic, producer.topic.write_access
-    await _free_name(producer)
+    await _free_name(session, producer)
     topic.check_publishable()
     verdict = decide(producer.access_mode, producer.topic_epoch, access.seen(len(topic.producers)))
     if isinstance(verdict, Join):
         producer.topic_epoch = verdict.epoch
-        _join(producer)
+        _join(session, producer)
     elif isinstance(verdict, Hold):
         access.holder = producer
         if verdict.fence:
             _fence_out_others(producer)
-        await _hold(producer, verdict.epoch)
+        await _hold(session, producer, verdict.epoch)
     else:
-        await _wait(producer, request_id)
+        await _wait(session, producer, request_id)
 
 
-async def _free_name(producer: Producer) -> None:
+async def _free_name(session: Session, producer: Producer) -> None:
     """A producer's name is its own as long as its client is alive; afterwards it is whose who asks."""
     holder = producer.topic.producers.get(producer.name)
     if holder is None:
         return
-    if holder.session is not producer.session:
+    if holder.session is not session:
         # Half-open connections: most often, the newcomer is the same client. Found dead, the holder is forgotten.
         await holder.session.probe()
     elif holder.producer_id == producer.producer_id and producer.epoch > holder.epoch:
-        producer.session.forget_producer(holder)
+        session.forget_producer(holder)
 
 
-def _join(producer: Producer) -> None:
-    topic, session = producer.topic, producer.session
+def _join(session: Session, producer: Producer) -> None:
+    topic = producer.topic
     if not session.connection.is_open:
         # It closed while others of its own were told to go, since the last moment at which it could be cancelled.
         raise ServiceNotReady(f"the client of producer {producer.name!r} is gone")
     if producer.name in topic.producers:
         raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic '{topic.text}'")
     session.require(Action.PRODUCE, topic.name)  # Again: it may have waited, and a grant been taken back meanwhile.
-    topic.broker.quotas.check_room(topic, producer.address)
+    session.broker.quotas.check_room(topic, producer.address)
     if not session.producers:
         # A connection counts for one tenant: that of its first producer.
         session.connection.assign(topic.name.tenant)
@@ -177,10 +178,10 @@ def _join(producer: Producer) -> None:
     topic.producers[producer.name] = producer
     session.producers[producer.producer_id] = producer
     session.closed_producers.pop(producer.producer_id, None)
-    topic.broker.rates.producer_changed(producer)
+    session.broker.rates.producer_changed(producer)
 
 
-async def _hold(producer: Producer, epoch: int) -> None:
+async def _hold(session: Session, producer: Producer, epoch: int) -> None:
     """Join alone, once the epoch is stored; `holder` is this producer already."""
     topic, access = producer.topic, producer.topic.write_access
     try:
@@ -188,11 +189,11 @@ async def _hold(producer: Producer, epoch: int) -> None:
         access.epoch = epoch
         if topic.persistent:
             with contextlib.suppress(TopicNotFound):  # deleted meanwhile: said below, so that the client comes back
-                await topic.broker.states.change(topic, epoch=epoch)
+                await session.broker.states.change(topic, epoch=epoch)
         _check_holds(producer)
         topic.check_publishable()
         producer.topic_epoch = epoch
-        _join(producer)
+        _join(session, producer)
     except BaseException:
         if access.holder is producer:
             access.holder = None
@@ -212,13 +213,13 @@ def _fence_out_others(producer: Producer) -> None:
         other.session.disconnect_producer(other)
 
 
-async def _wait(producer: Producer, request_id: int) -> None:
+async def _wait(session: Session, producer: Producer, request_id: int) -> None:
     """Join alone when those who are there, and those who waited before, are gone."""
     topic, access = producer.topic, producer.topic.write_access
-    turn: asyncio.Future[None] = topic.broker.loop.create_future()
-    with producer.session.waiting_long(f"producer {producer.name!r}"):
+    turn: asyncio.Future[None] = session.broker.loop.create_future()
+    with session.waiting_long(f"producer {producer.name!r}"):
         access.waiting.append(Waiting(producer, turn))
-        _producer_success(producer.session, producer, request_id, ready=False)
+        _producer_success(session, producer, request_id, ready=False)
         try:
             await turn
             epoch = next_epoch(access.epoch)
@@ -228,10 +229,10 @@ async def _wait(producer: Producer, request_id: int) -> None:
                 access.holder = None
                 _promote(topic)
             raise
-    await _hold(producer, epoch)
+    await _hold(session, producer, epoch)
 
 
-def _promote(topic: Topic) -> None:
+def _promote(topic: PublishedTopic) -> None:
     """If nobody writes the topic, it is the turn of who has waited longest."""
     access = topic.write_access
     if access.holder is not None or topic.producers or not access.waiting:
@@ -266,13 +267,13 @@ def _producer_success(session: Session, producer: Producer, request_id: int, *, 
 # -- out --------------------------------------------------------------------------------------------------------------
 
 
-def left(producer: Producer) -> None:
+def left(session: Session, producer: Producer) -> None:
     """A producer is no longer one of its topic's, for whatever reason."""
     topic = producer.topic
     access = topic.write_access
     if access.holder is producer:
         access.holder = None
-    topic.broker.rates.producer_changed(producer)
+    session.broker.rates.producer_changed(producer)
     _promote(topic)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.access import Access
     from penstock.broker.commands.session import Session
-    from penstock.broker.topics.members import Consumer, Producer
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.publishing.producer import Producer
+    from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.watchers import TopicListWatcher
 
 log = logging.getLogger(__name__)
@@ -45,16 +45,16 @@ class Revocation:
         if not self._access.enabled:
             return
         checks = [
-            partial(_check_producer, producer)
+            partial(_check_producer, session, producer)
             for session in self._sessions
             for producer in session.producers.values()
-            if _concerns(producer.topic, tenant, namespace)
+            if _is_in(producer.topic.name.namespace_name, tenant, namespace)
         ]
         checks += [
-            partial(_check_consumer, consumer)
+            partial(_check_consumer, session, consumer)
             for session in self._sessions
             for consumer in session.consumers.values()
-            if _concerns(consumer.subscription.topic, tenant, namespace)
+            if _is_in(consumer.subscription.topic.name.namespace_name, tenant, namespace)
         ]
         checks += [
             partial(_check_watcher, session, watcher)
@@ -71,30 +71,26 @@ class Revocation:
                 await asyncio.sleep(0)
 
 
-def _concerns(topic: Topic, tenant: str | None, namespace: str | None) -> bool:
-    return tenant in {None, topic.name.tenant} and namespace in {None, topic.name.namespace}
-
-
 def _is_in(name: NamespaceName, tenant: str | None, namespace: str | None) -> bool:
     return tenant in {None, name.tenant} and namespace in {None, name.namespace}
 
 
-def _check_producer(producer: Producer) -> None:
+def _check_producer(session: Session, producer: Producer) -> None:
     try:
-        producer.session.require(Action.PRODUCE, producer.topic.name)
+        session.require(Action.PRODUCE, producer.topic.name)
     except AuthorizationFailed:
-        if producer.session.producers.get(producer.producer_id) is producer:
-            producer.session.disconnect_producer(producer)
+        if session.producers.get(producer.producer_id) is producer:
+            session.disconnect_producer(producer)
         raise
 
 
-def _check_consumer(consumer: Consumer) -> None:
+def _check_consumer(session: Session, consumer: Consumer) -> None:
     subscription = consumer.subscription
     try:
-        consumer.session.require(Action.CONSUME, subscription.topic.name, subscription=subscription.name)
+        session.require(Action.CONSUME, subscription.topic.name, subscription=subscription.name)
     except AuthorizationFailed:
-        if consumer.session.consumers.get(consumer.consumer_id) is consumer:
-            consumer.session.disconnect_consumer(consumer)
+        if session.consumers.get(consumer.consumer_id) is consumer:
+            session.disconnect_consumer(consumer)
         raise
 
 

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from penstock.broker.access.authorization import Resource
     from penstock.broker.broker import Broker
     from penstock.broker.commands.handshake import Login
+    from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Consumer, Producer
+    from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.watchers import TopicListWatcher
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
@@ -109,7 +110,7 @@ class Session:
         for event in events:
             if type(event) is PublishRun:
                 runs_left -= 1
-                Publish(self.broker, self, None if runs_left else lease).submit(event)
+                Publish(self.broker.publish_services, self, None if runs_left else lease).submit(event)
                 lease = lease if runs_left else None
             elif type(event) is AckRun:
                 self._on_ack(event)
@@ -360,7 +361,7 @@ class Session:
         membership.give_back(self.broker.sessions_memory, producer)
         if producer.topic.producers.get(producer.name) is producer:
             del producer.topic.producers[producer.name]
-            producers.left(producer)
+            producers.left(self, producer)
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
         """A SEND of a producer that isn't there: swallowed if it was closed lately, else the client is confused."""

@@ -56,6 +56,25 @@ class ProducerPort(Protocol):
         ...
 
 
+class WritersPort(Protocol):
+    """A topic, as far as the number of its producers is concerned."""
+
+    @property
+    def text(self) -> str:
+        """Its full name."""
+        ...
+
+    @property
+    def policies(self) -> EffectivePolicies:
+        """What is in force for it."""
+        ...
+
+    @property
+    def producers(self) -> Mapping[str, ProducerPort]:
+        """Its producers by their names."""
+        ...
+
+
 class TopicPort(Protocol):
     """A loaded topic, as far as policies are concerned."""
 

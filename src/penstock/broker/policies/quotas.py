@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
-from penstock.broker.policies.ports import TopicPort
+from penstock.broker.policies.ports import TopicPort, WritersPort
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
 from penstock.core.names import COMPACTION_SUBSCRIPTION, is_system_topic
 
@@ -156,7 +156,7 @@ class Quotas(Generic[T]):
 
     # -- how many
 
-    def check_room(self, topic: TopicPort, address: str, name: str | None = None) -> None:
+    def check_room(self, topic: WritersPort, address: str, name: str | None = None) -> None:
         """Ask before a producer joins, and again right before.
 
         Args:

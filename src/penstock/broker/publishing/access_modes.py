@@ -18,7 +18,7 @@ from penstock.core.errors import ProducerBusy, ProducerFenced
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.broker.topics.members import Producer
+    from penstock.broker.publishing.producer import Producer
 
 
 # No topic gets so far by one grant at a time. Older versions stored what a client said: that counts for nothing.

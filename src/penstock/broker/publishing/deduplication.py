@@ -27,9 +27,14 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.topics.members import Producer
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.changes import Changes
+    from penstock.broker.limit_rows import DeduplicationLimits
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.metadata_memory import MetadataMemory
+    from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.broker.publishing.producer import Producer
+    from penstock.core.clock import Clock
+    from penstock.storage.catalog import Catalog
     from penstock.storage.entry_log import ReadResult
 
 log = logging.getLogger(__name__)
@@ -72,20 +77,36 @@ class TopicDeduplication:
 class Deduplication:
     """All topics that deduplicate. Everything is called on the loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        reads: LogReads,
+        memory: MetadataMemory,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        limits: Callable[[], DeduplicationLimits],
+    ) -> None:
+        self._catalog = catalog
+        self._changes = changes
+        self._reads = reads
+        self._memory = memory
+        self._clock = clock
+        self._loop = loop
+        self._limits = limits
         self._forgetting: set[str] = set()  # topics whose document is on its way out
 
     # -- on and off ---------------------------------------------------------------------------------------------------
 
-    async def ready(self, topic: Topic) -> None:
+    async def ready(self, topic: PublishedTopic) -> None:
         """Return when the topic knows what it has stored, if its policies want that. Raises MetadataFailed."""
         self.policies_changed(topic)
         if topic.deduplication is not None:
             # Shielded: when the client that came first goes away, the others still want to know.
             await asyncio.shield(topic.deduplication.recovered)
 
-    def policies_changed(self, topic: Topic) -> None:
+    def policies_changed(self, topic: PublishedTopic) -> None:
         """Begin or end to deduplicate, as the topic's policies say."""
         wanted = topic.persistent and topic.policies.deduplication
         if wanted and topic.deduplication is None and not topic.fenced:
@@ -93,37 +114,33 @@ class Deduplication:
         elif not wanted and topic.persistent:
             self._end(topic)
 
-    def _begin(self, topic: Topic) -> None:
-        broker = self._broker
-        recovered: asyncio.Future[None] = broker.loop.create_future()
-        topic.deduplication = TopicDeduplication(
-            recovered, broker.clock.monotonic_ns(), broker.metadata_memory.add_names
-        )
+    def _begin(self, topic: PublishedTopic) -> None:
+        recovered: asyncio.Future[None] = self._loop.create_future()
+        topic.deduplication = TopicDeduplication(recovered, self._clock.monotonic_ns(), self._memory.add_names)
         publish_checks.refresh(topic)
-        broker.changes.finish(self._recover(topic, topic.deduplication))
+        self._changes.finish(self._recover(topic, topic.deduplication))
 
-    def _end(self, topic: Topic) -> None:
-        broker = self._broker
-        stored = topic.text in broker.catalog.documents(KIND)
+    def _end(self, topic: PublishedTopic) -> None:
+        stored = topic.text in self._catalog.documents(KIND)
         if topic.deduplication is not None:
             self.unloaded(topic)
             publish_checks.refresh(topic)
             stored = True  # or it will be in a moment, and behind that it is forgotten
         if stored and not topic.closed:
-            broker.changes.finish(self._forget(topic.text))
+            self._changes.finish(self._forget(topic.text))
 
-    def unloaded(self, topic: Topic) -> None:
+    def unloaded(self, topic: PublishedTopic) -> None:
         """Let go what is known of a topic that nobody uses any more."""
         if topic.deduplication is not None:
             topic.deduplication.ids.close()
             topic.deduplication = None
 
-    def check_name(self, topic: Topic, producer: str) -> None:
+    def check_name(self, topic: PublishedTopic, producer: str) -> None:
         """Return if there is room to remember a producer of this name. Raises TooManyRequests.
 
         When a topic has many, those that left longest ago are forgotten.
         """
-        state, memory = topic.deduplication, self._broker.metadata_memory
+        state, memory = topic.deduplication, self._memory
         if state is None or producer in state.ids:
             return
         nbytes = name_bytes(producer)
@@ -134,13 +151,13 @@ class Deduplication:
     async def _forget(self, topic: str) -> None:
         self._forgetting.add(topic)
         try:
-            await self._broker.changes.stored(lambda done: self._broker.catalog.put_document(KIND, topic, None, done))
+            await self._changes.stored(lambda done: self._catalog.put_document(KIND, topic, None, done))
         finally:
             self._forgetting.discard(topic)
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    async def _recover(self, topic: Topic, state: TopicDeduplication) -> None:
+    async def _recover(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
         """Learn what is stored: the last snapshot, and the entries behind it."""
         try:
             await self._replay(topic, state)
@@ -155,21 +172,20 @@ class Deduplication:
         state.known = True
         state.recovered.set_result(None)
 
-    async def _replay(self, topic: Topic, state: TopicDeduplication) -> None:
-        broker = self._broker
-        stored = None if topic.text in self._forgetting else broker.catalog.documents(KIND).get(topic.text)
+    async def _replay(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
+        stored = None if topic.text in self._forgetting else self._catalog.documents(KIND).get(topic.text)
         # What is on its way now may not have been recorded when it was published: it is read like the rest.
         end = topic.next_entry_id
-        await broker.reads.settled()
+        await self._reads.settled()
         if stored is None:
             # Switched on lately, or killed right after that: look at the last entries, as many as may be unrecorded.
-            entry_id = end - broker.limits.deduplication_entries_interval
+            entry_id = end - self._limits().deduplication_entries_interval
         else:
             state.ids.restore(stored["sequence_ids"])
             entry_id = stored["entry_id"] + 1
         entry_id = max(entry_id, topic.first_entry_id)
         while entry_id < end:
-            result = await broker.reads.read(
+            result = await self._reads.read(
                 topic.ledger_id, entry_id, bytes_max=REPLAY_BYTES, entries_max=min(REPLAY_ENTRIES, end - entry_id)
             )
             state.ids.replay(_sequence_ids(result))
@@ -182,11 +198,11 @@ class Deduplication:
         else:
             state.snapshot_entry_id = stored["entry_id"]
 
-    def replay_from(self, topic: Topic) -> int | None:
+    def replay_from(self, topic: PublishedTopic) -> int | None:
         """The first entry that a recovery would read, and that must be kept for it; None when none must."""
         if not topic.policies.deduplication or not topic.persistent:
             return None
-        stored = self._broker.catalog.documents(KIND).get(topic.text)
+        stored = self._catalog.documents(KIND).get(topic.text)
         return None if stored is None else int(stored["entry_id"]) + 1
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
@@ -200,19 +216,19 @@ class Deduplication:
         state.ids.persist(producer.name, highest)
         if not state.known:
             return
-        interval = self._broker.limits.deduplication_entries_interval
+        interval = self._limits().deduplication_entries_interval
         if topic.last_entry_id - state.snapshot_entry_id >= interval and not state.storing:
-            self._broker.changes.finish(self._store(topic, state))
+            self._changes.finish(self._store(topic, state))
 
-    async def _store(self, topic: Topic, state: TopicDeduplication) -> None:
-        broker, catalog = self._broker, self._broker.catalog
+    async def _store(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
+        catalog = self._catalog
         if topic.deduplication is not state or topic.closed:  # Switched off meanwhile, unloaded or deleted.
             return
         state.storing = True
         entry_id = topic.last_entry_id
         document = {"entry_id": entry_id, "sequence_ids": state.ids.snapshot()}
         try:
-            await broker.changes.stored(
+            await self._changes.stored(
                 lambda done: catalog.put_document(KIND, topic.text, document, done, ledger_id=topic.ledger_id)
             )
         except TopicNotFound:  # deleted meanwhile
@@ -220,32 +236,32 @@ class Deduplication:
         finally:
             state.storing = False
         state.snapshot_entry_id = entry_id
-        state.snapshot_at_ns = broker.clock.monotonic_ns()
+        state.snapshot_at_ns = self._clock.monotonic_ns()
 
-    def concerns(self, topic: Topic) -> bool:
+    def concerns(self, topic: PublishedTopic) -> bool:
         """Whether the round has to look at this topic."""
         return topic.deduplication is not None
 
-    async def check(self, topic: Topic) -> None:
+    async def check(self, topic: PublishedTopic) -> None:
         """Now and then: forget who is long gone, store what is old."""
-        broker, limits, state = self._broker, self._broker.limits, topic.deduplication
+        limits, state = self._limits(), topic.deduplication
         if state is None or not state.known or state.storing:
             return
         self._expire(topic, state)
-        due = broker.clock.monotonic_ns() >= state.snapshot_at_ns + limits.deduplication_snapshot_s * NS_PER_S
+        due = self._clock.monotonic_ns() >= state.snapshot_at_ns + limits.deduplication_snapshot_s * NS_PER_S
         if limits.deduplication_snapshot_check_s and due and topic.last_entry_id > state.snapshot_entry_id:
             await self._store(topic, state)
 
-    def _expire(self, topic: Topic, state: TopicDeduplication) -> None:
+    def _expire(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
         """Forget producers that are long gone, and who left longest ago as long as there are too many."""
-        broker, limits = self._broker, self._broker.limits
-        now_ms = broker.clock.wall_ms()
+        limits = self._limits()
+        now_ms = self._clock.wall_ms()
         state.ids.expire(
             topic.producers,
             now_ms=now_ms,
             left_before_ms=now_ms - limits.deduplication_inactivity_min * MS_PER_MINUTE,
             producers_max=limits.deduplication_producers_max,
-            bytes_max=broker.metadata_memory.topic_names_bytes_max,
+            bytes_max=self._memory.topic_names_bytes_max,
         )
 
 

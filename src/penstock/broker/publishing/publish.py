@@ -19,6 +19,7 @@ Budget: 4 µs of the whole process per 1 KiB entry of one producer, 5 µs with f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,13 +33,13 @@ from penstock.wire import codec
 from penstock.wire.runs import encode_receipts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.commands.session import Session
-    from penstock.broker.subscriptions.tail import Tail
-    from penstock.broker.topics.members import Producer
+    from penstock.broker.publishing.ports import ProducerClient
+    from penstock.broker.publishing.producer import Producer
+    from penstock.broker.subscriptions.tail import Tail, TailCache
     from penstock.governance.memory_pool import Lease
+    from penstock.storage.entry_log import EntryLog
     from penstock.wire.events import PublishRun
     from penstock.wire.runs import Buffer
 
@@ -92,13 +93,24 @@ IN_FLIGHT: Final = publish_checks.Reason(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PublishServices:
+    """What all runs of a broker share."""
+
+    log: EntryLog
+    tail_cache: TailCache
+    release: Callable[[Lease], None]  # called with a lease whose requests were all answered
+    # Called when entries of a producer that deduplicates are durable, with the highest of their sequence ids.
+    recorded: Callable[[Producer, int], None]
+
+
 class Publish:
     """One run on its way through the log."""
 
-    __slots__ = ("_data", "broker", "lease", "replies", "session")
+    __slots__ = ("_data", "_services", "lease", "replies", "session")
 
-    def __init__(self, broker: Broker, session: Session, lease: Lease | None) -> None:
-        self.broker = broker
+    def __init__(self, services: PublishServices, session: ProducerClient, lease: Lease | None) -> None:
+        self._services = services
         self.session = session
         # One lease covers all runs of a read; the last of them, which the log finishes last, gives it back.
         self.lease = lease
@@ -293,18 +305,17 @@ class Publish:
             owner=self.session.connection.id,
         )
         # A run with nothing to store goes through the log all the same: its answers and its lease keep their order.
-        self.broker.log.append(run)
+        self._services.log.append(run)
 
     def done(self, run: AppendRun, error: PenstockError | None) -> None:
         """The run is durable, or will never be: tell the topics, answer the client, free the memory."""
-        broker = self.broker
         if error is None:
             self._tell_topics(run.data)
             self._send_receipts()
         else:
             self._send_errors(error)
         if self.lease is not None:
-            broker.connections.release(self.lease)
+            self._services.release(self.lease)
 
     def _tell_topics(self, data: Buffer) -> None:
         cached: list[tuple[Tail, Batch]] = []
@@ -315,12 +326,12 @@ class Publish:
                     topic.delayed.published(reply.first_entry_id, data, reply.offsets, reply.lengths)
                 topic.appended(reply.first_entry_id + len(reply.offsets) - 1)
                 if reply.highest_new != NEVER:
-                    self.broker.deduplication.recorded(reply.producer, reply.highest_new)
+                    self._services.recorded(reply.producer, reply.highest_new)
                 if topic.wants_tail():
                     cached.append((topic.tail, _batch(reply, data)))
         if cached:
             rows = sum(len(batch.offsets) for _, batch in cached)
-            self.broker.tail_cache.add(cached, len(data) + COLUMNS_BYTES * rows)
+            self._services.tail_cache.add(cached, len(data) + COLUMNS_BYTES * rows)
 
     def _send_receipts(self) -> None:
         connection = self.session.connection

@@ -18,8 +18,8 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.topics.members import Producer
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.broker.publishing.producer import Producer
 
 
 class Reason(NamedTuple):
@@ -29,7 +29,7 @@ class Reason(NamedTuple):
     message: str
 
 
-def refresh(topic: Topic) -> None:
+def refresh(topic: PublishedTopic) -> None:
     """Note on every producer whether its entries must be looked at; turn away who must encrypt and does not."""
     for producer in list(topic.producers.values()):
         if topic.policies.encryption_required and not producer.encrypted:
@@ -41,15 +41,10 @@ def refresh(topic: Topic) -> None:
 def is_careful(producer: Producer) -> bool:
     """Whether the entries of this producer must be looked at."""
     topic = producer.topic
-    return (
-        producer.encrypted
-        or topic.deduplication is not None
-        or 0 < topic.policies.max_message_bytes < topic.broker.limits.message_bytes_max
-        or _delay_max_ms(topic) > 0
-    )
+    return producer.encrypted or topic.deduplication is not None or topic.bounds_messages or _delay_max_ms(topic) > 0
 
 
-def _delay_max_ms(topic: Topic) -> int:
+def _delay_max_ms(topic: PublishedTopic) -> int:
     delayed = topic.policies.delayed_delivery
     return delayed.max_ms if delayed.active else 0
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
 
-    from penstock.broker.broker import Broker
     from penstock.broker.policies.policy_defaults import PolicyDefaults
+    from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Producer
-    from penstock.broker.topics.topic import Topic
+    from penstock.core.clock import Clock
     from penstock.net.connection import Connection
     from penstock.storage.entry_log import Batch
 
@@ -50,13 +50,33 @@ _SUBSCRIBERS_KEPT: Final = 1_000
 class Limiter:
     """Two buckets, messages and bytes, of which either may be missing, and the waking of those who wait for them."""
 
-    __slots__ = ("_broker", "_bytes", "_messages", "_release", "_timer", "_waiting", "owner", "rate", "stepwise")
+    __slots__ = (
+        "_bytes",
+        "_clock",
+        "_loop",
+        "_messages",
+        "_release",
+        "_timer",
+        "_waiting",
+        "owner",
+        "rate",
+        "stepwise",
+    )
 
-    def __init__(self, broker: Broker, owner: str, release: Callable[[object], None], *, stepwise: bool) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        owner: str,
+        release: Callable[[object], None],
+        *,
+        stepwise: bool,
+    ) -> None:
         self.owner = owner
         self.rate = Rate()
         self.stepwise = stepwise
-        self._broker = broker
+        self._clock = clock
+        self._loop = loop
         self._release = release
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
@@ -75,7 +95,7 @@ class Limiter:
     def _changed(self, bucket: TokenBucket | None, tokens: int) -> TokenBucket | None:
         if tokens <= 0:
             return None
-        now_ns, period_ns = self._broker.clock.monotonic_ns(), self.rate.period_s * NS_PER_S
+        now_ns, period_ns = self._clock.monotonic_ns(), self.rate.period_s * NS_PER_S
         if bucket is None:
             return TokenBucket(tokens, now_ns, period_ns=period_ns, stepwise=self.stepwise)
         bucket.set_rate(tokens, now_ns, period_ns=period_ns)
@@ -127,7 +147,7 @@ class Limiter:
 
     def _set_timer(self, now_ns: int) -> None:
         ready_ns = max((b.ready_at_ns() for b in (self._messages, self._bytes) if b is not None), default=now_ns)
-        self._timer = self._broker.loop.call_later(max(0, ready_ns - now_ns) / NS_PER_S, self.wake)
+        self._timer = self._loop.call_later(max(0, ready_ns - now_ns) / NS_PER_S, self.wake)
 
     def _look_again(self) -> None:
         if self._timer is not None:
@@ -141,7 +161,7 @@ class Limiter:
         self._timer = None
         if not self._waiting:
             return
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         if self.short_of(now_ns) is not None:
             self._set_timer(now_ns)
             return
@@ -150,7 +170,7 @@ class Limiter:
         self._release(first)
         if self._waiting and self._timer is None:
             # Behind the read that was just asked for, in the same turn of the loop.
-            self._timer = self._broker.loop.call_soon(self.wake)
+            self._timer = self._loop.call_soon(self.wake)
 
 
 class PublishLimiter(Limiter):
@@ -158,12 +178,12 @@ class PublishLimiter(Limiter):
 
     __slots__ = ()
 
-    def __init__(self, broker: Broker, owner: str) -> None:
-        super().__init__(broker, owner, self._unmute, stepwise=False)  # type: ignore[arg-type]
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, owner: str) -> None:
+        super().__init__(clock, loop, owner, self._unmute, stepwise=False)  # type: ignore[arg-type]
 
     def accepted(self, connection: Connection, messages: int, nbytes: int) -> bool:
         """A run was accepted: charge it, and in debt read no more from whoever sent it; True when that begins now."""
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         self.charge(messages, nbytes, now_ns)
         if self.short_of(now_ns) is None or self.waits(connection):
             return False
@@ -188,8 +208,8 @@ class DispatchLimiter(Limiter):
 
     __slots__ = ("_published", "_published_ns", "_topic", "base")
 
-    def __init__(self, broker: Broker, owner: str, topic: Topic | None) -> None:
-        super().__init__(broker, owner, _wake, stepwise=True)  # type: ignore[arg-type]
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, owner: str, topic: PublishedTopic | None) -> None:
+        super().__init__(clock, loop, owner, _wake, stepwise=True)  # type: ignore[arg-type]
         self.base = Rate()
         self._topic = topic
         self._published = (0, 0)
@@ -202,7 +222,7 @@ class DispatchLimiter(Limiter):
         self.base = rate
         if rate.relative and self._topic is not None:
             self._published = (self._topic.messages_in, self._topic.bytes_in)
-            self._published_ns = self._broker.clock.monotonic_ns()
+            self._published_ns = self._clock.monotonic_ns()
         self.set_rate(rate)
 
     def follow(self, now_ns: int) -> None:
@@ -229,10 +249,11 @@ def _wake(subscription: Subscription) -> None:
 class DispatchGate:
     """What one subscription asks before it delivers: all limiters that hold for it, and how often each stopped it."""
 
-    __slots__ = ("_broker", "_subscription", "limiters", "throttled")
+    __slots__ = ("_clock", "_limits", "_subscription", "limiters", "throttled")
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._broker = subscription.topic.broker
+    def __init__(self, subscription: Subscription, clock: Clock, limits: Callable[[], PolicyDefaults]) -> None:
+        self._clock = clock
+        self._limits = limits
         self._subscription = subscription
         self.limiters: tuple[tuple[str, DispatchLimiter], ...] = ()
         # ("msg" or "bytes", "Subscription", "Topic" or "Broker") -> how often
@@ -240,13 +261,13 @@ class DispatchGate:
 
     def _excused(self) -> bool:
         subscription = self._subscription
-        if self._broker.limits.policies.dispatch_throttling_on_non_backlog_consumer_enabled:
+        if self._limits().dispatch_throttling_on_non_backlog_consumer_enabled:
             return False
         return subscription.topic.last_entry_id - subscription.read_entry_id < _KEEPS_UP_ENTRIES
 
     def is_open(self) -> bool:
         """Whether it may deliver now. If not, it is woken when it may."""
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         for kind, limiter in self.limiters:
             limiter.follow(now_ns)
             spent = limiter.short_of(now_ns)
@@ -269,7 +290,7 @@ class DispatchGate:
         """How far into these rows of a batch it may go: at least one, and what the limiters have left."""
         if self._excused():
             return stop
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         for _, limiter in self.limiters:
             messages, nbytes = limiter.messages_left(now_ns), limiter.bytes_left(now_ns)
             if messages is not None:
@@ -280,7 +301,7 @@ class DispatchGate:
 
     def entries_at_most(self, entries: int) -> int:
         """How many entries are worth reading from the disk: no more can go out."""
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         lefts = [limiter.messages_left(now_ns) for _, limiter in self.limiters]
         return min([entries, *(left for left in lefts if left is not None)])
 
@@ -288,9 +309,9 @@ class DispatchGate:
         """So much was delivered."""
         if self._excused():
             return
-        if self._broker.limits.policies.dispatch_throttling_on_batch_message_enabled:
+        if self._limits().dispatch_throttling_on_batch_message_enabled:
             messages = entries
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         for _, limiter in self.limiters:
             limiter.charge(messages, nbytes, now_ns)
 
@@ -319,8 +340,10 @@ def _rows_of(left: int, amounts: Iterable[int] | None, row: int, stop: int) -> i
 class Rates:
     """All limiters of the broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, limits: Callable[[], PolicyDefaults]) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._limits = limits
         self._publish: PublishLimiter | None = None
         self._dispatch: DispatchLimiter | None = None
         self._subscribers: dict[tuple[str, str, str, int], TokenBucket] = {}
@@ -330,13 +353,13 @@ class Rates:
 
     def refresh(self) -> bool:
         """The configuration may have changed; says whether all topics must be looked at for it."""
-        of = self._broker.limits.policies
+        of = self._limits()
         before = (self._publish, self._dispatch)
         self._publish = self._publish_limiter(self._publish, BROKER, _broker_publish_rate(of))
         self._dispatch = self._dispatch_limiter(self._dispatch, BROKER, None, _broker_dispatch_rate(of))
         return before != (self._publish, self._dispatch)
 
-    def topic_changed(self, topic: Topic) -> None:
+    def topic_changed(self, topic: PublishedTopic) -> None:
         """A topic was loaded, or its policies are others now."""
         exempt = is_system_topic(topic.text)
         old = next((one for one in topic.publish_limiters if one.owner != BROKER), None)
@@ -351,11 +374,11 @@ class Rates:
             topic.dispatch_limiter, topic.text, topic, Rate() if exempt else topic.policies.dispatch_rate
         )
         for subscription in topic.subscriptions.values():
-            self.subscription_changed(subscription)
+            self.subscription_changed(topic, subscription)
 
-    def subscription_changed(self, subscription: Subscription) -> None:
+    def subscription_changed(self, topic: PublishedTopic, subscription: Subscription) -> None:
         """A subscription was loaded or made, or what holds for it is another rate now."""
-        topic, gate = subscription.topic, subscription.gate
+        gate = subscription.gate
         policies = topic.policies
         rate = policies.subscription_dispatch_rates.get(subscription.name, policies.subscription_dispatch_rate)
         exempt = is_system_topic(topic.text)
@@ -365,7 +388,7 @@ class Rates:
         own = self._dispatch_limiter(limiters.get("Subscription"), subscription.name, topic, Rate() if exempt else rate)
         shared = None if exempt else self._dispatch
         found = (("Subscription", own), ("Topic", topic.dispatch_limiter), ("Broker", shared))
-        gate = gate or DispatchGate(subscription)
+        gate = gate or DispatchGate(subscription, self._clock, self._limits)
         gate.limiters = tuple((kind, limiter) for kind, limiter in found if limiter is not None)
         subscription.gate = gate if gate.limiters or gate.throttled else None
         subscription.wake()
@@ -379,7 +402,7 @@ class Rates:
         limits = [one.read_bytes for each in session.producers.values() for one in each.topic.publish_limiters]
         session.connection.read_bytes_max = min(limits, default=ARENA_BYTES)
 
-    def forget_topic(self, topic: Topic) -> None:
+    def forget_topic(self, topic: PublishedTopic) -> None:
         """The topic is being unloaded or deleted: nobody waits for it any more."""
         for limiter in topic.publish_limiters:
             if limiter.owner != BROKER:
@@ -402,29 +425,29 @@ class Rates:
             if old is not None:
                 old.close()
             return None
-        limiter = old or PublishLimiter(self._broker, owner)
+        limiter = old or PublishLimiter(self._clock, self._loop, owner)
         limiter.set_rate(rate)
         return limiter
 
     def _dispatch_limiter(
-        self, old: DispatchLimiter | None, owner: str, topic: Topic | None, rate: Rate
+        self, old: DispatchLimiter | None, owner: str, topic: PublishedTopic | None, rate: Rate
     ) -> DispatchLimiter | None:
         if not rate.limited:
             if old is not None:
                 old.close()
             return None
-        limiter = old or DispatchLimiter(self._broker, owner, topic)
+        limiter = old or DispatchLimiter(self._clock, self._loop, owner, topic)
         limiter.set_base(rate)
         return limiter
 
     # -- subscribing
 
-    def check_subscribe(self, topic: Topic, address: str, consumer_name: str, consumer_id: int) -> None:
+    def check_subscribe(self, topic: PublishedTopic, address: str, consumer_name: str, consumer_id: int) -> None:
         """Count one subscribe of a consumer. Raises NotAllowed when it comes too often."""
         rate = topic.policies.subscribe_rate
         if not rate.limited:
             return
-        now_ns = self._broker.clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         key = (topic.text, address, consumer_name, consumer_id)
         bucket = self._subscribers.get(key)
         if bucket is None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.broker.broker import Broker
+    from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Consumer, Producer
+    from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
 
     Counted: TypeAlias = Topic | Subscription | Producer | Consumer

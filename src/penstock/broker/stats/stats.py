@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.broker import Broker
+    from penstock.broker.publishing.producer import Producer
+    from penstock.broker.stats.meters import Meters
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Consumer, Producer
+    from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import TopicName
 
@@ -81,11 +83,11 @@ async def stats_of(topic: Topic, options: StatsOptions) -> Json:
     earliest = await _earliest_times(topic) if options.earliest_time else {}
     last_published_ms = await published_ms(topic, topic.last_entry_id)
     # From here on nothing waits, so that all figures are of one moment.
-    stats = _counted(topic)
+    stats, meters = _counted(topic), topic.broker.meters
     stats |= {
         "storageSize": held.storage,
         "backlogSize": max(held.backlogs.values(), default=0),
-        "publishers": [] if options.exclude_publishers else [publisher(p) for p in topic.producers.values()],
+        "publishers": [] if options.exclude_publishers else [publisher(meters, p) for p in topic.producers.values()],
         "waitingPublishers": len(topic.write_access.waiting),
         "subscriptions": {
             subscription.name: _subscription_stats(
@@ -173,9 +175,9 @@ def _oldest(topic: Topic, earliest: dict[str, int]) -> Json:
     }
 
 
-def publisher(producer: Producer) -> Json:
+def publisher(meters: Meters, producer: Producer) -> Json:
     """PublisherStats."""
-    taken = producer.topic.broker.meters.taken_in(producer)
+    taken = meters.taken_in(producer)
     return {
         "accessMode": ACCESS_MODES[producer.access_mode],
         "msgRateIn": taken.messages,

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.publishing.deduplication import TopicDeduplication
+    from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter
     from penstock.broker.topics.delayed_index import DelayedIndex
-    from penstock.broker.topics.members import Producer
     from penstock.core.names import TopicName
     from penstock.storage.entry_log import Batch
 
@@ -135,6 +135,11 @@ class Topic:
             subscription.limits_changed()
 
     @property
+    def bounds_messages(self) -> bool:
+        """Whether it takes smaller messages only than the broker does."""
+        return 0 < self.policies.max_message_bytes < self.broker.limits.message_bytes_max
+
+    @property
     def in_use(self) -> bool:
         """Whether it holds messages, or has a producer, or a consumer that does not take whatever schema comes."""
         if self.producers or self.last_entry_id >= self.first_entry_id:
@@ -164,7 +169,7 @@ class Topic:
         subscription = Subscription(self, name, cursor=cursor, durable=durable)
         self.subscriptions[name] = subscription
         subscription.charge()
-        self.broker.rates.subscription_changed(subscription)
+        self.broker.rates.subscription_changed(self, subscription)
         return subscription
 
     def end_subscription(self, subscription: Subscription) -> None:
