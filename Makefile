@@ -111,6 +111,10 @@ demo: $(if $(CORE),$(DEMO_CORE),$(DEMO))  ## the real flights of 2013 through a 
 docs: $(SETUP)  ## rewrite the generated parts of docs/reference
 	$(PY) tools/write_reference.py
 
+.PHONY: changelog
+changelog: $(SETUP)  ## print what the fragments in changes/ make of the next release
+	$(PY) -m towncrier build --draft --version next
+
 .PHONY: shape
 shape: $(SETUP)  ## print files over 400 lines and functions over 70: places to look for two ideas
 	$(PY) tools/shape.py

@@ -164,14 +164,6 @@ def test_a_batch_that_loses_nothing_is_kept_byte_for_byte() -> None:
     assert kept == {0: whole}
 
 
-def test_without_a_codec_to_write_it_a_batch_is_written_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [(0, batch([("a", b"1"), ("b", b"2")], codecs.LZ4)), (1, single("b", b"4"))]
-    monkeypatch.setattr(codecs, "_cramjam", lambda: None)
-    kept, _ = compact(entries)
-    assert left_in(kept) == [(0, 0, "a", b"1"), (1, -1, "b", b"4")]
-    assert metadata.decode(kept[0]).compression == codecs.NONE
-
-
 @pytest.mark.parametrize("damage", ["unknown compression", "garbage"])
 def test_a_batch_that_cannot_be_read_is_kept_as_it_is(damage: str) -> None:
     said = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)

@@ -31,7 +31,7 @@ MESSAGE: Final[dict[str, Any]] = {
             "description": "The payload, decompressed; what the message says about itself is in X-Pulsar-… headers",
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         },
-        501: {"description": "The payload is compressed in a way that is not installed here"},
+        501: {"description": "The payload is compressed in a way that penstock does not know"},
     },
 }
 
