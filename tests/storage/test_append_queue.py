@@ -30,77 +30,77 @@ def run(owner: int | None, ledgers: int | list[int], nbytes: int) -> AppendRun:
     )
 
 
-def gather(lanes: AppendQueue, room: int = ROOM) -> list[AppendRun]:
+def gather(queue: AppendQueue, room: int = ROOM) -> list[AppendRun]:
     """One commit."""
-    return lanes.gather(lambda _first: room)
+    return queue.gather(lambda _first: room)
 
 
 def test_a_small_run_waits_for_none_of_the_large_ones_that_came_before_it() -> None:
-    lanes = AppendQueue()
+    queue = AppendQueue()
     large = [run(row, row, LARGE) for row in range(10)]
     for one in large:
-        lanes.put(one)
+        queue.put(one)
     small = run(99, 99, KIB)
-    lanes.put(small)
-    assert gather(lanes) == [small, large[0]]
+    queue.put(small)
+    assert gather(queue) == [small, large[0]]
 
 
 def test_runs_of_one_connection_and_of_one_ledger_keep_their_order() -> None:
     for owner, ledger in ((1, 99), (99, 1)):
-        lanes = AppendQueue()
+        queue = AppendQueue()
         large, small = run(1, 1, LARGE), run(owner, ledger, KIB)
-        lanes.put(large)
-        lanes.put(small)
-        assert gather(lanes) == [large, small]
+        queue.put(large)
+        queue.put(small)
+        assert gather(queue) == [large, small]
 
 
 def test_a_run_without_an_owner_waits_for_all_before_it_and_none_of_them_for_it() -> None:
-    lanes = AppendQueue()
+    queue = AppendQueue()
     runs = [run(1, 1, LARGE), run(2, 2, KIB), run(3, 3, LARGE), run(4, 4, KIB)]
     for one in runs:
-        lanes.put(one)
+        queue.put(one)
     barrier = run(None, [], 0)
-    lanes.put(barrier)
-    order = [one for _ in range(2) for one in gather(lanes)]
+    queue.put(barrier)
+    order = [one for _ in range(2) for one in gather(queue)]
     assert order[-1] is barrier
-    assert lanes.empty
+    assert queue.empty
 
 
 def test_a_large_run_is_not_passed_over_twice() -> None:
-    lanes = AppendQueue()
-    lanes.put(run(1, 1, LARGE))
+    queue = AppendQueue()
+    queue.put(run(1, 1, LARGE))
     commits = []
     for _ in range(3):
         for row in range(200):  # more small ones than a commit holds, again and again
-            lanes.put(run(100 + row, 100 + row, SMALL_BYTES_MAX - KIB))
-        commits.append(any(one.owner == 1 for one in gather(lanes)))
+            queue.put(run(100 + row, 100 + row, SMALL_BYTES_MAX - KIB))
+        commits.append(any(one.owner == 1 for one in gather(queue)))
     assert commits == [False, True, False]
 
 
 def test_while_large_runs_wait_small_ones_have_half_of_a_commit() -> None:
-    lanes = AppendQueue()
+    queue = AppendQueue()
     for row in range(100):
-        lanes.put(run(1_000 + row, 1_000 + row, 256 * KIB))
+        queue.put(run(1_000 + row, 1_000 + row, 256 * KIB))
     for row in range(1_000):
-        lanes.put(run(row, row, SMALL_BYTES_MAX - KIB))
-    runs = gather(lanes)
+        queue.put(run(row, row, SMALL_BYTES_MAX - KIB))
+    runs = gather(queue)
     large = sum(one.block_bytes for one in runs if (one.owner or 0) >= 1_000)
     assert 0.4 * ROOM <= large <= 0.6 * ROOM
     assert sum(one.block_bytes for one in runs) <= ROOM
 
 
 def test_after_the_close_what_waits_is_gathered_and_then_nothing() -> None:
-    lanes = AppendQueue()
+    queue = AppendQueue()
     one = run(1, 1, KIB)
-    lanes.put(one)
-    lanes.close()
-    assert gather(lanes) == [one]
-    assert gather(lanes) == []
+    queue.put(one)
+    queue.close()
+    assert gather(queue) == [one]
+    assert gather(queue) == []
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_whatever_comes_nothing_is_lost_and_orders_are_kept(seed: int) -> None:
-    chance, lanes = random.Random(seed), AppendQueue()
+    chance, queue = random.Random(seed), AppendQueue()
     put: list[AppendRun] = []
     taken: list[AppendRun] = []
     for _ in range(300):
@@ -108,13 +108,13 @@ def test_whatever_comes_nothing_is_lost_and_orders_are_kept(seed: int) -> None:
             owner = None if chance.random() < 0.05 else chance.randrange(6)
             ledgers = sorted(chance.sample(range(8), chance.randrange(3)))
             put.append(run(owner, ledgers, chance.choice((1, KIB, SMALL_BYTES_MAX, 300 * KIB, MIB))))
-            lanes.put(put[-1])
-        elif not lanes.empty:
-            runs = gather(lanes, chance.choice((MIB, 2 * MIB)))
+            queue.put(put[-1])
+        elif not queue.empty:
+            runs = gather(queue, chance.choice((MIB, 2 * MIB)))
             assert sum(one.block_bytes for one in runs[1:]) <= 2 * MIB
             taken += runs
-    while not lanes.empty:
-        taken += gather(lanes)
+    while not queue.empty:
+        taken += gather(queue)
     assert sorted(map(id, taken)) == sorted(map(id, put))
     at = {id(one): place for place, one in enumerate(taken)}
     for index, later in enumerate(put):

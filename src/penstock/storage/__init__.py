@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage: what must outlive the process. The entry log (messages), the catalog and cursors (what exists).
+"""Storage: everything that must survive the process. The entry log (messages), the catalog and cursors (metadata).
 
-The entry log, from the outside in:
+The modules of the entry log:
 
-    entry_log   the log as others see it
-    opening     from a directory to a log; recovery after a crash
-    runs        what is appended, and what is written, together
-    journal     the thread that writes and syncs
-    reader, results     entries back out
-    tidier      space back
+    entry_log   the log as the broker sees it
+    opening     opens a directory as a log; recovery after a crash
+    runs        entries that are appended together, and blocks that are written together
+    append_queue, journal     the queue of runs, and the thread that writes and syncs them
+    reader, results, sparse_reads     reading entries
+    tidier      reclaims space
     log_index, index, sealed_index     entry id → segment and block
-    recovery    what a segment holds, from its bytes alone
-    segment     files: prepared, written, sealed, recycled
-    records     bytes of a block
-    files       the only door to the disk
+    recovery    finds out what a segment holds, from its bytes alone
+    segment     segment files: prepared, written, sealed, recycled
+    records     the bytes of a block
+    files       the only access to the disk
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partly acknowledged batches: for each such entry, a bit per message that is still wanted.
+"""Partly acknowledged batches: for each such entry, a bit per message that is not acknowledged yet.
 
-Why apart from the cursor: they are bounded, measured and stored one by one, whatever happens to whole entries.
-Where: `Cursor` holds one, and tells the broker how much a set takes before it is kept.
+Why apart from the cursor: ack sets are bounded, measured and stored one by one, independently of whole entries. Where:
+`Cursor` has one, and tells the broker how much memory a set needs before it keeps it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WORD_BITS: Final = 64
 # 64-bit words of an ack set: batches of 1,048,576 messages. An ACK may carry as many (`wire.bounds`).
 WORDS_MAX: Final = 16_384
-# What a set takes beside its bits: the integer's header, its key and its place in the dictionary, by RSS.
+# The memory of a set besides its bits: the integer's header, its key and its place in the dictionary, by RSS.
 SET_BYTES: Final = 120
 
 _WORD_MASK: Final = (1 << WORD_BITS) - 1
@@ -24,11 +24,11 @@ _ALL_MEMBERS: Final = -1  # Every bit set: no message of the batch is acknowledg
 
 
 class AckSets:
-    """Entry id -> the messages of its batch that are still wanted.
+    """Entry id → the messages of its batch that are not acknowledged.
 
     Attributes:
-        nbytes: memory that the sets take.
-        changed: entries whose stored set is not what it should be; whoever stores them clears it.
+        nbytes: memory of the sets in bytes.
+        changed: entries whose stored set is out of date; the caller that stores them clears it.
     """
 
     __slots__ = ("_sets", "changed", "nbytes")
@@ -39,26 +39,24 @@ class AckSets:
         self.changed: set[int] = set()
 
     def __len__(self) -> int:
-        """How many batches are acknowledged in part."""
         return len(self._sets)
 
     def __contains__(self, entry_id: int) -> bool:
-        """Whether a batch is acknowledged in part."""
         return entry_id in self._sets
 
     # -- changing
 
     def narrowed(self, entry_id: int, words: Sequence[int]) -> int:
-        """What would still be wanted of a batch if `words` said which messages are: 0 when nothing is."""
+        """Return the messages of a batch that remain unacknowledged after an ack set of `words`: 0 when none does."""
         return self._sets.get(entry_id, _ALL_MEMBERS) & bits_of(words)
 
     def growth_bytes(self, entry_id: int, wanted: int) -> int:
-        """How much more memory `put` would take; 0 or less when it takes no more."""
+        """Return how much more memory `put` would take; 0 or less when it takes no more."""
         before = self._sets.get(entry_id)
         return _nbytes(wanted) - (0 if before is None else _nbytes(before))
 
     def put(self, entry_id: int, wanted: int) -> bool:
-        """Keep which messages are wanted, at least one. False when that is so already."""
+        """Set the unacknowledged messages of a batch, at least one; return False if nothing changed."""
         if self._sets.get(entry_id) == wanted:
             return False
         self.nbytes += self.growth_bytes(entry_id, wanted)
@@ -67,7 +65,7 @@ class AckSets:
         return True
 
     def discard(self, first: int, last: int) -> None:
-        """Forget the sets of entries `first` to `last`. Walks the shorter of the range and the sets."""
+        """Remove the sets of entries `first` to `last`. Walks the shorter of the range and the sets."""
         if last - first < len(self._sets):
             found = [entry_id for entry_id in range(first, last + 1) if entry_id in self._sets]
         else:
@@ -75,7 +73,7 @@ class AckSets:
         self.discard_many(found)
 
     def discard_many(self, entry_ids: Sequence[int]) -> None:
-        """Forget the sets of these entries, where they have any."""
+        """Remove the sets of these entries, if they have any."""
         for entry_id in entry_ids:
             wanted = self._sets.pop(entry_id, None)
             if wanted is not None:
@@ -83,48 +81,47 @@ class AckSets:
                 self.changed.add(entry_id)
 
     def clear(self) -> None:
-        """Forget all sets."""
         self.discard_many(list(self._sets))
 
     # -- asking
 
     def within(self, first: int, last: int) -> dict[int, int]:
-        """The batches within `first` to `last`, and how many messages of each are still wanted."""
+        """Return the batches from `first` to `last`, and how many messages of each are unacknowledged."""
         sets = self._sets
         if last - first < len(sets):
             return {entry: sets[entry].bit_count() for entry in range(first, last + 1) if entry in sets}
         return {entry: wanted.bit_count() for entry, wanted in sets.items() if first <= entry <= last}
 
     def wanted_of(self, entry_id: int) -> int | None:
-        """How many messages of a batch are still wanted; None when it has no set."""
+        """Return how many messages of a batch are unacknowledged; None when it has no set."""
         wanted = self._sets.get(entry_id)
         return None if wanted is None else wanted.bit_count()
 
     def words(self, entry_id: int) -> list[int] | None:
-        """Which messages of a batch are still wanted, as signed 64-bit words; None when it has no set."""
+        """Return the unacknowledged messages of a batch as signed 64-bit words; None when it has no set."""
         wanted = self._sets.get(entry_id)
         return None if wanted is None else list(struct.unpack(f"<{_word_count(wanted)}q", _as_bytes(wanted)))
 
     def word_count(self, entry_id: int) -> int:
-        """How many words `words` has; 0 for None."""
+        """Return how many words `words` has; 0 for None."""
         return _word_count(self._sets.get(entry_id, 0))
 
     # -- the stored form
 
     def encode(self, entry_id: int) -> bytes | None:
-        """One set as it is stored; None when there is none."""
+        """Return the stored form of one set; None when there is none."""
         wanted = self._sets.get(entry_id)
         return None if wanted is None else _as_bytes(wanted)
 
     def load(self, entry_id: int, stored: bytes) -> None:
-        """Take in a set that `encode` made. Raises ValueError when it is none."""
+        """Load a set that `encode` made. Raises ValueError when the bytes are no ack set."""
         if not 0 < len(stored) <= WORDS_MAX * WORD_BITS // 8 or not any(stored):
             raise ValueError(f"{len(stored)} bytes are no ack set")
         self.put(entry_id, int.from_bytes(stored, "little"))
 
 
 def bits_of(words: Sequence[int]) -> int:
-    """64-bit words, lowest first, signed or not, as one integer."""
+    """Return 64-bit words, lowest first, signed or not, as one integer."""
     try:
         packed = struct.pack(f"<{len(words)}q", *words)  # As they come from the wire.
     except struct.error:
@@ -133,7 +130,7 @@ def bits_of(words: Sequence[int]) -> int:
 
 
 def ack_set_bytes(words: Sequence[int]) -> int:
-    """Memory that a set of these words takes, in bytes."""
+    """Return the memory of a set of these words in bytes."""
     return _nbytes(bits_of(words))
 
 
@@ -142,7 +139,7 @@ def _word_count(bits: int) -> int:
 
 
 def _as_bytes(bits: int) -> bytes:
-    """The integer as little-endian 64-bit words, as many as it needs."""
+    """Return the integer as little-endian 64-bit words, as many as it needs."""
     return bits.to_bytes(WORD_BITS // 8 * _word_count(bits), "little")
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits for the journal: small runs do not stand behind large ones of other clients and topics.
+"""The queue of runs for the journal: small runs do not wait behind large ones of other clients and topics.
 
-Why: publishers of large frames can fill all of the request memory with runs on their way to the disk. In one queue, a
-message of a kilobyte would wait for all of them to be written, which takes as long as that memory is large.
-Where: the loop puts runs, the journal thread gathers them for a commit.
+Why: publishers of large frames can fill all of the request memory with runs that wait for the disk. In one queue, a
+message of a kilobyte would wait until all of them are written, which takes as long as that memory is large. Where: the
+loop puts runs, the journal thread gathers them for a commit.
 
-Small runs wait in a lane of their own, unless something of the same connection or ledger waits in the lane of the
-large ones: entries of a ledger and answers of a connection keep their order. A large run waits for all small ones that
-were put before it. While both wait, half of a commit is for the small ones; a large run that found no room begins the
-next commit. So nobody is overtaken for ever, and a small run waits for the commit under way and one more at most, as
-long as the small ones together do not fill half of each.
+Small runs have a queue of their own. But a small run goes to the large runs' queue if that holds a run of the same
+connection or ledger: entries of a ledger and receipts of a connection keep their order. A large run waits for all small
+ones that were put before it. While both kinds wait, half of a commit is for small runs; a large run that found no room
+starts the next commit. So no run waits forever, and a small run waits for the current commit and at most one more, as
+long as the small runs together do not fill half of each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL_BYTES_MAX: Final = 64 * KIB
 
 
 class AppendQueue:
-    """Runs that wait, of which one thread puts and another gathers."""
+    """Waiting runs. One thread puts them and another gathers them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -39,17 +39,15 @@ class AppendQueue:
         self._large: deque[tuple[AppendRun, int]] = deque()  # with the number of small runs that go first
         self._small_put = 0
         self._small_taken = 0
-        self._ledgers: Counter[int] = Counter()  # of the runs in the lane of the large ones
+        self._ledgers: Counter[int] = Counter()  # of the runs in the queue of the large ones
         self._owners: Counter[int] = Counter()
         self._passed_over = False  # large runs waited at the last commit, and none was in it
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits."""
         return not self._small and not self._large
 
     def put(self, run: AppendRun) -> None:
-        """Let a run wait."""
         with self._changed:
             if self._may_go_first(run):
                 self._small.append(run)
@@ -62,15 +60,15 @@ class AppendQueue:
             self._changed.notify()
 
     def close(self) -> None:
-        """Nothing more will be put: `gather` returns what is left, then nothing."""
+        """Accept no more runs: `gather` returns the rest, then an empty list."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def gather(self, room_of: Callable[[AppendRun], int]) -> list[AppendRun]:
-        """Wait for a run, then take what else waits and fits; an empty list is the end.
+        """Wait for a run, then take further runs that fit into the same commit; an empty list is the end.
 
-        `room_of(first)` says how many bytes of blocks the commit may have that begins with this run.
+        `room_of(first)` returns how many bytes of blocks a commit that starts with this run may have.
         """
         with self._changed:
             while self.empty and not self._closed:
@@ -89,14 +87,14 @@ class AppendQueue:
             return runs
 
     def _fill_small(self, runs: list[AppendRun], room: int, leave: int) -> int:
-        """Take small runs until so much room is left, or none fits; returns the room left."""
+        """Take small runs until no more than `leave` bytes of room are left, or none fits; return the room left."""
         while self._small and self._small[0].block_bytes <= room - leave:
             runs.append(self._take_small())
             room -= runs[-1].block_bytes
         return room
 
     def _may_go_first(self, run: AppendRun) -> bool:
-        """Whether it may overtake large runs: nothing that it must not overtake is among them."""
+        """Return whether it may overtake large runs: none of them has its connection or one of its ledgers."""
         if run.owner is None or not self._is_small(run):
             return False
         return run.owner not in self._owners and not any(group[0] in self._ledgers for group in run.groups)

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exists: tenants, namespaces, topics, subscriptions with their cursors, policies and dynamic configuration.
+"""The catalog: tenants, namespaces, topics, subscriptions with their cursors, policies and dynamic configuration.
 
-Why: the broker asks for these on every connect, so they are answered from memory; and what it has answered to a client
-must survive any crash, so they are changed on disk first.
+Why: the broker needs these at every connect, so it reads them from memory. Whatever it has answered to a client must
+survive a crash, so changes go to the disk first.
+
 Where: the broker reads records here and submits changes; the metadata thread commits them (see `metadata`).
 
-What must hold:
-- The view shows only what is durable. A change appears in it on the loop, right before its `done` is called, so that
-  nobody can answer a client with something that a crash may still take away.
-- Changes happen in the order in which they were submitted, and each sees all earlier ones: what exists is decided
-  against the tables, inside the transaction. Creating what exists succeeds and changes nothing.
-- A change that was answered survives; one that was not yet answered, or was answered with an error of the disk, may
-  or may not. After such an error every change is refused until a restart.
-- Ledger ids are taken in blocks and never come back, whatever crashes: a block is used only in or after the
-  transaction that took it.
+Invariants:
 
-Everything but `Catalog.open` and `close`, which block, is called on the loop and returns at once.
+- The view shows only durable state. A change appears in it on the loop, right before its `done` is called, so no client
+  is told anything that a crash may undo.
+- Changes happen in the order of submission, and each sees all earlier ones: whether something exists is decided on the
+  tables, inside the transaction. Creating something that exists succeeds and changes nothing.
+- A change whose success was answered survives. One that was not answered yet, or was answered with an error of the
+  disk, may survive or not. After such an error every change is refused until a restart.
+- Ledger ids are reserved in blocks and never reused, not even after a crash: a block is used only in or after the
+  transaction that reserved it.
+
+All methods but `Catalog.open` and `close`, which block, are called on the loop and return at once.
 """
 
 from __future__ import annotations
@@ -64,11 +66,11 @@ _PUT_TOPIC: Final = "insert or replace into topics values (?, ?, ?, ?, ?, ?, ?, 
 
 
 class Catalog:
-    """What exists, in memory and on disk.
+    """The catalog, in memory and on disk.
 
-    Every change takes `done`, called on the loop with None once the change is durable and in the view, or with what
-    went wrong: `MetadataFailed` when the disk refused, or the error named at the method. Mappings handed in are kept:
-    do not change them afterwards.
+    Every change takes `done`. It is called on the loop with None once the change is durable and in the view, or with an
+    error: `MetadataFailed` when the disk failed, or the error named at the method. Mappings that are passed in are
+    kept: do not change them afterwards.
     """
 
     def __init__(self, db: apsw.Connection, path: Path, files: Files, post: Post, *, broker: int) -> None:
@@ -92,10 +94,10 @@ class Catalog:
 
         Args:
             path: the metadata file; its directory exists.
-            post: hands a callable to the loop's thread; all answers come through it.
+            post: passes a callable to the loop's thread; all answers come through it.
             files: the disk that `path` is on; None for the operating system's.
             broker: the broker process that topics created here belong to.
-            exclusive: nobody else may open the file until this closes.
+            exclusive: no other process may open the file until this one closes it.
             vfs: the SQLite VFS to reach that disk through; None for the operating system's.
 
         Raises:
@@ -115,40 +117,40 @@ class Catalog:
 
     @property
     def failed(self) -> str | None:
-        """Why changes are refused until a restart; None while all is well."""
+        """Why changes are refused until a restart; None if they are not."""
         return self._file.failed
 
     def close(self) -> None:
-        """Commit and answer what was submitted, then close the file. Blocks."""
+        """Commit and answer submitted changes, then close the file. Blocks."""
         self._file.close()
 
     # -- reading
 
     def topic(self, name: str) -> TopicRecord | None:
-        """The topic of this full name."""
+        """Return the topic of this full name, or None."""
         return self._topics.get(name)
 
     def topics(self) -> Collection[TopicRecord]:
-        """All topics, as a live view: do not hold it over a turn of the loop."""
+        """Return all topics as a live view: do not keep it over a turn of the loop."""
         return self._topics.values()
 
     def subscriptions(self, topic: str) -> Collection[SubscriptionRecord]:
-        """The durable subscriptions of a topic, as a live view."""
+        """Return the durable subscriptions of a topic as a live view."""
         return self._subscriptions.get(topic, NOTHING).values()
 
     def subscription(self, topic: str, name: str) -> SubscriptionRecord | None:
-        """The durable subscription of this name."""
+        """Return the durable subscription of this name, or None."""
         return self._subscriptions.get(topic, NOTHING).get(name)
 
     def cursor(self, topic: str, subscription: str) -> StoredCursor | None:
-        """A subscription's progress as of its last durable save, without the parts of its cursor."""
+        """Return a subscription's last saved progress, without the parts of its cursor."""
         return self._cursors.get((topic, subscription))
 
     def load_cursors(self, topic: str, take: Callable[[dict[str, Cursor]], None], done: Done) -> None:
-        """Give `take`, on the loop, the cursors of a topic's subscriptions by name, right before `done`.
+        """Pass the cursors of a topic's subscriptions, by name, to `take` on the loop, right before `done`.
 
-        They are read and put together on the metadata thread, behind all saves that were submitted. A subscription
-        whose stored head is damaged is left out. `TopicNotFound` if the topic does not exist.
+        They are loaded on the metadata thread, after all saves that were submitted. A subscription whose stored head is
+        damaged is left out. `TopicNotFound` if the topic does not exist.
         """
 
         def store(db: apsw.Connection) -> dict[str, Cursor]:
@@ -157,19 +159,19 @@ class Catalog:
         self._submit(store, take, done)
 
     def tenants(self) -> Mapping[str, Policies]:
-        """Policies of every tenant, by name."""
+        """Return the policies of every tenant, by name."""
         return self._tenants
 
     def namespaces(self) -> Mapping[str, Policies]:
-        """Policies of every namespace, by `tenant/namespace`."""
+        """Return the policies of every namespace, by `tenant/namespace`."""
         return self._namespaces
 
     def configuration(self) -> Mapping[str, str]:
-        """Dynamic configuration: values set at run time, by key."""
+        """Return the dynamic configuration: values set at run time, by key."""
         return self._configuration
 
     def documents(self, kind: str) -> Mapping[str, Document]:
-        """All documents of a kind, by name, as a live view."""
+        """Return all documents of a kind, by name, as a live view."""
         return self._documents.get(kind, NOTHING)
 
     def document_bytes(self, kind: str) -> int:
@@ -181,13 +183,13 @@ class Catalog:
     def put_document(
         self, kind: str, name: str, value: Document | None, done: Done, *, ledger_id: int | None = None
     ) -> None:
-        """Store a document (JSON) under its kind and name, or with None forget it.
+        """Store a document (JSON) under its kind and name; None deletes it.
 
-        For what there is little of, or what is asked for by one name: clusters, partitioned topics, schemas, states of
-        topics. A document is replaced as a whole.
+        Documents are for small sets, or for what is looked up by one name: clusters, partitioned topics, schemas, topic
+        states. A document is replaced as a whole.
 
-        `ledger_id`: that of the topic of this name that the document is about. What comes when that topic is gone says
-        nothing of another one of its name: then `TopicNotFound`, and nothing is changed.
+        `ledger_id` is that of the topic of this name that the document is about. If that topic is gone, another topic
+        may have the name: then the error is `TopicNotFound` and nothing changes.
         """
 
         def store(db: apsw.Connection) -> int:
@@ -201,19 +203,19 @@ class Catalog:
         self._submit(store, show, done)
 
     def delete_tenant(self, name: str, done: Done) -> None:
-        """Forget a tenant; that it has no namespaces is for the caller to know."""
+        """Delete a tenant. The caller makes sure that it has no namespaces."""
         self._delete("tenants", self._tenants, name, done)
 
     def delete_namespace(self, name: str, done: Done) -> None:
-        """Forget a namespace; that it has no topics is for the caller to know."""
+        """Delete a namespace. The caller makes sure that it has no topics."""
         self._delete("namespaces", self._namespaces, name, done)
 
     def set_topic_properties(self, name: str, properties: Properties, done: Done) -> None:
-        """Replace what its users attached to a topic. `TopicNotFound` if it does not exist."""
+        """Replace a topic's properties. `TopicNotFound` if it does not exist."""
         self._update_topic(name, {"properties": properties}, done)
 
     def set_subscription_properties(self, topic: str, name: str, properties: Properties, done: Done) -> None:
-        """Replace a subscription's properties. `TopicNotFound` or `SubscriptionNotFound` if it is not there."""
+        """Replace a subscription's properties. `TopicNotFound` or `SubscriptionNotFound` if it does not exist."""
 
         def store(db: apsw.Connection) -> tuple[SubscriptionRecord, StoredCursor]:
             ledger_id = _ledger_id(db, topic)
@@ -233,11 +235,11 @@ class Catalog:
         self._submit(store, show, done)
 
     def take_ledger_id(self, take: Callable[[int], None], done: Done) -> None:
-        """Give `take`, on the loop, a ledger id that nobody has had or will have, right before `done`."""
+        """Pass an unused ledger id to `take` on the loop, right before `done`. It is never given out again."""
         self._submit(self._take_ledger_id, take, done)
 
     def skip_ledger_ids(self, stop: int, done: Done) -> None:
-        """Give out no ledger id below `stop`, which somebody has that this file does not know of."""
+        """Never give out ledger ids below `stop`: ids that the log has and this file does not know."""
 
         def store(db: apsw.Connection) -> None:
             if opened(_counter(db))[1] < stop:
@@ -247,7 +249,6 @@ class Catalog:
         self._submit(store, lambda _: None, done)
 
     def put_tenant(self, name: str, policies: Policies, done: Done) -> None:
-        """Create a tenant, or replace its policies."""
         self._put("tenants", self._tenants, name, policies, done)
 
     def put_namespace(self, name: str, policies: Policies, done: Done) -> None:
@@ -255,9 +256,10 @@ class Catalog:
         self._put("namespaces", self._namespaces, name, policies, done)
 
     def create_topic(self, name: str, *, properties: Properties, created_wall_ms: int, done: Done) -> None:
-        """Create a topic with a ledger of its own; that its namespace exists is for the caller to know.
+        """Create a topic with a ledger of its own. The caller makes sure that its namespace exists.
 
-        If it exists already it stays as it is. Either way `topic(name)` has it when `done` is called without an error.
+        If the topic exists already, it stays as it is. Either way, `topic(name)` returns it when `done` is called
+        without an error.
         """
 
         def store(db: apsw.Connection) -> TopicRecord:
@@ -271,17 +273,17 @@ class Catalog:
         self._submit(store, self._show_topic, done)
 
     def set_topic_policies(self, name: str, policies: Policies, done: Done) -> None:
-        """Replace what is set for this topic alone. `TopicNotFound` if it does not exist."""
+        """Replace the policies of this topic. `TopicNotFound` if it does not exist."""
         self._update_topic(name, {"policies": policies}, done)
 
     def set_first_retained_entry(self, name: str, entry_id: int, done: Done) -> None:
-        """Record that entries before `entry_id` are gone. `TopicNotFound` if the topic does not exist."""
+        """Record that entries before `entry_id` are deleted. `TopicNotFound` if the topic does not exist."""
         self._update_topic(name, {"first_retained_entry": entry_id}, done)
 
     def delete_topic(self, name: str, done: Done, *, documents: Sequence[str] = ()) -> None:
-        """Delete a topic and its subscriptions; its ledger id stays unused. `TopicNotFound` if it is not there.
+        """Delete a topic and its subscriptions; its ledger id is not reused. `TopicNotFound` if it does not exist.
 
-        `documents`: kinds whose document of this name goes with it.
+        `documents`: kinds whose document of this name is deleted with it.
         """
 
         def store(db: apsw.Connection) -> None:
@@ -321,7 +323,7 @@ class Catalog:
         self._submit(store, self._show_subscription, done)
 
     def delete_subscription(self, topic: str, name: str, done: Done) -> None:
-        """Delete a durable subscription. `TopicNotFound` or `SubscriptionNotFound` if it is not there."""
+        """Delete a durable subscription. `TopicNotFound` or `SubscriptionNotFound` if it does not exist."""
 
         def store(db: apsw.Connection) -> None:
             key = (_ledger_id(db, topic), name)
@@ -336,9 +338,9 @@ class Catalog:
         self._submit(store, show, done)
 
     def save_cursors(self, saves: Sequence[CursorSave], done: Done) -> None:
-        """Save the progress of many subscriptions, all or none. Those that do not exist any more are left out.
+        """Save the progress of many subscriptions, all or none. Deleted subscriptions are left out.
 
-        Costs the loop about 1 µs a cursor: hand over some thousands at a time.
+        Costs the loop about 1 µs per cursor: pass some thousands at a time.
         """
 
         def store(db: apsw.Connection) -> None:
@@ -352,7 +354,7 @@ class Catalog:
         self._submit(store, show, done)
 
     def set_configuration(self, key: str, value: str | None, done: Done) -> None:
-        """Set a dynamic configuration value, or with None forget it."""
+        """Set a dynamic configuration value; None deletes it."""
 
         def store(db: apsw.Connection) -> None:
             if value is None:
@@ -379,7 +381,7 @@ class Catalog:
         self._topics = {record.name: record for record in map(topic_record, db.execute("select * from topics"))}
         self._subscriptions: dict[str, dict[str, SubscriptionRecord]] = {}
         self._cursors: dict[tuple[str, str], StoredCursor] = {}
-        # Of names and properties of all subscriptions; see `catalog_rows.bulk_bytes`.
+        # The memory of names and properties of all subscriptions; see `catalog_rows.bulk_bytes`.
         self.bulk_bytes = 0
         names = {record.ledger_id: record.name for record in self._topics.values()}
         self._documents: dict[str, dict[str, Document]] = {}
@@ -453,7 +455,7 @@ class Catalog:
         self._submit(store, self._show_topic, done)
 
     def _take_ledger_id(self, db: apsw.Connection) -> int:
-        """The next id of the block in use, or of a new block. Metadata thread, inside a transaction."""
+        """Return the next id of the current block, or of a new block. Metadata thread, inside a transaction."""
         if self._next_ledger_id == self._ledger_ids_stop:
             _, self._next_ledger_id = opened(_counter(db))
             self._ledger_ids_stop = self._next_ledger_id + LEDGER_IDS_PER_BLOCK

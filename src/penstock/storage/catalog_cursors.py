@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables that cursors are stored in: a head in the subscription's row, and a row for each part.
 
-Why parts: a cursor may have millions of gaps. A save writes what changed of it, in rows of 128 KiB at most, together
-with its head in one transaction; the rest stays as it is, and is not in memory while the topic is not loaded.
-Where: `Catalog` calls these on the metadata thread, inside its transactions.
+Why parts: a cursor may have millions of gaps. A save writes only the parts that changed, in rows of at most 128 KiB,
+together with the head in one transaction. Parts are not in memory while the topic is not loaded. Where: `Catalog` calls
+these functions on the metadata thread, inside its transactions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DELETE_PART: Final = "delete from cursor_parts where ledger_id = ? and name = ?
 
 
 def save_cursors(db: apsw.Connection, saves: Iterable[CursorSave]) -> None:
-    """Write heads, and the parts that changed. Subscriptions that do not exist any more are left out."""
+    """Write heads and changed parts. Subscriptions that no longer exist are left out."""
     for topic, subscription, cursor, parts in saves:
         row: tuple[Any, ...]
         for row in db.execute(_SAVE, (*cursor, subscription, topic)).fetchall():
@@ -48,7 +48,7 @@ def _save_parts(db: apsw.Connection, ledger_id: int, subscription: str, parts: S
 
 
 def delete_parts(db: apsw.Connection, ledger_id: int, subscription: str | None = None) -> None:
-    """Forget the parts of a subscription's cursor, or of all of a topic."""
+    """Delete the parts of a subscription's cursor, or of all cursors of a topic."""
     if subscription is None:
         db.execute("delete from cursor_parts where ledger_id = ?", (ledger_id,))
     else:
@@ -56,7 +56,7 @@ def delete_parts(db: apsw.Connection, ledger_id: int, subscription: str | None =
 
 
 def load_cursors(db: apsw.Connection, ledger_id: int) -> dict[str, Cursor]:
-    """The cursors of a topic, by subscription; without those whose head is damaged. Damaged parts are deleted."""
+    """Return the cursors of a topic by subscription, without those whose head is damaged. Damaged parts are deleted."""
     parts: dict[str, list[tuple[int, int, bytes]]] = {}
     damaged = []
     for rowid, *row in db.execute("select rowid, * from cursor_parts where ledger_id = ?", (ledger_id,)):
@@ -78,7 +78,10 @@ def load_cursors(db: apsw.Connection, ledger_id: int) -> dict[str, Cursor]:
 
 
 def take_apart(db: apsw.Connection, path: Path) -> None:
-    """Store in parts what versions before this one stored in one value. Closes `db` and raises MetadataFailed."""
+    """Store in parts the cursors that earlier versions stored as one value.
+
+    On an error, closes `db` and raises MetadataFailed.
+    """
     whole = "select ledger_id, name from subscriptions where length(cursor) > ?"
     one = "select cursor from subscriptions where ledger_id = ? and name = ?"
     try:
@@ -98,7 +101,7 @@ def _take_apart(db: apsw.Connection, key: tuple[Any, ...], stored: bytes) -> Non
     try:
         cursor = Cursor.load(stored)
     except DamagedCursorError:
-        return  # Told when its topic is loaded.
+        return  # Reported when its topic is loaded.
     with db:
         db.execute("update subscriptions set cursor = ? where ledger_id = ? and name = ?", (cursor.head(), *key))
         _save_parts(db, key[0], key[1], cursor.take_changes())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalog's records, and the rows they are stored as.
+"""The catalog's records, and the rows that they are stored as.
 
-Why: SQLite finds damage to its own structure, not to what stands in a row: a flipped bit in a name would quietly make
-another topic of it. So every row carries a checksum over its other columns, which is checked when it is read. (The head
-of a cursor is sealed already, by `Cursor.head`, and falls back to its mark-delete entry: it stays outside.)
-Where: the catalog reads and writes rows only through the functions here.
+Why: SQLite detects damage to its own structure, not to the values of a row: a flipped bit in a name would silently make
+another topic of it. So every row has a checksum over its other columns, which is checked when the row is read. (The
+head of a cursor has its own seal, `Cursor.head`, and falls back to its mark-delete entry, so it is not covered.) Where:
+the catalog reads and writes rows only through these functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Properties: TypeAlias = Mapping[str, str]
-    Policies: TypeAlias = Mapping[str, Any]  # JSON; what may stand in it is the broker's and the admin port's business
+    Policies: TypeAlias = Mapping[str, Any]  # JSON; the broker and the admin port check its content
     Document: TypeAlias = Mapping[str, Any]  # JSON as well
     Value: TypeAlias = str | int
 
@@ -29,52 +29,52 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class DamagedRow(ValueError):
-    """A row is not what was written."""
+    """A row does not match its checksum."""
 
 
-# Records are named tuples rather than dataclasses: a hundred thousand of them are made before the broker is ready.
+# Records are named tuples rather than dataclasses: a start may create a hundred thousand of them.
 class TopicRecord(NamedTuple):
-    """A topic, or one partition of one."""
+    """A topic, or one partition of a partitioned topic."""
 
     name: str  # in full: `persistent://tenant/namespace/name`
-    ledger_id: int  # where its entries are in the log; its own for ever, also after it is deleted
+    ledger_id: int  # of its entries in the log; never reused, not even after the topic is deleted
     broker: int  # number of the broker process that serves it
     created_wall_ms: int
-    properties: Properties  # what its creator attached
-    policies: Policies  # what is set for this topic alone
-    first_retained_entry: int  # entries before this one are gone
+    properties: Properties
+    policies: Policies  # topic policies
+    first_retained_entry: int  # entries before this one are deleted
 
 
 class StoredCursor(NamedTuple):
-    """A subscription's progress as of its last save."""
+    """A subscription's last saved progress."""
 
-    mark_delete: int  # readable by itself, should the rest be damaged
-    encoded: bytes  # what `Cursor.head` returned
+    mark_delete: int  # stored apart, in case the rest is damaged
+    encoded: bytes  # from `Cursor.head`
 
 
 class SubscriptionRecord(NamedTuple):
-    """A durable subscription; its progress is `Catalog.cursor`."""
+    """A durable subscription; its progress is in `Catalog.cursor`."""
 
     topic: str
     name: str
-    initial_position: str  # `earliest` or `latest`, as asked for when it was created
+    initial_position: str  # `earliest` or `latest`, as requested when it was created
     properties: Properties = NOTHING
 
 
-# So many bytes of a subscription's name and properties count as part of what a subscription takes anyway.
+# The first bytes of a subscription's name and properties, which count as part of the subscription itself.
 PLAIN_BYTES: Final = 1_024
-# A pair of properties beside its two texts, in memory.
+# The memory of a property besides its key and value.
 _PAIR_BYTES: Final = 200
 
 
 def bulk_bytes(name: str, properties: Properties) -> int:
-    """About how many bytes of memory a subscription's name and properties take beyond those of a plain one."""
+    """Estimate the memory of a subscription's name and properties above `PLAIN_BYTES`."""
     nbytes = len(name) + sum(len(key) + len(value) + _PAIR_BYTES for key, value in properties.items())
     return max(0, nbytes - PLAIN_BYTES)
 
 
 class CursorSave(NamedTuple):
-    """A subscription's progress, to be saved, and what changed of it since the last save."""
+    """A subscription's progress to be saved, and the parts that changed since the last save."""
 
     topic: str
     subscription: str
@@ -83,12 +83,12 @@ class CursorSave(NamedTuple):
 
 
 def sealed(*values: Value) -> tuple[Value, ...]:
-    """A row: the values and the checksum over them."""
+    """Return a row: the values and their checksum."""
     return (*values, _seal(values))
 
 
 def opened(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of a row that `sealed` made. Raises DamagedRow."""
+    """Return the values of a row that `sealed` made. Raises DamagedRow."""
     values = row[:-1]
     if _seal(values) != row[-1]:
         raise DamagedRow(f"the row of {values[0]!r} does not fit its checksum")
@@ -100,7 +100,7 @@ def _seal(values: Sequence[Value]) -> int:
 
 
 def topic_row(record: TopicRecord) -> tuple[Value, ...]:
-    """The columns of `topics`, in order."""
+    """Return the columns of `topics`, in order."""
     name, ledger_id, broker, created_wall_ms, properties, policies, first_retained_entry = record
     return sealed(
         ledger_id, name, broker, created_wall_ms, to_json(properties), to_json(policies), first_retained_entry
@@ -108,7 +108,7 @@ def topic_row(record: TopicRecord) -> tuple[Value, ...]:
 
 
 def topic_record(row: tuple[Any, ...]) -> TopicRecord:
-    """The topic of a row. Raises DamagedRow."""
+    """Return the topic of a row. Raises DamagedRow."""
     ledger_id, name, broker, created_wall_ms, properties, policies, first_retained_entry = opened(row)
     return TopicRecord(
         name, ledger_id, broker, created_wall_ms, from_json(properties), from_json(policies), first_retained_entry
@@ -116,23 +116,23 @@ def topic_record(row: tuple[Any, ...]) -> TopicRecord:
 
 
 def subscription_row(ledger_id: int, record: SubscriptionRecord, cursor: StoredCursor) -> tuple[Value | bytes, ...]:
-    """The columns of `subscriptions`, in order."""
+    """Return the columns of `subscriptions`, in order."""
     return (*sealed(ledger_id, record.name, record.initial_position, to_json(record.properties)), *cursor)
 
 
 def subscription_record(topic: str, row: tuple[Any, ...]) -> tuple[SubscriptionRecord, StoredCursor]:
-    """The subscription of a row. Raises DamagedRow."""
+    """Return the subscription of a row. Raises DamagedRow."""
     _, name, initial_position, properties = opened(row[:5])
     return SubscriptionRecord(topic, name, initial_position, from_json(properties)), StoredCursor(*row[5:])
 
 
 def part_row(ledger_id: int, subscription: str, part: CursorPart) -> tuple[Value | bytes | None, ...]:
-    """The columns of `cursor_parts`, in order. The checksum covers them all: a part must not become another one."""
+    """Return the columns of `cursor_parts`, in order. The checksum covers all, so that parts cannot be confused."""
     return (ledger_id, subscription, *part, _part_seal(ledger_id, subscription, *part))
 
 
 def cursor_part(row: tuple[Any, ...]) -> CursorPart:
-    """The part of a row. Raises DamagedRow."""
+    """Return the part of a row. Raises DamagedRow."""
     *columns, found = row
     if found != _part_seal(*columns):
         raise DamagedRow(f"part {columns[3]} of the cursor of {columns[1]!r} does not fit its checksum")
@@ -144,12 +144,11 @@ def _part_seal(ledger_id: int, subscription: str, kind: int, number: int, value:
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """A mapping as it is stored."""
     return json.dumps(dict(value), separators=(",", ":"), sort_keys=True)
 
 
 def from_json(text: str) -> Mapping[str, Any]:
-    """A stored mapping. Most records carry nothing: they share one empty mapping."""
+    """Return a stored mapping. Most are empty; these share one empty mapping."""
     return NOTHING if text == "{}" else json.loads(text)
 
 
@@ -157,7 +156,7 @@ def _insert(table: str, *values: Value) -> str:
     return f"insert into {table} values {sealed(*values)!r}"  # noqa: S608 - our names
 
 
-# Script i leads from schema version i to i + 1; a released one is never edited.
+# Script i migrates schema version i to i + 1; a released one is never edited.
 MIGRATIONS: Final = (
     f"""
     create table counters (name text primary key, value integer not null, seal integer not null) without rowid;
@@ -196,8 +195,8 @@ MIGRATIONS: Final = (
         seal integer not null,
         primary key (kind, name)) without rowid;
     """,
-    # Acknowledged entries above the mark-delete position, and batches acknowledged in part. Cursors that have them in
-    # `subscriptions.cursor` still are taken apart by `Catalog`, which can read them.
+    # Acknowledged entries above the mark-delete position, and partly acknowledged batches. `Catalog` converts cursors
+    # that still have them in `subscriptions.cursor`.
     """
     create table cursor_parts (
         ledger_id integer not null,

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compacted ledger: the entries of a topic that compaction kept, in a ledger of their own, under their old ids.
+"""A compacted ledger: the entries of a topic that compaction kept, in a ledger of their own, with their old ids.
 
     an entry of it:  seal | entry id in the topic, 8 bytes | number of words, 2 bytes | words, 8 bytes each
-                     | the entry, with its own seal                                     (big-endian)
+                     | the entry, with its own seal                                   (big-endian)
 
-The words are of batches that lost some messages: a bit per message that is left, lowest bit and lowest word first, as
-in an acknowledgement. A subscription takes the others for acknowledged: clients then pass over them, also those that do
-not know what "compacted out" means inside of a batch.
+The words belong to batches that lost messages: a bit per message that is left, lowest bit and lowest word first, as in
+an acknowledgement. A subscription treats the other messages as acknowledged, so clients skip them, also clients that do
+not know "compacted out" inside a batch.
 
-Its own entries are numbered without gaps, as in every ledger, while the ids they had have gaps; so where an old id is,
-is found by a binary search, and remembered for whoever reads on from there. The inner entry is sealed like any other,
-and goes to consumers as it lies.
+The ledger's own entry ids have no gaps, as in every ledger, but the old ids have. So an old id is found by a binary
+search, and its place is remembered for the next read. The inner entry is sealed like any other, and is delivered as it
+is.
 
-Where: compaction writes one; subscriptions that read a compacted topic read it up to its horizon, and the topic's own
-ledger from there on.
+Where: compaction writes one. Subscriptions that read a compacted topic read it up to its horizon, and the topic's own
+ledger after that.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 _HEAD: Final = Struct(">QH")
 _WORD_BITS: Final = 64
 _WORD_MASK: Final = (1 << _WORD_BITS) - 1
-# Places remembered for readers that read on; more readers than this at a time search for theirs.
+# Remembered places of readers; if there are more readers than this at a time, they search.
 _PLACES_MAX: Final = 1_000
 
 
 def wrap(entry_id: int, entry: Buffer, members: Iterable[int] = ()) -> bytes:
-    """A compacted ledger's entry; `members` are the indexes that are left of a batch that lost some."""
+    """Return an entry of a compacted ledger.
+
+    `members` are the batch indexes that are left, for a batch that lost some.
+    """
     bits = sum(1 << index for index in members)
     words = []
     while bits:
@@ -50,7 +53,10 @@ def wrap(entry_id: int, entry: Buffer, members: Iterable[int] = ()) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CompactedLedger:
-    """Which ledger, how many entries it has, and the last entry of the topic that it speaks of, kept or not."""
+    """A compacted ledger: its id, its number of entries, and its horizon.
+
+    The horizon is the last entry of the topic that the ledger covers, kept or not.
+    """
 
     ledger_id: int
     entries: int
@@ -67,9 +73,9 @@ class CompactedLedger:
         entries_max: int,
         first_bytes_max: int | None = None,
     ) -> ReadResult:
-        """Read as `EntryLog.read` does, from an id of the topic on. Blocks; call it from any thread but the loop.
+        """Read like `EntryLog.read`, from an entry id of the topic. Blocks; call it from any thread but the loop.
 
-        Batches hold consecutive ids of the topic; what lies between them was compacted away.
+        Batches hold consecutive ids of the topic; the ids between them were compacted away.
         """
         row = self._places.get(entry_id)
         if row is None:
@@ -87,7 +93,7 @@ class CompactedLedger:
                 result.batches += _unwrapped(batch, topic_ledger_id, result.members)
             result.damaged += found.damaged
             if found.next_entry_id <= row:
-                break  # The ledger ends here, which its last entries were lost for.
+                break  # The ledger ends here, because its last entries are lost.
             row = found.next_entry_id
         if result.batches and row < self.entries:
             result.next_entry_id = result.batches[-1].entry_ids[-1] + 1
@@ -97,7 +103,7 @@ class CompactedLedger:
         return result
 
     def last(self, log: EntryLog) -> tuple[int, bytes] | None:
-        """The last entry and its id in the topic; None when nothing was kept. Blocks."""
+        """Return the last entry and its id in the topic; None when nothing was kept. Blocks."""
         if not self.entries:
             return None
         return _only(log, self.ledger_id, self.entries - 1)
@@ -115,7 +121,7 @@ class CompactedLedger:
 
 
 def _only(log: EntryLog, ledger_id: int, row: int) -> tuple[int, bytes] | None:
-    """The entry at this place or, that one being damaged, the next: its id in the topic, and itself."""
+    """Return the entry at this row, or the next one if it is damaged, with its id in the topic."""
     for batch in log.read(ledger_id, row, bytes_max=1, entries_max=1).batches:
         for _, stored in batch.entries():
             entry_id, words = _HEAD.unpack_from(stored, SEAL_BYTES)
@@ -128,7 +134,7 @@ def _head_bytes(words: int) -> int:
 
 
 def _unwrapped(batch: Batch, ledger_id: int, members: dict[int, list[int]]) -> list[Batch]:
-    """The entries of a batch as the topic had them, cut where their ids have gaps; adds to `members`."""
+    """Return the entries of a batch as the topic had them, split at gaps of their ids; adds to `members`."""
     ids, offsets, lengths = [], [], []
     for offset, length in zip(batch.offsets, batch.lengths, strict=True):
         entry_id, words = _HEAD.unpack_from(batch.data, offset + SEAL_BYTES)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One subscription's progress on one topic: the mark-delete position and what was acknowledged above it.
+"""One subscription's progress on one topic: the mark-delete position and the acknowledgements above it.
 
-Why: acknowledgements come one by one, in stretches and out of order, and members of a batch come separately. The common
-acknowledgement (the next entry, or the next stretch) is a constant amount of work; what is above a gap costs a bit an
-entry, and one million gaps cost no more to add to, or to store a change of, than ten.
-Where: a subscription owns one cursor; dispatch asks it what to skip; the catalog stores `head` and `take_changes`.
+Why: acknowledgements come one by one, in stretches and out of order, and for single messages of a batch. The usual
+acknowledgement (the next entry, or the next stretch) costs constant time. Above a gap, an entry costs a bit; one
+million gaps cost no more to add to, or to store a change of, than ten.
 
-Theory of operation. Entry ids count from 0. Everything up to and including `mark_delete` is acknowledged. Entries that
-are acknowledged above it are in an `EntrySet`, batches acknowledged in part in `AckSets`. The cursor does not know
+Where: a subscription owns one cursor; dispatch asks it which entries to skip; the catalog stores `head` and
+`take_changes`.
+
+Theory of operation: entry ids count from 0. All entries up to and including `mark_delete` are acknowledged.
+Acknowledged entries above it are in an `EntrySet`, partly acknowledged batches in `AckSets`. The cursor does not know
 where the topic ends: callers ignore acknowledgements of entries that do not exist.
 
-What is stored is a head of some bytes, and parts: a chunk of the set or one ack set each, 128 KiB at most. A save
-writes the head and the parts that changed, in one transaction. Chunks keep ids that `mark_delete` has passed since they
-were written; `load` removes them again.
+The stored form is a short head, and parts: a chunk of the set or one ack set each, at most 128 KiB. A save writes the
+head and the changed parts in one transaction. A stored chunk keeps ids that `mark_delete` has passed since it was
+written; `load` removes them.
 """
 
 from __future__ import annotations
@@ -36,22 +38,22 @@ MEMBERS: Final = 1  # an ack set, by its entry id
 _FORMAT: Final = 2
 _FORMAT_INLINE: Final = 1
 _HEADER: Final = struct.Struct("<BqII")  # format, mark_delete, chunks (1: ranges), ack sets
-# What `head` returns always has this length.
+# The length of `head`.
 HEAD_BYTES: Final = SEAL_BYTES + _HEADER.size
 _ACK_SET: Final = struct.Struct("<qI")  # entry id, 64-bit words
 
 
-# What most cursors have above their mark-delete position. Never changed: the first addition makes a cursor its own.
+# The empty sets that most cursors share. They are never changed: the first addition gives a cursor its own.
 _NO_IDS: Final = EntrySet()
 _NO_SETS: Final = AckSets()
 
 
 class DamagedCursorError(ValueError):
-    """Stored bytes are not a cursor's head; the caller falls back to the stored mark-delete entry."""
+    """The stored bytes are not a cursor's head; the caller falls back to the stored mark-delete entry."""
 
 
 class CursorPart(NamedTuple):
-    """A part of a cursor as it is stored, by its kind and number; with None for its value it is not stored any more."""
+    """A part of a cursor as it is stored, by kind and number; the value None deletes it."""
 
     kind: int
     number: int
@@ -59,13 +61,14 @@ class CursorPart(NamedTuple):
 
 
 class Cursor:
-    """What one subscription has acknowledged of one topic.
+    """The acknowledgements of one subscription on one topic.
 
     Attributes:
-        mark_delete: everything up to this entry id is acknowledged; -1 when nothing is.
+        mark_delete: all entries up to this id are acknowledged; -1 when none is.
         version: grows with every change; equal versions mean there is nothing new to store.
-        lost_parts: parts that were stored, and damaged or missing when the cursor was loaded. What they said is
-            delivered again.
+        lost_parts: the number of stored parts that were damaged or missing when the cursor was loaded. Their messages
+        are
+            redelivered.
     """
 
     __slots__ = ("_above", "_ack_sets", "lost_parts", "mark_delete", "version")
@@ -80,7 +83,7 @@ class Cursor:
     # -- acknowledging
 
     def acknowledge(self, entry_id: int) -> bool:
-        """Acknowledge one whole entry. True if it was not acknowledged before."""
+        """Acknowledge one whole entry; return whether it was not acknowledged before."""
         if entry_id == self.mark_delete + 1 and not self._above and not self._ack_sets:
             self.mark_delete = entry_id
             self.version += 1
@@ -88,7 +91,7 @@ class Cursor:
         return self._add(entry_id, entry_id) == 1
 
     def acknowledge_many(self, entry_ids: Sequence[int]) -> int:
-        """Acknowledge whole entries, in any order, repeats allowed. Returns how many were not acknowledged before."""
+        """Acknowledge whole entries, in any order, repeats allowed; return how many were not acknowledged before."""
         if not entry_ids:
             return 0
         if isinstance(entry_ids, range) and entry_ids.step == 1:  # However long, it is one stretch.
@@ -99,7 +102,7 @@ class Cursor:
             return self._add(first, last)
         at = newly = 0
         while at < len(ordered) and ordered[at] <= (last := self.mark_delete) + 1:
-            # What continues the acknowledged entries needs no place above them.
+            # Entries that continue the acknowledged ones only move the mark-delete position.
             while at < len(ordered) and ordered[at] <= last + 1:
                 last = max(last, ordered[at])
                 at += 1
@@ -107,17 +110,18 @@ class Cursor:
         return newly + self._add_scattered(ordered[at:] if at else ordered)
 
     def acknowledge_through(self, entry_id: int) -> int:
-        """Acknowledge everything up to and including `entry_id`. Returns how many were not acknowledged before."""
+        """Acknowledge all entries up to and including `entry_id`; return how many were not acknowledged before."""
         return self._add(self.mark_delete + 1, entry_id)
 
     def acknowledge_batch(self, entry_id: int, words: Sequence[int], take: Callable[[int], None] | None = None) -> bool:
-        """Acknowledge members of a batch. True if that was the last of them and the entry is now acknowledged.
+        """Acknowledge messages of a batch; return whether that completed the acknowledgement of the entry.
 
         Args:
             entry_id: the entry that holds the batch.
-            words: the members still wanted, as 64-bit words, lowest first, signed or not; absent words are zero.
-            take: told how many bytes more are needed (0 or less: none) before anything changes; what it raises is
-                passed on, and nothing has changed.
+            words: the messages that are not acknowledged, as 64-bit words, lowest first, signed or not; absent words
+                are zero.
+            take: called before anything changes with the additional bytes that are needed, or with 0 or less. If it
+                raises, nothing has changed, and the error is passed on.
         """
         if self.is_acknowledged(entry_id):
             return False
@@ -131,11 +135,11 @@ class Cursor:
         return False
 
     def reset(self, to_entry_id: int, words: Sequence[int] = ()) -> None:
-        """Seek: `to_entry_id` is the next entry to deliver, and nothing from it on is acknowledged.
+        """Seek: `to_entry_id` is the next entry to deliver, and no entry from it on is acknowledged.
 
         Args:
             to_entry_id: the entry.
-            words: when it is a batch that is to be delivered in part, the members wanted, as in `acknowledge_batch`.
+            words: if only a part of a batch is to be delivered, its messages, as in `acknowledge_batch`.
         """
         self.mark_delete = to_entry_id - 1
         self.version += 1
@@ -149,25 +153,28 @@ class Cursor:
 
     @property
     def acknowledged_above(self) -> int:
-        """How many entries above `mark_delete` are acknowledged."""
+        """The number of acknowledged entries above `mark_delete`."""
         return len(self._above)
 
     @property
     def last_acknowledged(self) -> int:
-        """The highest entry that is acknowledged; -1 when none is."""
+        """The highest acknowledged entry; -1 when none is."""
         return max(self.mark_delete, self._above.last)
 
     @property
     def range_count(self) -> int:
-        """How many acknowledged ranges lie above `mark_delete`. Some microseconds for each 65,536 entries there."""
+        """The number of acknowledged ranges above `mark_delete`.
+
+        Takes some microseconds for each 65,536 entries there.
+        """
         return self._above.range_count if self._above else 0
 
     def is_acknowledged(self, entry_id: int) -> bool:
-        """True if the whole entry is acknowledged."""
+        """Return whether the whole entry is acknowledged."""
         return entry_id <= self.mark_delete or entry_id in self._above
 
     def none_acknowledged(self, first: int, last: int) -> bool:
-        """Whether none of the entries `first` to `last` is acknowledged."""
+        """Return whether none of the entries `first` to `last` is acknowledged."""
         if not self._above:
             return first > self.mark_delete
         return first > self.mark_delete and self._above.first_present(first, last + 1) > last
@@ -178,38 +185,38 @@ class Cursor:
         return bool(self._ack_sets)
 
     def partly_acknowledged(self, first: int, last: int) -> dict[int, int]:
-        """The partly acknowledged batches within [first, last], and how many members of each are still wanted."""
+        """Return the partly acknowledged batches within [first, last], each with its unacknowledged messages."""
         return self._ack_sets.within(first, last)
 
     def wanted_of(self, entry_id: int) -> int | None:
-        """How many members of a partly acknowledged batch are still wanted; None for any other entry."""
+        """Return how many messages of a partly acknowledged batch are unacknowledged; None for any other entry."""
         return self._ack_sets.wanted_of(entry_id)
 
     def ack_set(self, entry_id: int) -> list[int] | None:
-        """The members of a partly acknowledged batch still wanted, as signed 64-bit words; None for any other entry."""
+        """Return the unacknowledged messages of a partly acknowledged batch as signed 64-bit words, otherwise None."""
         return self._ack_sets.words(entry_id)
 
     def ack_set_words(self, entry_id: int) -> int:
-        """How many words `ack_set` has; 0 for None."""
+        """Return how many words `ack_set` has; 0 for None."""
         return self._ack_sets.word_count(entry_id)
 
     def next_unacknowledged(self, from_entry_id: int) -> int:
-        """The lowest entry id at or after `from_entry_id` that is not acknowledged (it may not exist yet)."""
+        """Return the lowest unacknowledged entry id from `from_entry_id` on (it may not exist yet)."""
         if from_entry_id <= self.mark_delete:
             return self.mark_delete + 1
         return self._above.first_absent(from_entry_id) if self._above else from_entry_id
 
     def nth_unacknowledged(self, nth: int, first: int = 0) -> int:
-        """The `nth` entry id (from 0 on) of those from `first` on that are not acknowledged (it may not exist yet).
+        """Return the `nth` (from 0) unacknowledged entry id from `first` on (it may not exist yet).
 
-        Costs a microsecond or so for each 65,536 entries before it.
+        Takes about a microsecond for each 65,536 entries before it.
         """
         return self._above.absent_at(max(first, self.mark_delete + 1), nth)
 
     def unacknowledged_ranges(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The unacknowledged entry ids within [first, last] as inclusive ranges, lowest first.
+        """Yield the unacknowledged entry ids within [first, last] as inclusive ranges, lowest first.
 
-        Ranges are found one at a time, so a caller may stop early; do not change the cursor while walking.
+        Ranges are found one at a time, so a caller may stop early. Do not change the cursor while iterating.
         """
         above = self._above
         first = above.first_absent(max(first, self.mark_delete + 1))
@@ -219,9 +226,9 @@ class Cursor:
             first = above.first_absent(stop)
 
     def backlog(self, last_entry_id: int) -> int:
-        """How many entries up to and including `last_entry_id` are not acknowledged; exact, in constant time.
+        """Return how many entries up to and including `last_entry_id` are unacknowledged; exact, in constant time.
 
-        Entries after `last_entry_id` must not be acknowledged, which holds for the topic's real end.
+        Entries after `last_entry_id` must not be acknowledged, which is true for the topic's real end.
         """
         return max(last_entry_id - self.mark_delete - len(self._above), 0)
 
@@ -229,21 +236,21 @@ class Cursor:
 
     @property
     def nbytes(self) -> int:
-        """Memory of what is acknowledged above `mark_delete`: as of the last save or `measure` for whole entries."""
+        """Memory of the acknowledgements above `mark_delete`; for whole entries as of the last save or `measure`."""
         return self._above.nbytes + self._ack_sets.nbytes
 
     def measure(self) -> None:
-        """Bring `nbytes` up to date. Some microseconds for each chunk of 65,536 entries that changed."""
+        """Update `nbytes`. Takes some microseconds for each chunk of 65,536 entries that changed."""
         self._above.measure()
 
     # -- the stored form
 
     def head(self) -> bytes:
-        """What is stored with every save: sealed bytes, always as many."""
+        """Return the bytes that every save stores: sealed, of constant length."""
         return seal(_HEADER.pack(_FORMAT, self.mark_delete, self._above.chunk_count, len(self._ack_sets)))
 
     def take_changes(self) -> list[CursorPart]:
-        """The parts that are to be stored together with `head`; they count as stored from now on."""
+        """Return the parts to store together with `head`; from now on they count as stored."""
         above, ack_sets = self._above, self._ack_sets
         parts = [CursorPart(IDS, number, above.encode(number)) for number in above.changed]
         parts += [CursorPart(MEMBERS, entry_id, ack_sets.encode(entry_id)) for entry_id in ack_sets.changed]
@@ -254,13 +261,13 @@ class Cursor:
 
     @classmethod
     def load(cls, head: bytes, parts: Iterable[tuple[int, int, bytes]] = ()) -> Cursor:
-        """The cursor whose `head` and parts (kind, number, value) were stored.
+        """Return the cursor from its stored `head` and parts (kind, number, value).
 
-        A part that is damaged or missing is counted in `lost_parts`. A cursor of format 1 has all in its head, and is
-        stored in parts with its next save.
+        A part that is damaged or missing is counted in `lost_parts`. A cursor of format 1 has everything in its head;
+        its next save stores it in parts.
 
         Raises:
-            DamagedCursorError: the head is damaged or of a format this version does not know.
+            DamagedCursorError: the head is damaged or of an unknown format.
         """
         if not is_sealed(head) or len(head) < HEAD_BYTES or head[SEAL_BYTES] not in {_FORMAT, _FORMAT_INLINE}:
             raise DamagedCursorError(f"{len(head)} stored bytes are not a cursor of format {_FORMAT} or before")
@@ -313,7 +320,7 @@ class Cursor:
             at += 8 * words
 
     def _add(self, first: int, last: int) -> int:
-        """Acknowledge [first, last]; returns how many of them were not acknowledged before."""
+        """Acknowledge [first, last]; return how many of them were not acknowledged before."""
         mark_delete = self.mark_delete
         first = max(first, mark_delete + 1)
         if first > last:
@@ -333,7 +340,7 @@ class Cursor:
         return newly
 
     def _add_scattered(self, ordered: list[int]) -> int:
-        """Acknowledge ids in increasing order, of which none is next to `mark_delete` or below."""
+        """Acknowledge ascending ids, all of them above `mark_delete` + 1."""
         newly = self._own_ids().add_many(ordered) if ordered else 0
         if newly:
             self.version += 1
@@ -342,7 +349,7 @@ class Cursor:
         return newly
 
     def _advance(self, mark_delete: int) -> None:
-        """Everything up to here is acknowledged, and nothing of it is in the set any more; more may follow at once."""
+        """Move `mark_delete` to this entry, and further if acknowledged entries follow it."""
         if self._above:
             reached = self._above.first_absent(mark_delete + 1) - 1
             if reached > mark_delete:
@@ -352,7 +359,7 @@ class Cursor:
 
 
 def may_have_parts(head: bytes) -> bool:
-    """Whether `Cursor.load` needs more than this head, as far as it can be read."""
+    """Return whether `Cursor.load` needs parts besides this head, as far as the head can be read."""
     if len(head) < HEAD_BYTES:
         return False
     _, _, chunks, ack_sets = _HEADER.unpack_from(head, SEAL_BYTES)

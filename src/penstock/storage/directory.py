@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data directory: where everything durable is, and which format it has.
+"""The data directory: the place of all durable data, and its format.
 
-    FORMAT                          one line, `penstock 1`: written before anything else, read before anything else
+    FORMAT                          one line, `penstock 1`: written and read before everything else
     meta.sqlite                     the catalog
-    broker-0/{log,index,lock}       one broker process: its entry log, the log's index files, the lock it holds
+    broker-0/{log,index,lock}       one broker process: its entry log, the log's index files, its lock
 
-Why: a directory outlives the program that wrote it. A penstock that is too old for it, or a path that holds something
-else, must be refused before the first write, with a sentence that names both.
-Where: opened first at start; the catalog and the log are then opened inside.
+Why: a directory outlives the program that wrote it. A penstock that is too old for it, or a directory of another
+program, must be refused before the first write, with an error that names both. Where: opened first at start; then the
+catalog and the log are opened inside.
 """
 
 from __future__ import annotations
@@ -28,35 +28,33 @@ if TYPE_CHECKING:
 FORMAT_VERSION: Final = 1
 
 _FORMAT_NAME: Final = "FORMAT"
-_FORMAT_DRAFT: Final = "FORMAT.new"  # What a crash may leave of the very first start.
+_FORMAT_DRAFT: Final = "FORMAT.new"  # A crash during the first start may leave this file.
 _FORMAT_WORD: Final = "penstock"
 _FORMAT_BYTES_MAX: Final = 64
-# A fresh file system brings this directory along.
+# A new file system has this directory.
 _NOT_OURS_BUT_HARMLESS: Final = {"lost+found"}
 
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """Where things are."""
+    """The paths of a data directory."""
 
     path: Path
 
     @property
     def metadata(self) -> Path:
-        """The catalog's file."""
         return self.path / "meta.sqlite"
 
     def broker(self, number: int) -> Path:
-        """What belongs to one broker process: `log`, `index` and `lock`."""
+        """The directory of one broker process: `log`, `index` and `lock`."""
         return self.path / f"broker-{number}"
 
 
 def open_data_directory(path: Path, files: Files, *, brokers: int = 1) -> DataDirectory:
-    """Open the data directory at `path`, or lay it out if there is nothing yet.
+    """Open the data directory at `path`, or create it.
 
     Raises:
-        ConfigurationError: it cannot be created, read or written, belongs to something else, or is of a format that
-            this penstock does not know.
+        ConfigurationError: it cannot be created, read or written, belongs to another program, or has an unknown format.
     """
     directory = DataDirectory(path)
     with _explained(path):
@@ -74,7 +72,7 @@ def open_data_directory(path: Path, files: Files, *, brokers: int = 1) -> DataDi
 
 
 def is_data_directory(path: Path) -> bool:
-    """Whether a penstock has laid this directory out."""
+    """Return whether this is a data directory of penstock."""
     return (path / _FORMAT_NAME).is_file()
 
 
@@ -117,7 +115,7 @@ def _check_empty(path: Path, names: set[str]) -> None:
 
 
 def _write_format(path: Path, files: Files) -> None:
-    """Under another name first: a FORMAT file that exists is whole."""
+    """Write the file under another name first, so that a FORMAT file is always complete."""
     draft = files.open(path / _FORMAT_DRAFT, create=True)
     try:
         draft.truncate(0)

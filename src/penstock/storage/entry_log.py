@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry log: one per broker process, shared by all its topics; durable before anybody is told so.
+"""The entry log: one per broker process, shared by all its topics; an append is answered when it is durable.
 
     append ── journal thread ── segment files
     read ──── index ─────────── segment files          (reader threads)
     trim ──── tidier thread ─── recycled segments
 
-Where: the broker appends what a read brought and gets its `done` after the sync; readers catch up from here; retention
-trims. Opening recovers whatever a crash left. `docs/internals/entry-log.md` tells how, and draws the format.
+Where: the broker appends the entries of a read, and `done` is called after the sync. Catch-up reads come from here, and
+retention trims. Opening recovers the log after a crash. `docs/internals/entry-log.md` explains it and has the format.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ _PUT_BACK: Final = (
     "put it back and start again, or give up what it held with autoSkipNonRecoverableData=true; until then nothing can "
     "be published"
 )
-# So many problems are told by name at a time.
+# The most problems that are reported by name at a time.
 PROBLEMS_TOLD_MAX: Final = 20
-# A read that finds the index damaged has it built again and goes on; not for ever.
+# How often a read rebuilds a damaged index before it fails.
 _MENDS_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHealth:
-    """Whether publishers can be served, and if not, why."""
+    """Whether the log accepts appends, and if not, why."""
 
     read_only: str | None  # the reason, once a write or a sync has failed; only a restart leaves this state
-    stalled: bool  # the commit underway takes too long: mute publishers until it is through
+    stalled: bool  # the current commit takes too long: mute publishers until it has ended
 
     @property
     def ok(self) -> bool:
-        """Say whether appends can be expected to succeed soon."""
+        """Whether appends are expected to succeed soon."""
         return self.read_only is None and not self.stalled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStats:
-    """Counters since the log was opened, and sizes now."""
+    """Counters since the log was opened, and current sizes."""
 
     bytes_appended: int
     entries_appended: int
@@ -89,17 +89,17 @@ class LogStats:
     spares: int
     retained_bytes: int  # of sealed segments, up to their last block
     live_bytes: int  # of entries in sealed segments that were not trimmed
-    open_bytes: int  # written to the segment that is not sealed yet
+    open_bytes: int  # written to the unsealed segment
     moved_bytes: int
     recycled: int
     damaged: int
-    missing_entries: int  # in segments that are not there
-    read_failures: int  # reads that the disk failed; tried again
-    unreadable: int  # segments that cannot be read now
+    missing_entries: int  # in segments whose file is missing
+    read_failures: int  # failed reads, which are retried
+    unreadable: int  # segments that currently cannot be read
 
 
 class EntryLog:
-    """The log of one broker process. `read` may be called from any thread; everything else belongs to the loop."""
+    """The log of one broker process. Any thread may call `read`; all other methods belong to the loop."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class EntryLog:
         self._reader = Reader(self._store, self._index, limits, self._damage, (self._troubles, self.missing))
         self._journal = Journal(limits=limits, clock=clock, post=post, roll=self._roll, committed=self._committed)
         if opened.unknown:
-            # What was published now could get ids that entries there have already.
+            # New entries could get ids that entries of the missing segment have already.
             self._journal.failure = f"{'; '.join(opened.unknown)}; {_PUT_BACK}"
             log.error("the entry log is read-only: %s", self._journal.failure)
         self._tidier = Tidier(
@@ -137,7 +137,7 @@ class EntryLog:
             wants_next=self._wants_next,
         )
         self._writer: SegmentWriter | None = None  # the journal's; None until the first append
-        self._cached: deque[int] = deque()  # segments sealed lately, the oldest first; the journal's
+        self._cached: deque[int] = deque()  # recently sealed segments, the oldest first; the journal's
 
     @classmethod
     def open(
@@ -154,9 +154,9 @@ class EntryLog:
     ) -> EntryLog:
         """Lock and recover the log in `directory`, and start its threads.
 
-        `post` hands a callable to the loop. `nonce` draws 64 random bits for a new segment. `index_vfs` names an SQLite
-        VFS for the index. Without `background` nothing happens by itself, and everything on the caller's thread: runs
-        are written by `commit`, housework is done by `tidy`. Raises DataDirectoryLocked, PersistenceFailed, OSError.
+        `post` passes a callable to the loop. `nonce` draws 64 random bits for a new segment. `index_vfs` names an
+        SQLite VFS for the index. Without `background`, everything happens on the caller's thread: `commit` writes runs,
+        `tidy` does the maintenance. Raises DataDirectoryLocked, PersistenceFailed, OSError.
         """
         opened = open_directory(directory, files, limits, index_vfs=index_vfs)
         entry_log = cls(opened, limits, clock, post, nonce or partial(secrets.randbits, 64), background=background)
@@ -167,9 +167,9 @@ class EntryLog:
         return entry_log
 
     def close(self) -> None:
-        """Write and sync what was appended, stop the threads, let go of the directory.
+        """Write and sync appended runs, stop the threads and release the directory.
 
-        Completions are still posted, so the loop must take them afterwards; nothing may be appended or read any more.
+        Completions are still posted, so the loop must run them afterwards. Nothing may be appended or read any more.
         """
         self._tidier.close()
         self._journal.close()
@@ -182,7 +182,7 @@ class EntryLog:
         self._opened.lock.release()
 
     def _leave_sealed(self, writer: SegmentWriter) -> None:
-        """Spare the next start the scan, and the disk the rest of the last segment."""
+        """Seal the last segment, so that the next start need not scan it and its unused disk space is freed."""
         self._index.seal(writer.segment_id)
         try:
             cut_segment(writer.opened.file, writer.end, self._limits)
@@ -195,12 +195,15 @@ class EntryLog:
     # ----------------------------------------------------------------------------------------------------- appending
 
     def append(self, run: AppendRun) -> None:
-        """Queue a run. Its `done` is called on the loop once it is durable, or is sure never to be."""
+        """Queue a run.
+
+        Its `done` is called on the loop once it is durable, or once it is certain that it never will be.
+        """
         assert run.block_bytes + HEADER_BYTES <= self._limits.segment_bytes, "a run must fit a segment"
         self._journal.append(run)
 
     def commit(self) -> None:
-        """Write what was appended. Only for a log opened without `background`."""
+        """Write appended runs. Only for a log opened without `background`."""
         self._journal.commit_queued()
 
     def _append_now(self, run: AppendRun) -> None:
@@ -212,7 +215,7 @@ class EntryLog:
         self._post(partial(self.append, run))
 
     def _roll(self, full: SegmentWriter | None) -> SegmentWriter:
-        """On the journal thread: seal the full segment and begin the next. Raises OSError (ENOSPC)."""
+        """On the journal thread: seal the full segment and start the next. Raises OSError (ENOSPC)."""
         if full is not None:
             self._index.seal(full.segment_id)
             self._store.give_back(full.opened)
@@ -230,14 +233,14 @@ class EntryLog:
         return self._writer
 
     def _remember_begun(self, segment_id: int) -> None:
-        """So that the next start knows that this segment must be there, whatever happens to its file."""
+        """Store that this segment must exist, so that the next start notices if its file is missing."""
         try:
             self._index.sealed.begin(segment_id, self._limits.segment_bytes)
         except (OSError, apsw.Error, IndexDamaged) as error:
             log.warning("segment %x: that it was begun could not be stored: %s", segment_id, error)
 
     def _let_go_of_pages(self, sealed: int) -> None:
-        """Keep the last segments in the page cache, and no more of them."""
+        """Keep only the most recent segments in the page cache."""
         self._cached.append(sealed)
         if len(self._cached) * self._limits.segment_bytes > self._limits.page_cache_bytes:
             # A hint: the log goes on without it when the file cannot be opened.
@@ -246,13 +249,13 @@ class EntryLog:
                     file.forget()
 
     def _committed(self, writer: SegmentWriter, placed: list[Placed]) -> None:
-        """On the journal thread: blocks are durable, so they may be read."""
+        """On the journal thread: make durable blocks readable."""
         self._index.committed(writer.segment_id, placed)
         if placed[0].offset * 2 < writer.size <= writer.end * 2:
-            self._tidier.wake()  # It makes the next segment ready before this one is full.
+            self._tidier.wake()  # It prepares the next segment before this one is full.
 
     def _wants_next(self) -> bool:
-        """Say whether the next segment will be wanted soon: a quiet log shall not hold two."""
+        """Return whether the next segment is needed soon: an idle log should not have two."""
         writer = self._writer
         return writer is None or writer.end * 2 >= writer.size
 
@@ -264,12 +267,12 @@ class EntryLog:
         """Read entries of a ledger from `entry_id` on, in order. Blocks; call it from any thread but the loop.
 
         Returns at least one entry if there is one, else at most `bytes_max` bytes and `entries_max` entries. With
-        `first_bytes_max`, an entry that is larger is not read, but its length returned as `too_large_bytes`, when it
-        is the first. Entries below the trim point are passed over; damaged and missing ones are too, but named.
+        `first_bytes_max`, a larger first entry is not read; its length is returned as `too_large_bytes`. Entries below
+        the trim point are skipped. Damaged and missing entries are skipped too, and damaged ones are named.
 
         Raises:
-            ReadFailed: the disk cannot read the first of them, now; nothing says that it is lost, so ask again.
-            IndexDamaged: the index is, and was built again in vain.
+            ReadFailed: the disk currently cannot read the first of them. The entry is not lost: retry.
+            IndexDamaged: the index is damaged, and rebuilding it did not help.
         """
         return self._asked(
             lambda: self._reader.read(
@@ -278,14 +281,15 @@ class EntryLog:
         )
 
     def bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
-        """Return, for each of these entries, how many bytes it and all behind it take. Blocks, as `read` does.
+        """Return, for each of these entries, the bytes of it and all later ones. Blocks, as `read` does.
 
-        What was trimmed takes none. Within a block entries count as alike; what is being moved may be off by more.
+        Trimmed entries take no bytes. Within a block all entries count as equally large; entries that are being moved
+        may be counted less exactly.
         """
         return self._asked(lambda: self._index.bytes_from(ledger_id, entry_ids))
 
     def entry_within(self, ledger_id: int, nbytes: int) -> int:
-        """Return the first entry that, with all behind it, takes no more than `nbytes`. As `bytes_from` otherwise."""
+        """Return the first entry that, with all later ones, takes at most `nbytes`. Otherwise like `bytes_from`."""
         return self._asked(lambda: self._index.entry_within(ledger_id, nbytes))
 
     def _asked(self, question: Callable[[], T]) -> T:
@@ -301,12 +305,12 @@ class EntryLog:
             raise ReadFailed(f"the index of the entry log cannot be read: {error.strerror or error}") from error
 
     def _mend(self, error: IndexDamaged, sealed: SealedIndex | None = None) -> None:
-        """Build the index again, unless somebody else did since `sealed` was looked at."""
+        """Rebuild the index, unless another thread did since `sealed` was read."""
         with self._tidier.busy:
             if sealed is None or sealed is self._index.sealed:
                 log.warning("the index of the entry log is damaged (%s); building it again from the log", error)
                 rebuild(self._opened)
-                # What is in no segment now is damage that was named, or was in a file that is not there.
+                # Entries that are in no segment now are known damage, or were in a file that is missing.
                 if self._limits.skip_missing:
                     self._damage.explains_gaps = True
                 else:
@@ -317,24 +321,25 @@ class EntryLog:
         return self._index.last_entry(ledger_id)
 
     def ledgers(self) -> set[int]:
-        """Return the ledgers of which entries are retained. For a start: drop those nobody knows. Asks the disk."""
+        """Return the ledgers with retained entries, to drop unknown ones at a start. Reads the disk."""
         return self._index.ledgers()
 
     # ----------------------------------------------------------------------------------------------------- reclaiming
 
     def trim(self, ledger_id: int, before_entry: int) -> None:
-        """Give up the entries below `before_entry`. Their space comes back in the background, by whole segments.
+        """Delete the entries below `before_entry`. Their space is reclaimed in the background, by whole segments.
 
-        The log does not keep trim points: make this one durable first, and give it again after each start. It also
-        says that those ids were used, which nobody else may remember by then.
+        The log does not store trim points: make this one durable first, and call `trim` again after each start. It also
+        says that these ids were used, which may be recorded nowhere else by then.
         """
         if self._index.trim(ledger_id, before_entry):
             self._tidier.wake()
 
     def drop(self, ledger_id: int) -> None:
-        """Give up a ledger, once everything appended before is settled. Its id must never be used again.
+        """Delete a ledger, after everything appended before is settled. Its id must never be used again.
 
-        A crash soon after may undo it: at each start, drop what `ledgers` lists and nobody knows.
+        A crash soon after may undo it: at each start, drop the ledgers that `ledgers` returns and the catalog does not
+        know.
         """
 
         def settled(_run: AppendRun, _error: PenstockError | None) -> None:
@@ -344,23 +349,22 @@ class EntryLog:
         self.append(AppendRun(groups=[], offsets=[], lengths=[], message_counts=None, data=b"", done=settled))
 
     def tidy(self) -> None:
-        """Do the housework now. Blocks; never call it on the loop. Raises OSError, apsw.Error."""
+        """Do the maintenance now. Blocks; never call it on the loop. Raises OSError, apsw.Error."""
         self._tidier.tidy()
 
     # ------------------------------------------------------------------------------------------------------ reporting
 
     @property
     def health(self) -> LogHealth:
-        """Return whether publishers can be served."""
         reason = self._journal.failure or ("the journal thread has died" if self._journal.died() else None)
         return LogHealth(read_only=reason, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
 
     def troubles(self) -> list[UnreadableSegment]:
-        """Return what could not be read when it was tried last: it is not lost."""
+        """Return segments whose last read failed; their entries are not lost."""
         return self._troubles.now()
 
     def try_again(self) -> None:
-        """Try what could not be read, so that `troubles` is true though nobody may want it any more. Blocks."""
+        """Retry failed reads, so that `troubles` is correct even if no consumer reads there any more. Blocks."""
         for trouble in self._troubles.now():
             try:
                 with self._store.borrow(trouble.segment_id) as file:
@@ -375,7 +379,7 @@ class EntryLog:
             self._troubles.over(trouble)
 
     def problems(self) -> tuple[str, ...]:
-        """Return what cannot be served, now or any more, in sentences for people; the first ones of many."""
+        """Return what currently cannot be read, and what is lost, in sentences for people; the first ones of many."""
         told = [trouble.describe() for trouble in self._troubles.now()]
         told += [missing.describe() for missing in self.missing.listed()]
         told += [damage.describe() for damage in self._damage.listed()]
@@ -383,11 +387,10 @@ class EntryLog:
         return (*told[:PROBLEMS_TOLD_MAX], f"and {more} more; see the log") if more > 0 else tuple(told)
 
     def damage(self) -> list[Damage]:
-        """Return the damage met so far, in this run and earlier ones, up to `damage_listed_max`."""
+        """Return the damage found in this run and earlier ones, up to `damage_listed_max`."""
         return self._damage.listed()
 
     def stats(self) -> LogStats:
-        """Return counters and sizes."""
         journal, sealed = self._journal.stats, list(self._index.sealed.segments.values())
         return LogStats(
             bytes_appended=journal.bytes_appended,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A set of entry ids, as one bitmap for each chunk of 65,536 ids: acknowledged entries above a cursor's mark-delete.
+"""A set of entry ids, as one bitmap per chunk of 65,536 ids.
 
-Why bitmaps: one million holes are 16 MB as ranges and 250 KB as bits, and an id in the middle costs the same as one at
-the end. Why chunks: a chunk that changed can be stored without the others, in a value of 8 KiB at most.
-Where: `Cursor` holds one, for what is acknowledged above its mark-delete position.
+Why bitmaps: one million gaps take 16 MB as ranges and 250 KB as bits, and adding an id in the middle costs the same as
+at the end. Why chunks: a changed chunk can be stored without the others, in a value of at most 8 KiB. Where: each
+`Cursor` has one, for the acknowledged entries above its mark-delete position.
 
 A chunk is a Roaring bitmap with one container. The library does not convert a container of runs when single ids are
-added to it, so runs could grow to 128 KiB: `_touch` has a chunk find its smallest form again after some additions.
+added to it, so runs could grow to 128 KiB: after some additions, `_touch` converts a chunk to its smallest form.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ CHUNK_BITS: Final = 16
 CHUNK_IDS: Final = 1 << CHUNK_BITS
 _LOW: Final = CHUNK_IDS - 1
 
-# What a chunk takes beside its ids: bitmap object, container and dictionary slots, by RSS over 100,000 of them.
+# The memory of a chunk besides its ids: bitmap object, container and dictionary slots, by RSS over 100,000 of them.
 CHUNK_BYTES: Final = 550
-# Fifths of its 8 KiB that a container of bits takes: it is aligned, and was an array before. 4.9 to 7.2 were measured.
+# The memory of a container of bits, in fifths of its 8 KiB: it is aligned, and was an array before. Measured: 4.9 to
+# 7.2.
 _BITS_FIFTHS: Final = 6
-# Additions to a chunk after which it is brought into its smallest form, and measured (6 µs).
+# After this many additions a chunk is converted to its smallest form and measured (6 µs).
 TOUCHES_MAX: Final = 1_024
 # Every chunk in which all ids are set is this one bitmap. It is never changed.
 _FULL: Final = BitMap(range(CHUNK_IDS))
 
 
-# A chunk's size as it was measured last: its bytes, and in the low bits how many ranges it consists of.
+# A chunk's last measured size: its bytes, and in the low bits its number of ranges.
 _RUNS_BITS: Final = 17
 _FULL_SIZE: Final = CHUNK_BYTES << _RUNS_BITS | 1
 
 
 class EntrySet:
-    """Entry ids from 0 on. Removing is possible from the front only.
+    """Entry ids from 0 on. Ids can only be removed from the front.
 
     Attributes:
-        nbytes: memory that the chunks take, as measured last; `measure` brings it up to date.
-        changed: numbers of chunks whose stored form is not what it should be; whoever stores them clears it. Ids that
-            were removed from the front change nothing there: they are removed again when the set is loaded.
+        nbytes: memory of the chunks in bytes, as last measured; `measure` updates it.
+        changed: numbers of chunks whose stored form is out of date; the caller that stores them clears it. Removing ids
+            from the front does not count: they are removed again when the set is loaded.
     """
 
     __slots__ = ("_chunks", "_count", "_front", "_sizes", "_touched", "changed", "nbytes")
@@ -60,11 +61,9 @@ class EntrySet:
         self.changed: set[int] = set()
 
     def __len__(self) -> int:
-        """How many ids are in the set."""
         return self._count
 
     def __contains__(self, entry_id: int) -> bool:
-        """Whether an id is in the set."""
         chunk = self._chunks.get(entry_id >> CHUNK_BITS)
         return chunk is not None and (entry_id & _LOW) in chunk
 
@@ -79,7 +78,7 @@ class EntrySet:
     # -- adding and removing
 
     def add_range(self, first: int, last: int) -> int:
-        """Add `first` to `last`, both included. Returns how many were not in the set."""
+        """Add `first` to `last`, both included; return how many were not in the set."""
         newly = 0
         for number in range(first >> CHUNK_BITS, (last >> CHUNK_BITS) + 1):
             base = number << CHUNK_BITS
@@ -88,7 +87,7 @@ class EntrySet:
         return newly
 
     def add_many(self, ordered: Sequence[int]) -> int:
-        """Add ids in increasing order, repeats allowed. Returns how many were not in the set."""
+        """Add ascending ids, repeats allowed; return how many were not in the set."""
         newly = at = 0
         while at < len(ordered):
             number = ordered[at] >> CHUNK_BITS
@@ -132,7 +131,7 @@ class EntrySet:
         return added
 
     def _touch(self, number: int, chunk: BitMap, added: int) -> None:
-        """Ids were added to a chunk."""
+        """Note that ids were added to a chunk."""
         self.changed.add(number)
         if len(chunk) == CHUNK_IDS:
             self._chunks[number] = _FULL
@@ -142,7 +141,7 @@ class EntrySet:
             self._measure(number)
 
     def remove_through(self, last: int) -> int:
-        """Remove all ids up to and including `last`. Returns how many were in the set."""
+        """Remove all ids up to and including `last`; return how many were in the set."""
         number = last >> CHUNK_BITS
         removed = 0
         if number > self._front:
@@ -175,7 +174,6 @@ class EntrySet:
         self.changed.add(number)
 
     def clear(self) -> None:
-        """Remove all ids."""
         self.changed.update(self._chunks)
         for chunks in (self._chunks, self._sizes, self._touched):
             chunks.clear()
@@ -184,7 +182,7 @@ class EntrySet:
     # -- asking
 
     def first_absent(self, entry_id: int) -> int:
-        """The lowest id from `entry_id` on that is not in the set."""
+        """Return the lowest id from `entry_id` on that is not in the set."""
         number, low = entry_id >> CHUNK_BITS, entry_id & _LOW
         while (chunk := self._chunks.get(number)) is not None:
             low = CHUNK_IDS if chunk is _FULL else _first_absent(chunk, low)
@@ -194,7 +192,7 @@ class EntrySet:
         return (number << CHUNK_BITS) + low
 
     def first_present(self, entry_id: int, stop: int) -> int:
-        """The lowest id from `entry_id` on that is in the set, or `stop` when there is none before it."""
+        """Return the lowest id from `entry_id` on that is in the set, or `stop` if there is none before it."""
         number, low = entry_id >> CHUNK_BITS, entry_id & _LOW
         while number << CHUNK_BITS < stop:
             chunk = self._chunks.get(number)
@@ -204,7 +202,7 @@ class EntrySet:
         return stop
 
     def absent_at(self, first: int, nth: int) -> int:
-        """The `nth` id (from 0 on) of those from `first` on that are not in the set."""
+        """Return the `nth` id (from 0) from `first` on that is not in the set."""
         number, low = first >> CHUNK_BITS, first & _LOW
         while True:
             chunk = self._chunks.get(number)
@@ -222,10 +220,10 @@ class EntrySet:
 
     @property
     def range_count(self) -> int:
-        """How many ranges of consecutive ids the set consists of."""
+        """The number of ranges of consecutive ids."""
         self.measure()
         count = sum(size & (1 << _RUNS_BITS) - 1 for size in self._sizes.values())
-        # A range that goes on in the next chunk was counted in both.
+        # A range that continues in the next chunk was counted in both.
         for number, after in pairwise(sorted(self._chunks)):
             if after == number + 1 and _LOW in self._chunks[number] and 0 in self._chunks[after]:
                 count -= 1
@@ -234,7 +232,7 @@ class EntrySet:
     # -- size and stored form
 
     def measure(self) -> None:
-        """Bring chunks into their smallest form where ids were added, and `nbytes` up to date."""
+        """Convert changed chunks to their smallest form and update `nbytes`."""
         for number in list(self._touched):
             self._measure(number)
 
@@ -255,11 +253,10 @@ class EntrySet:
 
     @property
     def chunk_count(self) -> int:
-        """How many chunks hold any id."""
         return len(self._chunks)
 
     def encode(self, number: int) -> bytes | None:
-        """One chunk, as it is stored: 8 KiB and some bytes at most; None when no id is in it."""
+        """Return the stored form of one chunk, at most 8 KiB and some bytes; None when it has no ids."""
         if number not in self._chunks:
             return None
         if number in self._touched:
@@ -267,7 +264,7 @@ class EntrySet:
         return bytes(self._chunks[number].serialize())
 
     def load(self, number: int, stored: bytes) -> None:
-        """Take in a chunk that `encode` made. Raises ValueError when it is none."""
+        """Load a chunk that `encode` made. Raises ValueError when the bytes are no chunk."""
         chunk = BitMap.deserialize(stored)
         if not chunk or chunk.max() > _LOW:
             raise ValueError(f"{len(stored)} bytes are no chunk of entry ids")
@@ -277,13 +274,16 @@ class EntrySet:
 
 
 def _absent_at(chunk: BitMap, low: int, nth: int) -> int:
-    """The `nth` id (from 0 on) of those from `low` on that are not in a chunk."""
+    """Return the `nth` id (from 0) from `low` on that is not in a chunk."""
     ids = range(low, CHUNK_IDS)
     return low + bisect_left(ids, nth + 1, key=lambda one: one + 1 - low - chunk.range_cardinality(low, one + 1))
 
 
 def _first_absent(chunk: BitMap, low: int) -> int:
-    """The lowest id from `low` on that is not in a chunk; `CHUNK_IDS` when all are. Stretches are short, as a rule."""
+    """Return the lowest id from `low` on that is not in a chunk; `CHUNK_IDS` when all are.
+
+    Stretches are usually short.
+    """
     if low not in chunk:
         return low
     step = 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extents: how many bytes which entries of a ledger take, read off the index; nothing of the entries themselves.
+"""Extents: how many bytes the entries of a ledger take, according to the index.
 
-Why: retention by size, backlog quotas and statistics ask how large a part of a topic is, and where a part of that size
-begins. The index knows it by blocks; within a block entries are taken to be alike.
-Where: `LogIndex` lists extents and asks the functions here. Pure.
+Why: retention by size, backlog quotas and statistics need the size of a part of a topic, or the entry at which a part
+of a given size begins. The index knows the sizes of blocks; within a block, all entries count as equally large. Where:
+`LogIndex` lists extents and calls these functions. Pure.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Extent(NamedTuple):
     """Consecutive entries and the bytes they take together."""
 
     first_entry: int
-    end_entry: int  # behind the last one
+    end_entry: int  # after the last one
     bytes: int
 
 
 def ordered(extents: Iterable[Extent]) -> list[Extent]:
-    """By entry id, each entry once: while entries are being moved, they are in the index twice."""
+    """Sort extents by entry id, each entry once: while entries are moved, the index has them twice."""
     out: list[Extent] = []
     covered = 0
     for extent in sorted(extents):
@@ -34,12 +34,12 @@ def ordered(extents: Iterable[Extent]) -> list[Extent]:
 
 
 def bytes_from(extents: Sequence[Extent], entry_id: int) -> int:
-    """Bytes of the entry and all behind it."""
+    """Return the bytes of the entry and all later ones."""
     return sum(behind(extent, entry_id).bytes for extent in extents if extent.end_entry > entry_id)
 
 
 def entry_with_behind(extents: Sequence[Extent], nbytes: int) -> int:
-    """The first entry that, with all behind it, takes no more than `nbytes`; behind the last one if none does."""
+    """Return the first entry that, with all later ones, takes at most `nbytes`; the end if there is none."""
     at = extents[-1].end_entry if extents else 0
     for extent in reversed(extents):
         if extent.bytes > nbytes:
@@ -51,7 +51,7 @@ def entry_with_behind(extents: Sequence[Extent], nbytes: int) -> int:
 
 
 def behind(extent: Extent, entry_id: int) -> Extent:
-    """What of it begins at this entry."""
+    """Return the part of an extent from this entry on."""
     first, end, nbytes = extent
     if entry_id <= first:
         return extent

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files: the log's only door to the disk.
+"""Files: the only access of the log to the disk.
 
-Why: what a disk does on a bad day (drops pages it had not synced, tears a write, flips a bit, runs full, refuses a
-sync) must be tried out by the thousand. One small interface lets a test be that disk; the log never knows.
-Where: everything of the entry log that touches a file takes a `Files`. `OsFiles` is the operating system's;
-`penstock.testing.files.FaultyFiles` is the bad day.
+Why: tests must try thousands of disk failures (pages dropped before a sync, torn writes, flipped bits, a full disk,
+failed syncs). With one small interface, a test can be such a disk. Where: everything in the entry log that uses a file
+takes a `Files`. `OsFiles` is the operating system's; `penstock.testing.files.FaultyFiles` simulates failures.
 
-What callers may count on, and no more:
+Callers may rely on the following, and nothing else:
 
-- Written bytes are readable at once, and durable after `sync` of that file returned.
-- A created, renamed or deleted name is durable after `sync_directory` of its directory returned.
-- After a `sync` that raised, nothing is known about the bytes written before it; it must not be tried again.
+- Written bytes are readable at once, and durable after `sync` of that file has returned.
+- A created, renamed or deleted name is durable after `sync_directory` of its directory has returned.
+- After a `sync` that raised, nothing is known about the bytes written before it; `sync` must not be called again.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # The kernel takes at most this many buffers in one gathered write (IOV_MAX of Linux).
 BUFFERS_PER_WRITE_MAX: Final = 1024
-# A read that was interrupted, or gave no bytes before the end of the file, is repeated this often in a row.
+# How often in a row a read is repeated that was interrupted, or returned no bytes before the end of the file.
 _READ_TRIES_MAX: Final = 16
-# A lock file holds a process id; more than this was not written by us.
+# A lock file holds a process id; a longer content is not from penstock.
 _HOLDER_BYTES_MAX: Final = 64
 
 
 class FileLocked(Exception):
-    """Somebody else holds the lock; `holder` is what they wrote into it."""
+    """Another process holds the lock; `holder` is the content of the lock file."""
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
@@ -44,30 +43,30 @@ class FileLocked(Exception):
 
 
 class File(Protocol):
-    """One open file. Safe to use from several threads: no call depends on a position another call moved."""
+    """One open file. Thread-safe: no call depends on a file position."""
 
     def read(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
         ...
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write some of `buffers`, gathered, from `offset` on; return how many bytes were taken. Raises OSError."""
+        """Write some of `buffers`, gathered, from `offset` on; return how many bytes were written. Raises OSError."""
         ...
 
     def sync(self) -> None:
-        """Make everything written so far survive a loss of power. Raises OSError: then never call it again."""
+        """Make all written bytes durable. Raises OSError: then never call it again."""
         ...
 
     def allocate(self, size: int) -> None:
-        """Make sure `size` bytes can be written without the disk running full. Raises OSError (ENOSPC)."""
+        """Reserve `size` bytes of disk space. Raises OSError (ENOSPC)."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file off at `size`, or extend it with zeros."""
+        """Set the length to `size`; a longer file is filled with zeros."""
         ...
 
     def forget(self) -> None:
-        """Tell the system that what is durable of this file need not stay in memory."""
+        """Tell the system that durable bytes of this file need not stay in memory."""
         ...
 
     def size(self) -> int:
@@ -82,40 +81,36 @@ class File(Protocol):
 class Lock(Protocol):
     """A lock on a file, held until released or until the process ends."""
 
-    def release(self) -> None:
-        """Let go."""
-        ...
+    def release(self) -> None: ...
 
 
 class Files(Protocol):
-    """A file system, as far as the log needs one."""
+    """The file system operations that the log needs."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open `path` for reading and writing. Raises FileNotFoundError unless `create`."""
         ...
 
     def names(self, directory: Path) -> list[str]:
-        """List the names in `directory`, sorted."""
+        """Return the names in `directory`, sorted."""
         ...
 
-    def exists(self, path: Path) -> bool:
-        """Say whether `path` is there."""
-        ...
+    def exists(self, path: Path) -> bool: ...
 
     def make_directory(self, path: Path) -> None:
-        """Create `path` and its parents, durably; it may be there already."""
+        """Create `path` and its parents, durably; it may exist already."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name; what had that name before is gone."""
+        """Rename a file, and replace an existing `target`."""
         ...
 
     def delete(self, path: Path) -> None:
-        """Remove a file. Raises FileNotFoundError."""
+        """Delete a file. Raises FileNotFoundError."""
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in `path` survive a loss of power. Raises OSError."""
+        """Make the names in `path` durable. Raises OSError."""
         ...
 
     def lock(self, path: Path, holder: str) -> Lock:
@@ -124,7 +119,7 @@ class Files(Protocol):
 
 
 def write_all(file: File, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write all of `buffers` from `offset` on, however little the file takes at a time; return the bytes written."""
+    """Write all of `buffers` from `offset` on, in as many writes as needed; return the bytes written."""
     written = 0
     for start in range(0, len(buffers), BUFFERS_PER_WRITE_MAX):
         pending = list(buffers[start : start + BUFFERS_PER_WRITE_MAX])
@@ -142,10 +137,10 @@ def write_all(file: File, buffers: Sequence[Buffer], offset: int) -> int:
 
 
 def read_up_to(file: File, size: int, offset: int) -> bytes:
-    """Read `size` bytes from `offset`, however little comes at a time; fewer only at the end of the file.
+    """Read `size` bytes from `offset`, in as many reads as needed; fewer only at the end of the file.
 
     Raises:
-        OSError: the disk could not read them, or goes on giving nothing though the file is longer.
+        OSError: the disk could not read them, or keeps returning nothing though the file is longer.
     """
     parts: list[bytes] = []
     got = failed = 0
@@ -168,7 +163,7 @@ def read_up_to(file: File, size: int, offset: int) -> bytes:
 
 
 def read_exactly(file: File, size: int, offset: int) -> bytes:
-    """Read `size` bytes from `offset`. Raises OSError: the disk could not, or the file ends before."""
+    """Read `size` bytes from `offset`. Raises OSError if the disk cannot read them or the file ends before."""
     data = read_up_to(file, size, offset)
     if len(data) < size:
         raise OSError(errno.EIO, f"the file ends at {offset + len(data)}, and should reach to {offset + size}")
@@ -176,7 +171,7 @@ def read_exactly(file: File, size: int, offset: int) -> bytes:
 
 
 def _rest(buffers: Sequence[Buffer], taken: int) -> list[Buffer]:
-    """Return what is left of `buffers` after their first `taken` bytes."""
+    """Return the rest of `buffers` after their first `taken` bytes."""
     for index, buffer in enumerate(buffers):
         if taken < len(buffer):
             return [memoryview(buffer)[taken:], *buffers[index + 1 :]]
@@ -191,7 +186,6 @@ class OsFile:
         self._descriptor = descriptor
 
     def read(self, size: int, offset: int) -> bytes:
-        """See `File.read`."""
         data = os.pread(self._descriptor, size, offset)
         if len(data) == size or not data:
             return data
@@ -203,62 +197,52 @@ class OsFile:
         return b"".join(parts)
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """See `File.write`: one `pwritev`."""
         return os.pwritev(self._descriptor, buffers, offset)
 
     def sync(self) -> None:
-        """See `File.sync`: `fdatasync`, which also carries the length but not the times."""
+        """Call `fdatasync`, which also makes the length durable but not the times."""
         os.fdatasync(self._descriptor)
 
     def allocate(self, size: int) -> None:
-        """See `File.allocate`."""
         os.posix_fallocate(self._descriptor, 0, size)
 
     def truncate(self, size: int) -> None:
-        """See `File.truncate`."""
         os.ftruncate(self._descriptor, size)
 
     def forget(self) -> None:
-        """See `File.forget`."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
-        """See `File.size`."""
         return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
-        """See `File.close`."""
         os.close(self._descriptor)
 
 
 class OsLock:
-    """A lock of the operating system (`flock`): it goes when the process goes, however it goes."""
+    """A lock of the operating system (`flock`), which ends with the process in any case."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """See `Lock.release`. The file stays: removing it would let two processes lock two files of one name."""
+        """Release the lock. The file stays: deleting it would let two processes lock two files of the same name."""
         os.close(self._descriptor)
 
 
 class OsFiles:
-    """The operating system's files."""
+    """The files of the operating system."""
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
-        """See `Files.open`."""
         return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o640))
 
     def names(self, directory: Path) -> list[str]:
-        """See `Files.names`."""
         return sorted(os.listdir(directory))  # noqa: PTH208 - names are wanted, not paths
 
     def exists(self, path: Path) -> bool:
-        """See `Files.exists`."""
         return path.exists()
 
     def make_directory(self, path: Path) -> None:
-        """See `Files.make_directory`."""
         if path.exists():
             return
         self.make_directory(path.parent)
@@ -267,15 +251,12 @@ class OsFiles:
         self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `Files.rename`."""
         source.rename(target)
 
     def delete(self, path: Path) -> None:
-        """See `Files.delete`."""
         path.unlink()
 
     def sync_directory(self, path: Path) -> None:
-        """See `Files.sync_directory`."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -283,7 +264,6 @@ class OsFiles:
             os.close(descriptor)
 
     def lock(self, path: Path, holder: str) -> OsLock:
-        """See `Files.lock`."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index: which entries lie in which blocks of a segment. Derived data; the log can always tell it again.
+"""The index in memory: which blocks of a segment hold which entries. It can always be rebuilt from the log.
 
-The index has two halves, split where a segment is sealed. This is the one in memory: the segment being written, and
-sealed ones until their rows are stored (`penstock.storage.sealed_index`). So resident memory and open files follow
-neither the entries retained nor the number of topics.
+The index has two halves. This half covers the segment that is being written, and sealed segments until their rows are
+stored in the other half (`penstock.storage.sealed_index`). So memory and open files do not grow with the number of
+retained entries or topics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class IndexDamaged(Exception):
-    """The index says something that cannot be; rebuild it from the log."""
+    """The index is inconsistent; rebuild it from the log."""
 
 
 class Span(NamedTuple):
@@ -28,16 +28,16 @@ class Span(NamedTuple):
     entries: int
     block_offset: int
     block_bytes: int
-    entry_bytes: int  # of these entries together
+    entry_bytes: int  # the sum of these entries
 
     @property
     def end_entry(self) -> int:
-        """Return the entry id behind the last one."""
+        """The entry id after the last one."""
         return self.first_entry + self.entries
 
 
 class Stretch(NamedTuple):
-    """Where consecutive entries of one ledger lie in one segment."""
+    """The blocks of consecutive entries of one ledger in one segment."""
 
     segment_id: int
     ledger_id: int
@@ -45,22 +45,20 @@ class Stretch(NamedTuple):
 
     @property
     def first_entry(self) -> int:
-        """Return the first entry id."""
         return self.spans[0].first_entry
 
     @property
     def last_entry(self) -> int:
-        """Return the last entry id."""
         return self.spans[-1].end_entry - 1
 
     @property
     def entry_bytes(self) -> int:
-        """Return the length of all its entries."""
+        """The length of all its entries."""
         return sum(span.entry_bytes for span in self.spans)
 
 
 class Damage(NamedTuple):
-    """Something on disk that is not as it was written. What is known of its name is given."""
+    """Bytes on disk that are not as they were written, with ledger and entry id if known."""
 
     segment_id: int
     offset: int
@@ -76,7 +74,7 @@ class Damage(NamedTuple):
 
 
 def at_or_after(spans: Sequence[Span], entry_id: int) -> int:
-    """Return the index of the span that holds `entry_id`, or of the first one behind it."""
+    """Return the index of the span that holds `entry_id`, or of the next one."""
     index = bisect_right(spans, entry_id, key=_first_entry)
     return index - 1 if index and spans[index - 1].end_entry > entry_id else index
 
@@ -86,7 +84,7 @@ def _first_entry(span: Span) -> int:
 
 
 class SegmentIndex:
-    """Where the entries of one segment lie, in memory. Its owner guards it with a lock."""
+    """The entries of one segment and their blocks, in memory. Its owner guards it with a lock."""
 
     def __init__(self, segment_id: int) -> None:
         self.segment_id = segment_id
@@ -95,7 +93,7 @@ class SegmentIndex:
         self.ledgers: dict[int, list[Span]] = {}
 
     def add_block(self, offset: int, size: int, groups: Iterable[tuple[int, int, int]], lengths: Sequence[int]) -> None:
-        """Learn of a block: what a table's groups and lengths say."""
+        """Add a block: the groups and lengths of its table."""
         row = 0
         for ledger_id, first_entry, count in groups:
             self.add(ledger_id, Span(first_entry, count, offset, size, sum(lengths[row : row + count])))
@@ -104,7 +102,7 @@ class SegmentIndex:
         self.bytes = offset + size
 
     def add(self, ledger_id: int, span: Span) -> None:
-        """Learn of one span. Entries moved here from an older segment may come out of order."""
+        """Add one span. Entries moved here from an older segment may come out of order."""
         spans = self.ledgers.setdefault(ledger_id, [])
         last = spans[-1] if spans else None
         if last is None or last.end_entry < span.first_entry:
@@ -119,7 +117,7 @@ class SegmentIndex:
             spans.append(span)
 
     def stretches(self, trimmed: Mapping[int, int]) -> Iterator[Stretch]:
-        """Yield what is to be remembered of this segment: stretches that reach beyond their ledger's trim point."""
+        """Yield the stretches to store of this segment: those that end above their ledger's trim point."""
         for ledger_id, spans in self.ledgers.items():
             begin = 0
             keep_from = trimmed.get(ledger_id, 0)
@@ -132,13 +130,12 @@ class SegmentIndex:
 
 
 def pack_spans(spans: Sequence[Span]) -> bytes:
-    """Pack column by column: first entries as u64, the rest as u32."""
+    """Encode spans column by column: first entries as u64, the rest as u32."""
     columns = zip(*spans, strict=True)
     return b"".join(_little(array(code, column)).tobytes() for code, column in zip("QIIII", columns, strict=True))
 
 
 def unpack_spans(packed: bytes) -> list[Span]:
-    """Undo `pack_spans`."""
     count = len(packed) // 24
     view, columns, at = memoryview(packed), [], 0
     for code in "QIIII":

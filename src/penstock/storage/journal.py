@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Journal: the thread that writes runs of entries to the log and says when they are durable.
+"""Journal: the thread that writes runs of entries to the log and reports when they are durable.
 
-Why a thread: a sync takes milliseconds in which the event loop can decode the next reads. Why groups: everything that
-queued up during one sync shares the next one.
+Why a thread: a sync takes milliseconds, in which the event loop can decode the next reads. Why group commit: all runs
+that were queued during one sync share the next one.
 
-    append (loop) → lanes → gather → one gathered write → one sync → index → post → done(run, None), in order (loop)
+    append (loop) → queue → gather → one gathered write → one sync → index → post → done(run, None), in order (loop)
 
-A failure is final. After a write or a sync went wrong nobody knows what is on the disk, so the journal answers this and
-every later run with an error and writes nothing more until the process was restarted and recovered what is there. A
-sync is never tried again on the same file: the kernel forgets the error once it has told it, and would then claim
-success for pages it dropped.
+A failure is final. After a failed write or sync the content of the disk is unknown, so the journal answers this and
+every later run with an error and writes nothing more until the process is restarted and has recovered the log. A sync
+is never retried on the same file: the kernel reports an error once, and would then claim success for pages that it
+dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Placed(NamedTuple):
-    """A block and where it was written."""
+    """A block and the offset at which it was written."""
 
     block: Block
     offset: int
@@ -48,24 +48,24 @@ class Placed(NamedTuple):
 
 
 class SegmentWriter:
-    """The open end of the log: one segment, written from its beginning until it is full."""
+    """The segment that is being written, from its beginning until it is full."""
 
     def __init__(self, opened: OpenSegment, *, segment_id: int, nonce: int, size: int) -> None:
         self.opened = opened
         self._file = opened.file
         self.segment_id = segment_id
         self.size = size
-        self.end = 0  # Written up to here ...
-        self.synced = 0  # ... durable up to here ...
-        self.marked = 0  # ... and said so up to here.
+        self.end = 0  # Written up to this offset,
+        self.synced = 0  # durable up to this one,
+        self.marked = 0  # and recorded as durable up to this one.
         self._nonce = nonce
 
     def fits(self, block_size: int) -> bool:
-        """Say whether a block of this size has room here, and the last mark behind it."""
+        """Return whether a block of this size and a final mark fit."""
         return self.end + block_size + HEADER_BYTES <= self.size
 
     def write(self, runs: Sequence[AppendRun]) -> list[Placed]:
-        """Write `runs` behind one another in one gathered write. Raises OSError."""
+        """Append `runs` in one gathered write. Raises OSError."""
         buffers: list[Buffer] = []
         placed = []
         stamp, offset = self._stamp(), self.end
@@ -80,17 +80,17 @@ class SegmentWriter:
         return placed
 
     def sync(self) -> None:
-        """Make what was written durable. Raises OSError: then never call it again."""
+        """Make written blocks durable. Raises OSError: then never call it again."""
         self._file.sync()
         self.synced = self.end
 
     def mark(self) -> None:
-        """Leave word that everything here is durable, where the next block will be written over it."""
+        """Write a mark that everything here is durable. The next block overwrites it."""
         write_all(self._file, [encode_mark(self._stamp(), self.end)], self.end)
         self.marked = self.synced
 
     def finish(self) -> None:
-        """Make all of the segment durable, and leave word of it that is durable too. Raises OSError."""
+        """Make the whole segment durable, and a mark that says so. Raises OSError."""
         if self.synced < self.end:
             self.sync()
         self.mark()
@@ -101,7 +101,7 @@ class SegmentWriter:
 
 
 class JournalStats:
-    """Plain counters, written by the journal thread only."""
+    """Counters, written only by the journal thread."""
 
     __slots__ = ("bytes_appended", "commits", "entries_appended", "sync_ns_max", "sync_ns_total")
 
@@ -125,17 +125,17 @@ class Journal:
         roll: Callable[[SegmentWriter | None], SegmentWriter],
         committed: Callable[[SegmentWriter, list[Placed]], None],
     ) -> None:
-        """Prepare; `start` begins.
+        """Create the thread; `start` starts it.
 
-        `roll(full)` gives the next segment to write, and may raise OSError. `committed` learns of durable blocks, on
-        the journal thread, before their `done` is posted.
+        `roll(full)` returns the next segment to write, and may raise OSError. `committed` is called with durable
+        blocks, on the journal thread, before their `done` is posted.
         """
         self._limits = limits
         self._clock = clock
         self._post = post
         self._roll = roll
         self._committed = committed
-        self._lanes = AppendQueue()
+        self._queue = AppendQueue()
         self._stopping = False
         self._ended = False
         self._writer: SegmentWriter | None = None
@@ -143,37 +143,36 @@ class Journal:
         self._commit_began_ns: int | None = None
         self.stats = JournalStats()
         self.failure: str | None = None
-        self.queued_bytes = 0  # Counted on the loop only: added to by append, taken from by done.
+        self.queued_bytes = 0  # Changed on the loop only: append adds, done subtracts.
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def append(self, run: AppendRun) -> None:
         """Queue a run. Loop only."""
         self.queued_bytes += len(run.data)
-        self._lanes.put(run)
+        self._queue.put(run)
 
     def close(self) -> None:
-        """Write what is queued, then end the thread."""
-        self._lanes.close()
+        """Write queued runs, then end the thread."""
+        self._queue.close()
         if self._thread.ident is not None:
             self._thread.join()
         else:
             self._run()
 
     def died(self) -> bool:
-        """Say whether the thread ended without being asked to: nobody answers appends any more."""
+        """Return whether the thread ended unexpectedly: no more appends are answered."""
         return self._thread.ident is not None and not self._thread.is_alive() and not self._ended
 
     def stalled_ns(self) -> int:
-        """Return how long the commit underway has taken; 0 when there is none."""
+        """Return the duration of the current commit so far; 0 when there is none."""
         began_ns = self._commit_began_ns
         return 0 if began_ns is None else self._clock.monotonic_ns() - began_ns
 
     def commit_queued(self) -> None:
-        """Write what is queued on the calling thread; only for a journal that was not started."""
-        while not self._lanes.empty:
+        """Write queued runs on the calling thread; only for a journal that was not started."""
+        while not self._queue.empty:
             self._step()
 
     def _run(self) -> None:
@@ -194,20 +193,23 @@ class Journal:
             self._settle(runs, PersistenceFailed(f"the entries were not stored: {self.failure}"))
 
     def _gather(self) -> list[AppendRun]:
-        """Wait for a run, then take what else waits and fits into the same segment and commit."""
-        runs = self._lanes.gather(self._room_of)
+        """Wait for a run, then take more runs for the same segment and commit."""
+        runs = self._queue.gather(self._room_of)
         self._stopping = not runs
         return runs
 
     def _room_of(self, first: AppendRun) -> int:
-        """Return how many bytes of blocks a commit may have that begins with this run."""
+        """Return how many bytes of blocks a commit that starts with this run may have."""
         room = min(self._limits.commit_bytes_max, self._limits.segment_bytes - HEADER_BYTES)
         if self._writer is not None and self._writer.fits(first.block_bytes):
             room = min(room, self._writer.size - self._writer.end - HEADER_BYTES)
         return room
 
     def _attempt(self, step: Callable[[], None]) -> bool:
-        """Take a step; if it fails, become read-only. The thread outlives its own bugs: somebody has to answer."""
+        """Run a step; if it fails, become read-only.
+
+        Also after a bug the thread goes on, to answer appends with errors.
+        """
         try:
             step()
         except OSError as error:
@@ -237,7 +239,7 @@ class Journal:
         self._commit_began_ns = None
 
     def _writer_for(self, block_size: int) -> SegmentWriter:
-        """Return the segment that the next block goes to, and finish the one that has no room for it."""
+        """Return the segment for the next block, and finish one that has no room for it."""
         writer = self._writer
         if writer is None or not writer.fits(block_size):
             if writer is not None:
@@ -253,13 +255,13 @@ class Journal:
         self.stats.sync_ns_max = max(self.stats.sync_ns_max, took_ns)
 
     def _rest(self) -> None:
-        """Before waiting for more, leave a mark: after a kill it tells what was acknowledged to the byte."""
+        """Write a mark before waiting for more runs: after a kill it shows exactly which blocks were acknowledged."""
         writer = self._writer
-        if self._lanes.empty and writer is not None and writer.marked < writer.synced:
+        if self._queue.empty and writer is not None and writer.marked < writer.synced:
             writer.mark()
 
     def _finish(self) -> None:
-        """Leave the log so that the next start knows that all of it is durable."""
+        """Finish the log so that the next start knows that all of it is durable."""
         writer = self._writer
         if writer is not None and writer.end:
             writer.finish()
@@ -269,10 +271,10 @@ class Journal:
             self._post(partial(self._tell, runs, error))
 
     def _tell(self, runs: list[AppendRun], error: PenstockError | None) -> None:
-        """On the loop: tell each run's owner how it went."""
+        """On the loop: call `done` of each run."""
         for run in runs:
             self.queued_bytes -= len(run.data)
             try:
                 run.done(run, error)
-            except Exception:  # One owner's bug must not keep the others from hearing.
+            except Exception:  # A bug in one callback must not keep the others from being called.
                 log.exception("a completed append could not be handled")

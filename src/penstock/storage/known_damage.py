@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage: what on the disk is not as it was written, each piece named and counted once.
+"""Damage: bytes on disk that are not as they were written, each piece named and counted once.
 
-Why: an entry that cannot be served any more must not go missing silently. Readers step over it; this book remembers it
-for `penstock doctor` and the metrics, and the index keeps it over restarts.
+Why: an entry that can no longer be read must not disappear silently. Readers skip it; this list keeps it for
+`/healthz`, the admin port and the metrics, and the index stores it over restarts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class KnownDamage:
-    """All damage met so far. All methods may be called from any thread."""
+    """All damage found so far. Thread-safe."""
 
     def __init__(self, known: Iterable[Damage], *, listed_max: int) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class KnownDamage:
         self.explains_gaps = any(damage.ledger_id is None for damage in self._listed)
 
     def note(self, damage: Damage) -> None:
-        """Remember a damage, unless it is known."""
+        """Add a damage, unless it is known."""
         with self._lock:
             if damage in self._listed:
                 return
@@ -45,22 +45,22 @@ class KnownDamage:
         log.warning("damage in the entry log: %s", damage.describe())
 
     def take_unstored(self) -> list[Damage]:
-        """Return what the index does not keep yet."""
+        """Return the damage that the index has not stored yet."""
         with self._lock:
             unstored, self._unstored = self._unstored, []
             return unstored
 
     def forget(self, segment_id: int) -> None:
-        """A segment was recycled, and its damage with it."""
+        """Forget the damage of a recycled segment."""
         with self._lock:
             self._listed = {damage: None for damage in self._listed if damage.segment_id != segment_id}
 
     def segments(self) -> set[int]:
-        """Return the segments that hold damage."""
+        """Return the segments with damage."""
         with self._lock:
             return {damage.segment_id for damage in self._listed}
 
     def listed(self) -> list[Damage]:
-        """Return all that is listed, by place."""
+        """Return the damage, sorted by segment and offset."""
         with self._lock:
             return sorted(self._listed, key=lambda damage: (damage.segment_id, damage.offset))

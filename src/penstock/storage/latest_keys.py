@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which message is the latest of each key, for any number of keys in a bounded amount of memory.
+"""The latest message of each key, for any number of keys in a bounded amount of memory.
 
-Why SQLite: a topic may have more keys than there is memory. A private database of SQLite lives in its page cache and
-spills what does not fit into a temporary file (below SQLITE_TMPDIR, TMPDIR or /var/tmp), which is unlinked as soon as
-it is made and so goes with the process, whatever ends it. Nothing here is ever synced: it is derived.
-Where: compaction fills it in its first pass over a topic and asks it in the second, on its own thread.
+Why SQLite: a topic may have more keys than fit into memory. A private SQLite database is in its page cache; the rest
+goes to a temporary file (in SQLITE_TMPDIR, TMPDIR or /var/tmp). The file is unlinked when it is created, so it
+disappears with the process in any case. Nothing here is synced: all of it is derived. Where: compaction fills it in its
+first pass over a topic and asks it in the second, on its own thread.
 
-Keys are stored as digests of 16 bytes; two of a billion keys share one with a probability of about 10^-21.
+Keys are stored as digests of 16 bytes; two of a billion keys have the same digest with a probability of about 10^-21.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _DIGEST_BYTES: Final = 16
 
 
 class Place(NamedTuple):
-    """Where a message is."""
+    """The position of a message."""
 
     entry_id: int
-    member: int = -1  # its index in a batch; -1 when the entry is no batch
-    chunks: str = ""  # the common name of the chunks it was cut into; then the entry is that of the last
+    member: int = -1  # its batch index; -1 when the entry is no batch
+    chunks: str = ""  # the uuid of a chunked message; then the entry is the last chunk
 
 
 class LatestKeys:
-    """The place of the last message of each key."""
+    """The position of the latest message of each key."""
 
     def __init__(self, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._db = apsw.Connection("")
@@ -45,10 +45,10 @@ class LatestKeys:
         self._db.execute(
             "create table latest (key blob primary key, entry_id integer, member integer, chunks text) without rowid"
         )
-        self._db.execute("begin")  # and never committed: nobody needs it on the disk
+        self._db.execute("begin")  # and never committed: it is not needed on disk
 
     def apply(self, changes: Iterable[tuple[str, Place | None]]) -> None:
-        """For each key in order: this is its latest message, or with None it has none any more."""
+        """For each key in order, set the position of its latest message; None removes the key."""
         put, remove = "insert or replace into latest values (?, ?, ?, ?)", "delete from latest where key = ?"
         execute = self._db.execute
         for key, place in changes:
@@ -58,7 +58,7 @@ class LatestKeys:
                 execute(put, (_digest(key), *place))
 
     def find(self, key: str) -> Place | None:
-        """The place of the key's latest message."""
+        """Return the position of the key's latest message, or None."""
         for row in self._db.execute("select entry_id, member, chunks from latest where key = ?", (_digest(key),)):
             return Place(*row)
         return None
@@ -68,7 +68,7 @@ class LatestKeys:
         return int(count)
 
     def close(self) -> None:
-        """Forget all, also on the disk."""
+        """Delete everything, also on disk."""
         self._db.close()
 
 

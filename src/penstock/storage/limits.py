@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the entry log: every size, count and wait it works with, in one frozen value.
+"""Limits of the entry log: all sizes, counts and waiting times, in one frozen value.
 
-Where: `settings` fills it in, `EntryLog.open` takes it, the parts of the log read it.
+Where: `settings` creates it, `EntryLog.open` takes it, the parts of the log read it.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ SEGMENT_BYTES_MIN: Final = 64 * KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """How large, how many and how fast. Raises ConfigurationError for values that cannot work together."""
+    """Sizes, counts and speeds. Raises ConfigurationError for values that cannot work together."""
 
-    # A segment is written to its end, then sealed. Space comes back by whole segments.
+    # A segment is written to its end, then sealed. Space is reclaimed by whole segments.
     segment_bytes: int = 64 * MIB
-    # The largest run the callers append: a frame of 5 MiB and 10 KiB with room for its neighbours of the same read.
+    # The largest run: a frame of 5 MiB and 10 KiB, and the other frames of the same read.
     run_bytes_max: int = 8 * MIB
-    # One group commit takes queued runs up to this size: beyond it, a longer sync only delays the receipts.
+    # One group commit takes queued runs up to this size: a larger one would only delay the receipts.
     commit_bytes_max: int = 8 * MIB
-    # True: receipts do not wait for the disk. A crash of the machine then loses acknowledged entries.
+    # True: receipts do not wait for the disk. Then a crash of the machine loses acknowledged entries.
     relaxed: bool = False
-    # Dead segments kept to be written over: several times cheaper to sync than new ones.
+    # Dead segments that are kept to be overwritten: syncing them is several times cheaper than syncing new ones.
     spares_max: int = 4
-    # Written segments the system is asked to keep in its page cache: consumers that are not far behind read from
-    # memory. What is older is let go, so that a log that is only written does not crowd out everything else on the
-    # machine, and the pages of the next segment are ones that were used before (docs/adr/0007).
+    # Written segments that stay in the system's page cache, so that consumers that are not far behind read from memory.
+    # Older ones are dropped from it, so that a log that is only written does not displace everything else on the
+    # machine, and the next segment reuses pages (docs/adr/0007).
     page_cache_bytes: int = 512 * MIB
-    # Segments open for reading at a time; the least recently used one is closed.
+    # The most segments open for reading; beyond it, the least recently used one is closed.
     open_files_max: int = 64
-    # One read of the disk for a stretch of entries that lie together.
+    # The largest read of the disk for consecutive blocks.
     read_bytes: int = 1 * MIB
-    # Index rows of sealed segments kept decoded, so that a consumer reading on need not ask SQLite again.
+    # Decoded index rows of sealed segments, so that the next read of a consumer need not ask SQLite again.
     index_cache_bytes: int = 8 * MIB
-    # A sealed segment that is used less than this is emptied: what lives in it is appended again.
+    # A sealed segment with a smaller live part is emptied: its live entries are appended again.
     move_below_ratio: float = 0.25
-    # ... at this pace at most, so that publishers do not feel it.
+    # The highest speed of doing so, so that publishers do not notice it.
     move_bytes_per_s: int = 32 * MIB
-    # A commit that takes longer is reported as a stall: publishers had better be muted.
+    # A commit that takes longer is reported as a stall, and publishers are muted.
     stall_ns: int = 1_000_000_000
-    # True: segments whose files are missing at the start are given up for good, and what they held counts as damage.
-    # Otherwise it is passed over and waits for its file.
+    # True: segments whose files are missing at the start are given up for good, and their entries count as damage.
+    # False: these entries are skipped until the file is back.
     skip_missing: bool = False
-    # Damaged entries remembered by name; further ones are only counted.
+    # The most damaged entries that are listed; further ones are only counted.
     damage_listed_max: int = 10_000
 
     def __post_init__(self) -> None:

@@ -2,8 +2,8 @@
 """The whole index of a log: both halves, and how far each ledger is written and trimmed.
 
 Where: the journal adds durable blocks, readers ask where an entry is, the loop trims and drops, the tidier moves sealed
-segments from the half in memory to the stored one. One lock, held for moments and never across a disk access, joins
-them; SQLite is asked outside it.
+segments from the half in memory to the stored one. One lock guards both; it is held for moments and never across a disk
+access. SQLite is asked without it.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ class Plan(NamedTuple):
 
 
 class LogIndex:
-    """Where every readable entry is. All methods may be called from any thread."""
+    """The place of every readable entry. Thread-safe."""
 
     def __init__(self, sealed: SealedIndex) -> None:
         self.sealed = sealed
-        self.removals = 0  # Counts segments removed: between two looks at it, entries may have moved.
+        self.removals = 0  # The number of removed segments: if it has changed, entries may have moved.
         self._lock = threading.Lock()
         self._growing: dict[int, SegmentIndex] = {}  # Oldest first; the last one may be the segment being written.
-        self._full: list[int] = []  # Of these, the ones sealed but not yet stored.
-        self._last_entries: dict[int, int] = {}  # what the stored half does not know yet
-        self._trimmed: dict[int, int] = {}  # the same
-        self._dropped: set[int] = set()  # ... but still in the stored half
+        self._full: list[int] = []  # The sealed ones of these, which are not stored yet.
+        self._last_entries: dict[int, int] = {}  # not known to the stored half yet
+        self._trimmed: dict[int, int] = {}  # not known to the stored half yet
+        self._dropped: set[int] = set()  # still in the stored half
 
     # ------------------------------------------------------------------------------------------------------- growing
 
     def add_sealed(self, sealed: SealedIndex, segment: SegmentIndex) -> None:
-        """Store what a scan found in a sealed segment. Raises apsw.Error."""
+        """Store the index of a scanned, sealed segment. Raises apsw.Error."""
         with self._lock:
             trimmed = dict(self._trimmed)
         last_entries = {ledger_id: spans[-1].end_entry - 1 for ledger_id, spans in segment.ledgers.items()}
         sealed.add_segment(segment, trimmed, last_entries)
 
     def replace_sealed(self, sealed: SealedIndex) -> None:
-        """Go on with another stored half, built again from the log. Raises apsw.Error, IndexDamaged."""
-        sealed.adopt(self.sealed.ledgers)  # What was read of the old one, the log alone does not tell.
+        """Use another stored half, which was rebuilt from the log. Raises apsw.Error, IndexDamaged."""
+        sealed.adopt(self.sealed.ledgers)  # The log alone does not contain all of it.
         self.sealed = sealed
         self.removals += 1
 
@@ -66,12 +66,12 @@ class LogIndex:
             return set(self._growing)
 
     def begin(self, segment_id: int) -> None:
-        """A segment begins to be written."""
+        """Add a segment that is about to be written."""
         with self._lock:
             self._growing[segment_id] = SegmentIndex(segment_id)
 
     def committed(self, segment_id: int, placed: Iterable[Placed]) -> None:
-        """Blocks became durable; from now on they are read."""
+        """Add durable blocks; from now on they can be read."""
         with self._lock:
             growing, last_entries = self._growing[segment_id], self._last_entries
             for block, offset, size in placed:
@@ -82,18 +82,18 @@ class LogIndex:
                         last_entries[ledger_id] = last
 
     def seal(self, segment_id: int) -> None:
-        """A segment is full: nothing is added to it any more."""
+        """Note that a segment is full."""
         with self._lock:
             self._full.append(segment_id)
 
     def held(self, segment: SegmentIndex) -> None:
-        """Take what recovery found in a segment that is not whole: to be read, and never to be stored or recycled."""
+        """Add the index of a damaged segment: it is read, and never stored or recycled."""
         with self._lock:
             self._growing[segment.segment_id] = segment
             self._raise_last_entries(segment)
 
     def recovered(self, segment: SegmentIndex) -> None:
-        """Take what recovery found in a segment, sealed."""
+        """Add the index of a recovered segment, which is sealed."""
         with self._lock:
             self._growing[segment.segment_id] = segment
             self._full.append(segment.segment_id)
@@ -134,15 +134,16 @@ class LogIndex:
         return max(self._trimmed.get(ledger_id, 0), self.sealed.ledgers.get(ledger_id, UNKNOWN_LEDGER).trimmed)
 
     def ledgers(self) -> set[int]:
-        """Return the ledgers of which entries are retained."""
+        """Return the ledgers with retained entries."""
         with self._lock:
             growing = {ledger_id for segment in self._growing.values() for ledger_id in segment.ledgers}
         return (growing | self.sealed.retained_ledgers()) - self._dropped
 
     def plan(self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int) -> Plan | None:
-        """Return where the entry, or else the next one there is, lies, and what follows it in the same segment.
+        """Return where the entry is, or the next one if it does not exist, and what follows it in the same segment.
 
-        Returns spans of about `bytes_max` and `entries_max`, at least one. None: nothing is there. Raises IndexDamaged.
+        Returns spans of about `bytes_max` and `entries_max`, at least one; None if there is no such entry. Raises
+        IndexDamaged.
         """
         nearest: Plan | None = None
         with self._lock:
@@ -160,7 +161,7 @@ class LogIndex:
         return _nearer(nearest, _plan(stretch.segment_id, stretch.spans, entry_id, bytes_max, entries_max))
 
     def bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
-        """Return, for each entry, how many bytes it and all behind it take. Asks the disk. Raises IndexDamaged."""
+        """Return, for each entry, the bytes of it and all later ones. Reads the disk. Raises IndexDamaged."""
         extents = self._extents(ledger_id, min(entry_ids, default=0))
         for entry_id in set(entry_ids):
             extents = self._refined(ledger_id, extents, entry_id)
@@ -173,7 +174,7 @@ class LogIndex:
         return entry_with_behind(extents, nbytes)
 
     def _extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
-        """How large which entries are: blocks of growing segments, and of sealed ones whole stretches."""
+        """Return the sizes of entries: by block for growing segments, by whole stretch for sealed ones."""
         first = max(from_entry, self.first_wanted(ledger_id))
         growing: list[Span] = []
         with self._lock:
@@ -188,7 +189,7 @@ class LogIndex:
         return [behind(extent, first) for extent in ordered(found)]
 
     def _refined(self, ledger_id: int, extents: list[Extent], entry_id: int) -> list[Extent]:
-        """The same, with the blocks of the stretch in which this entry lies."""
+        """Return the extents with the blocks of the stretch that holds this entry."""
         at = bisect_right(extents, entry_id, key=itemgetter(0)) - 1
         if at < 0 or extents[at].end_entry <= entry_id:
             return extents
@@ -201,19 +202,19 @@ class LogIndex:
         return [*extents[:at], *fine, *extents[at + 1 :]]
 
     def remove_segment(self, segment_id: int) -> None:
-        """Forget a sealed segment: all that lived in it is trimmed, or found elsewhere by now. Raises apsw.Error."""
+        """Forget a sealed segment, whose entries are all trimmed or moved. Raises apsw.Error."""
         self.removals += 1
         self.sealed.remove_segment(segment_id)
 
     def segments(self) -> int:
-        """Return how many segments hold entries."""
+        """Return the number of segments with entries."""
         with self._lock:
             return len(self._growing.keys() | self.sealed.segments.keys())
 
     # ------------------------------------------------------------------------------------------ trimming and dropping
 
     def trim(self, ledger_id: int, before_entry: int) -> bool:
-        """Give up the entries below `before_entry`; False if they were given up before."""
+        """Delete the entries below `before_entry`; return False if they were deleted before."""
         with self._lock:
             if before_entry <= self.first_wanted(ledger_id):
                 return False
@@ -222,7 +223,7 @@ class LogIndex:
             return True
 
     def drop(self, ledger_id: int) -> None:
-        """Give up a whole ledger."""
+        """Delete a whole ledger."""
         with self._lock:
             self._forget(ledger_id)
             self._dropped.add(ledger_id)
@@ -234,7 +235,7 @@ class LogIndex:
             known.pop(ledger_id, None)
 
     def store_trims(self) -> None:
-        """Carry pending trims and drops over to the stored half. Raises apsw.Error; then they stay pending."""
+        """Move pending trims and drops to the stored half. Raises apsw.Error; then they stay pending."""
         with self._lock:
             trimmed, dropped = self._trimmed.copy(), self._dropped.copy()
         if trimmed:

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata file and the thread that commits to it: SQLite, many changes to one sync.
+"""The metadata file and the thread that commits to it: SQLite, with one sync for many changes.
 
-Why: a change may be answered only when it is durable, and a sync costs a millisecond or more. So changes wait in a
-queue while the previous commit syncs, and all that wait become one transaction: creating ten thousand topics at once
+Why: a change may be answered only when it is durable, and a sync takes a millisecond or more. So changes wait in a
+queue during the previous commit, and all waiting changes become one transaction. Creating ten thousand topics at once
 costs a dozen syncs, and the event loop waits for none of them.
-Where: under the catalog, which says what a change does to the tables and to its view; only this module knows SQLite.
 
-What must hold:
+Where: under the catalog, which decides what a change does to the tables and to its view. The catalog's modules use
+SQLite only through this one.
+
+Invariants:
+
 - Answers are posted to the loop in the order in which changes were submitted, each after the sync of its commit.
-- A failed statement, commit or checkpoint is final: the connection is closed without another write, every later
-  change is refused, and only a restart, which reads the file anew, leaves that state. A kernel that failed a sync may
-  have dropped the pages and report success on the next try, so no sync is ever retried.
-- Checkpoints are asked for here, never left to SQLite, which would swallow their failed syncs.
-- Opening trusts no page that an earlier process wrote but may have failed to sync: the write-ahead log is written
-  once more and synced, then copied into the main file and that synced, before anything is answered.
-- Opening also makes both files' names durable. SQLite tries that too, but ignores it when the sync fails.
-- Opening refuses a damaged file, with a sentence that says what is wrong, rather than serve a part of it.
+- A failed statement, commit or checkpoint is final: the connection is closed without another write, and every later
+  change is refused until a restart, which reads the file again. After a failed sync, a kernel may have dropped the
+  pages and report success on the next try, so no sync is ever retried.
+- Checkpoints are started here, never by SQLite, which would ignore their failed syncs.
+- Opening trusts no page that an earlier process wrote but may have failed to sync: before anything is answered, the
+  write-ahead log is rewritten and synced, then copied into the main file, which is synced too.
+- Opening also makes the names of both files durable. SQLite tries that too, but ignores a failed sync.
+- Opening refuses a damaged file with an error message, rather than serve a part of it.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     Done: TypeAlias = Callable[[PenstockError | None], None]
     Post: TypeAlias = Callable[[Callable[[], None]], None]
 
-# One answered commit takes a turn of the event loop: a thousand answers take about a millisecond of it.
+# The answers of one commit take one turn of the event loop: a thousand take about a millisecond.
 CHANGES_PER_COMMIT_MAX: Final = 1_000
 # SQLite's own default: the write-ahead log is copied into the main file whenever it has grown by 4 MiB.
 WAL_PAGES_MAX: Final = 1_000
@@ -51,13 +54,13 @@ BUSY_WAIT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something to be made durable.
+    """A change to be made durable.
 
     Attributes:
         store: writes it, on the metadata thread, inside a transaction shared with others. It may raise a
             `PenstockError` that fails this change alone, but only before it has written anything.
-        show: takes what `store` returned into the view, on the loop, once it is durable.
-        done: told the outcome, on the loop, after `show`.
+        show: applies the result of `store` to the view, on the loop, once it is durable.
+        done: called with the outcome, on the loop, after `show`.
     """
 
     store: Callable[[apsw.Connection], Any]
@@ -66,10 +69,10 @@ class Change:
 
 
 class MetadataFile:
-    """An open metadata file. `submit` and `close` belong to the loop's thread, as do the calls that `post` carries."""
+    """An open metadata file. `submit` and `close` are called on the loop's thread, as are callables given to `post`."""
 
     def __init__(self, db: apsw.Connection, path: Path, files: Files, post: Post) -> None:
-        self.failed: str | None = None  # Why changes are refused; None while all is well.
+        self.failed: str | None = None  # Why changes are refused; None if they are not.
         self._db = db
         self._path = path
         self._files = files
@@ -89,7 +92,7 @@ class MetadataFile:
             self._queue.put(change)
 
     def close(self) -> None:
-        """Commit and answer what was submitted, then close the file. Blocks; calling it again does nothing."""
+        """Commit and answer submitted changes, then close the file. Blocks; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -112,7 +115,7 @@ class MetadataFile:
                 self._fail(error)
 
     def _next_batch(self) -> tuple[list[Change], bool]:
-        """Wait for a change, then take what else is queued. True when nothing follows any more."""
+        """Wait for a change, then take further queued ones. True when the queue is closed."""
         batch: list[Change] = []
         with contextlib.suppress(Empty):
             while len(batch) < CHANGES_PER_COMMIT_MAX:
@@ -123,13 +126,13 @@ class MetadataFile:
         return batch, False
 
     def _commit(self, batch: Sequence[Change]) -> list[Any]:
-        """Make a batch durable. Returns what each change's `store` returned, or the error that it is answered with."""
+        """Make a batch durable; return the result of each change's `store`, or its error."""
         if self.failed is None:
             try:
                 self._db.execute("begin immediate")
                 results = [self._store(change) for change in batch]
                 self._db.execute("commit")
-            except Exception as error:  # noqa: BLE001 - whatever it was, a silent dead thread would be worse.
+            except Exception as error:  # noqa: BLE001 - a thread that dies silently would be worse.
                 self._fail(error)
             else:
                 return results
@@ -145,7 +148,7 @@ class MetadataFile:
             return error
 
     def _checkpoint(self) -> None:
-        """Start the write-ahead log anew."""
+        """Restart the write-ahead log."""
         if self.failed is not None:
             return
         self._wal_pages = 0
@@ -166,13 +169,13 @@ class MetadataFile:
 def open_database(
     path: Path, migrations: Sequence[str], files: Files, *, exclusive: bool, vfs: str | None
 ) -> apsw.Connection:
-    """Open or create the metadata file, recovered, durable as it stands, and migrated to the newest schema.
+    """Open or create the metadata file: recovered, durable, and migrated to the newest schema.
 
     Args:
         path: the file; its directory exists.
-        migrations: script i leads from schema version i to i + 1.
+        migrations: script i migrates schema version i to i + 1.
         files: the disk that `path` is on.
-        exclusive: hold the file's lock for good, without shared memory; otherwise other processes may open it too.
+        exclusive: keep the file locked, without shared memory; otherwise other processes may open it too.
         vfs: the SQLite VFS to reach the disk through, by name; None for the operating system's.
 
     Raises:
@@ -206,7 +209,7 @@ def _configure(db: apsw.Connection, *, exclusive: bool) -> None:
 
 
 def _recover(db: apsw.Connection, path: Path, files: Files, commits: Sequence[int]) -> None:
-    """Bring the main file up to date, if all that was committed can be read."""
+    """Update the main file from the write-ahead log, if everything that was committed can be read."""
     frames_read, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     unread = [frame for frame in commits if frame > frames_read]
     if len(unread) > 1:
@@ -224,8 +227,8 @@ def _recover(db: apsw.Connection, path: Path, files: Files, commits: Sequence[in
 def _fold(db: apsw.Connection, path: Path, files: Files) -> None:
     """Copy the write-ahead log into the main file, sync that, and empty the log durably.
 
-    The next use of the log then begins in an empty file. Were its header written over that of the last use, and torn,
-    it would look like damage before commits that cannot be read any more.
+    So the log is next used as an empty file. If its old header were overwritten instead, and that write torn, it would
+    look like damage before commits that can no longer be read.
     """
     db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     log = files.open(_write_ahead_log(path))  # SQLite holds no lock on this file that closing it here would drop.
@@ -252,14 +255,14 @@ def _migrate(db: apsw.Connection, path: Path, migrations: Sequence[str]) -> None
 
 
 def close_untouched(db: apsw.Connection) -> None:
-    """Close after an error, without the usual last checkpoint, so that the disk keeps what it has."""
-    with contextlib.suppress(apsw.Error):  # The disk may refuse this too; the first error is the one to tell.
+    """Close after an error, without the usual last checkpoint, so that the disk is not changed."""
+    with contextlib.suppress(apsw.Error):  # The disk may fail this too; the first error is the one to report.
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         db.close()
 
 
 def _answer(batch: Sequence[Change], results: Sequence[Any]) -> None:
-    """On the loop: show what is durable, and tell everyone, in order."""
+    """On the loop: apply durable changes to the view and call `done`, in order."""
     for change, result in zip(batch, results, strict=True):
         if isinstance(result, PenstockError):
             change.done(result)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MissingRange: entries whose segment the index knows, and whose file is not there, or too short.
+"""Missing entries: the index knows their segment, but its file is missing or too short.
 
-Why apart from damage: a file that is gone at a start may come back (a disk that is mounted late, a copy from a backup).
-So readers pass over these entries and nobody acknowledges them: a later start finds them where they were.
-Where: opening notes them, the reader passes over them, subscriptions leave them in their backlogs, the broker's health
-and the metrics name them.
+Why apart from damage: a file that is missing at a start may come back (a disk that is mounted late, a copy from a
+backup). So readers skip these entries, but they are not acknowledged: a later start finds them again. Where: opening
+notes them, the reader skips them, subscriptions keep them in their backlogs, and the broker's health and the metrics
+name them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# So many pieces are told in the log; the others are counted.
+# The most ranges that are logged; the others are only counted.
 _TOLD_MAX: Final = 100
 
 
 class MissingRange(NamedTuple):
-    """Consecutive entries of one ledger that are not there."""
+    """Consecutive missing entries of one ledger."""
 
-    segment_id: int | None  # None: of a segment nobody knows
+    segment_id: int | None  # None: an unknown segment
     ledger_id: int
     first_entry: int
     end_entry: int
@@ -39,7 +39,7 @@ class MissingRange(NamedTuple):
 
 
 class MissingEntries:
-    """All entries that are missing. All methods may be called from any thread."""
+    """All missing entries. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class MissingEntries:
         self.entries = 0
 
     def note(self, missing: MissingRange) -> None:
-        """Remember entries that are missing, unless they are known."""
+        """Add missing entries, unless they are known."""
         with self._lock:
             known = self._of.get(missing.ledger_id, ())
             if any(one.first_entry <= missing.first_entry and missing.end_entry <= one.end_entry for one in known):
@@ -60,14 +60,14 @@ class MissingEntries:
             log.error("missing in the entry log: %s", missing.describe())
 
     def within(self, ledger_id: int, first: int, stop: int) -> list[tuple[int, int]]:
-        """Return the missing entries of a ledger from `first` to `stop` - 1: (first, end) of each piece."""
+        """Return the missing ranges (first, end) of a ledger between `first` and `stop` - 1."""
         if ledger_id not in self._of:
             return []
         found = ((max(one.first_entry, first), min(one.end_entry, stop)) for one in self._of[ledger_id])
         return [(start, end) for start, end in found if start < end]
 
     def present(self, ledger_id: int, first: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield what of `first` to `stop` - 1 is not missing: (first, end) of each piece."""
+        """Yield the ranges (first, end) between `first` and `stop` - 1 that are not missing."""
         for start, end in self.within(ledger_id, first, stop):
             if first < start:
                 yield first, start
@@ -76,10 +76,10 @@ class MissingEntries:
             yield first, stop
 
     def any_of(self, ledger_id: int) -> bool:
-        """Say whether anything of a ledger is missing."""
+        """Return whether any entry of a ledger is missing."""
         return ledger_id in self._of
 
     def listed(self) -> list[MissingRange]:
-        """Return all that is missing, by ledger."""
+        """Return all missing ranges, by ledger."""
         with self._lock:
             return [one for _, pieces in sorted(self._of.items()) for one in pieces]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening: from a directory, in whatever state, to a log that can be read and appended to.
+"""Opening: turns a directory, in whatever state, into a log that can be read and appended to.
 
-    lock → list segments → index (or none) → scan the segments it does not know → judge → make sure of their tails
+    lock → list segments → index (or none) → scan segments that it does not know → judge → make their tails durable
 
-A segment that recovery found is sealed: appending goes on in a new one. So nothing torn can ever be followed by valid
-blocks of the same segment, which would make it look like damage.
+A recovered segment is sealed, and appending goes on in a new one. So a torn write is never followed by valid blocks of
+the same segment, which would make it look like damage.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A file is cut at a multiple of this: what lies beyond is given back to the file system.
+# Files are truncated to a multiple of this; the rest is returned to the file system.
 _CUT_BYTES: Final = 4096
 _COPY_BYTES: Final = 1 * MIB
 _FULL_RATIO: Final = 7 / 8
@@ -45,7 +45,7 @@ _FULL_RATIO: Final = 7 / 8
 
 @dataclass(slots=True)
 class Opened:
-    """What an entry log is made from."""
+    """The parts that an entry log is made from."""
 
     lock: Lock
     store: SegmentStore
@@ -53,7 +53,7 @@ class Opened:
     place: IndexPlace
     damage: list[Damage] = field(default_factory=list)
     missing: MissingEntries = field(default_factory=MissingEntries)
-    unknown: list[str] = field(default_factory=list)  # missing segments of which nobody knows what they held
+    unknown: list[str] = field(default_factory=list)  # missing segments whose content is unknown
 
 
 def open_directory(directory: Path, files: Files, limits: LogLimits, *, index_vfs: str | None) -> Opened:
@@ -99,7 +99,7 @@ def _recovered(
 
 
 class IndexPlace:
-    """Where the stored index lies, and how to begin it anew."""
+    """The path of the stored index, and how to recreate it."""
 
     def __init__(self, path: Path, files: Files, cache_bytes: int, vfs: str | None) -> None:
         self._path = path
@@ -108,7 +108,7 @@ class IndexPlace:
         self._vfs = vfs
 
     def open(self) -> SealedIndex:
-        """Open the index; if it cannot be used, an empty one: then every segment is scanned."""
+        """Open the index; if it cannot be used, create an empty one: then every segment is scanned."""
         try:
             return self._open()
         except IndexDamaged as error:
@@ -116,7 +116,7 @@ class IndexPlace:
         return self.begin_anew()
 
     def begin_anew(self) -> SealedIndex:
-        """Delete the index and return an empty one. Raises IndexDamaged if not even that works."""
+        """Delete the index and return an empty one. Raises IndexDamaged if that fails too."""
         for suffix in ("", "-wal", "-journal"):
             with suppress(FileNotFoundError):
                 self._files.delete(self._path.with_name(self._path.name + suffix))
@@ -127,7 +127,10 @@ class IndexPlace:
 
 
 def rebuild(opened: Opened) -> None:
-    """Build the stored index again from all sealed segments. Only while none of them comes or goes. Raises OSError."""
+    """Rebuild the stored index from all sealed segments, none of which may be added or removed meanwhile.
+
+    Raises OSError.
+    """
     opened.index.sealed.close()
     sealed = opened.place.begin_anew()
     for segment_id in opened.store.ids():
@@ -141,7 +144,7 @@ def rebuild(opened: Opened) -> None:
             opened.index.add_sealed(sealed, verdict.index)
             sealed.add_damage(verdict.damage)
     for segment_id in opened.store.lost:
-        sealed.begin(segment_id, 0)  # Its rows are gone with the old index; that it should be there is remembered.
+        sealed.begin(segment_id, 0)  # Its rows are lost with the old index, but its file must still be missed.
     for segment_id in opened.index.growing():
         sealed.begin(segment_id, opened.store.size(segment_id))
     opened.index.replace_sealed(sealed)
@@ -168,7 +171,7 @@ def _recover(opened: Opened, limits: LogLimits) -> None:
 
 
 def _look_for_lost(opened: Opened, limits: LogLimits) -> None:
-    """Find segments that the index knows and whose files are not there, or too short. Raises OSError, IndexDamaged."""
+    """Find segments that the index knows and whose files are missing or too short. Raises OSError, IndexDamaged."""
     store, index = opened.store, opened.index
     present = set(store.ids())
     for segment_id, row in sorted(index.sealed.segments.items()):
@@ -177,7 +180,7 @@ def _look_for_lost(opened: Opened, limits: LogLimits) -> None:
         if segment_id in present and there >= row.bytes:
             continue
         if row.live_bytes <= 0 and segment_id not in present:
-            index.remove_segment(segment_id)  # Nothing in it was wanted any more.
+            index.remove_segment(segment_id)  # All its entries were trimmed.
         elif limits.skip_missing:
             _give_up(index, segment_id, there, row.bytes - there)
         else:
@@ -204,7 +207,7 @@ def _note_missing(opened: Opened, segment_id: int, there: int, present: set[int]
 
 
 def _give_up(index: LogIndex, segment_id: int, there: int, size: int) -> None:
-    """Forget a segment that was lost, for good: what it held is damage from now on."""
+    """Remove a lost segment for good: from now on its entries are damage."""
     index.remove_segment(segment_id)
     damage = Damage(segment_id, there, size, None, None, "its file is missing; given up by autoSkipNonRecoverableData")
     index.sealed.add_damage([damage])
@@ -218,7 +221,7 @@ def _scan(store: SegmentStore, segment_id: int) -> Scan:
 
 
 def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) -> None:
-    """Make sure of what a segment is taken to hold, and remember it as sealed."""
+    """Make durable what a segment is judged to hold, and index it as sealed."""
     store, index, segment_id = opened.store, opened.index, found.segment_id
     if verdict.cut_blocks:
         log.info("segment %x: cut %d blocks behind a torn write", segment_id, verdict.cut_blocks)
@@ -241,17 +244,17 @@ def _settle(opened: Opened, limits: LogLimits, found: Scan, verdict: Verdict) ->
 
 
 def cut_segment(file: File, end: int, limits: LogLimits) -> None:
-    """Give back the unused rest of a sealed segment, unless so little that a whole file to recycle is worth more."""
+    """Free the unused rest of a sealed segment, unless it is so small that the whole file is worth more as a spare."""
     end += HEADER_BYTES  # the mark
     if end < limits.segment_bytes * _FULL_RATIO:
         file.truncate(-(-end // _CUT_BYTES) * _CUT_BYTES)
 
 
 def _make_sure(file: File, found: Scan, verdict: Verdict) -> None:
-    """Make durable what only the page cache may hold, and leave word that it is.
+    """Make durable what may only be in the page cache, and write a mark that says so.
 
-    A sync alone would not do: after a failed one the kernel takes the pages for clean, and would sync nothing. The mark
-    also ends the segment: what lies behind it, written but torn off, is never looked at again.
+    A sync alone is not enough: after a failed one, the kernel considers the pages clean and syncs nothing. The mark
+    also ends the segment: torn writes behind it are never read again.
     """
     assert found.nonce is not None
     offset = verdict.doubtful_from
@@ -265,7 +268,7 @@ def _make_sure(file: File, found: Scan, verdict: Verdict) -> None:
 
 
 def _reuse(opened: Opened, empty: list[int], last: int) -> None:
-    """Take the newest segment nothing was written to as the next one; ids must keep growing."""
+    """Use the newest empty segment as the next one, because ids must keep growing; recycle the others."""
     store = opened.store
     for segment_id in empty:
         if segment_id == empty[-1] and segment_id > last and store.offer(segment_id):
@@ -274,7 +277,7 @@ def _reuse(opened: Opened, empty: list[int], last: int) -> None:
 
 
 def _recycle(opened: Opened, segment_id: int) -> None:
-    """Recycle a segment that holds nothing, if the index can forget it; on a full disk that waits for a later start."""
+    """Recycle an empty segment, if the index can forget it; on a full disk that waits for a later start."""
     try:
         opened.index.remove_segment(segment_id)
     except apsw.Error as error:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader: entries out of the log, in large reads, each checked before it is handed out.
+"""Reader: reads entries of the log in large reads, and checks each one before it is returned.
 
-Two ways to read a block, by how much of it is wanted. Mostly this ledger's: blocks that lie together are read in one
-go and each is checked by the checksum over its whole data, which costs a tenth of checking entry by entry. Mostly other
-ledgers': its front is read, then only the wanted entries, each checked by its own seal.
+There are two ways to read a block. If most of it is wanted, consecutive blocks are read at once, and each is checked by
+the checksum over its data, which costs a tenth of checking entry by entry. If most of it belongs to other ledgers, its
+front is read, then only the wanted entries, each checked by its own seal.
 
-A read that fails, gives too little, or finds no file says nothing about what is stored: it raises `ReadFailed`, and is
-tried again by whoever wants the entries. Only bytes that were read, twice, and are not what was written are damage:
-such an entry is left out and named in the result; its neighbours are served.
+A read that fails, returns too little, or finds no file says nothing about the stored data: it raises `ReadFailed`, and
+the caller retries. Only bytes that were read twice and are not as written are damage: such an entry is left out and
+named in the result; its neighbours are served.
+
 Where: called from reader threads, through `EntryLog.read`.
 """
 
@@ -40,16 +41,16 @@ if TYPE_CHECKING:
     from penstock.storage.segment import SegmentStore
     from penstock.storage.unreadable_segments import UnreadableSegments
 
-# Reading through this much that is not wanted costs less than another call.
+# Reading up to this many unwanted bytes costs less than another call.
 _GAP_BYTES_MAX: Final = 8 * KIB
-# Most fronts are smaller: one read brings header and table.
+# Most fronts are smaller: one read gets header and table.
 _FRONT_BYTES_GUESS: Final = 4 * KIB
-# A segment may be recycled between the look at the index and the read, rarely twice in a row.
+# A segment may be recycled between reading the index and reading the file, rarely twice in a row.
 _TRIES_MAX: Final = 8
 
 
 class Reader:
-    """Reads entries. All methods may be called from any thread."""
+    """Reads entries. Thread-safe."""
 
     def __init__(
         self,
@@ -68,13 +69,12 @@ class Reader:
     def read(
         self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
     ) -> ReadResult:
-        """See `EntryLog.read`."""
         first_wanted = max(entry_id, self._index.first_wanted(ledger_id))
         wanted = Wanted(ledger_id, first_wanted, bytes_max, entries_max, first_bytes_max)
         tries = 0
         while not wanted.full:
             removals = self._index.removals
-            # Asked before the plan is made: what becomes durable in between is not missing, but read next time.
+            # Read before the plan is made: entries that become durable in between are not missing, but read next time.
             end = self._index.last_entry(ledger_id) + 1
             plan = self._index.plan(
                 ledger_id, wanted.entry_id, bytes_max=wanted.bytes_left, entries_max=wanted.entries_left
@@ -82,7 +82,7 @@ class Reader:
             found = plan.spans[0].first_entry if plan else end
             if self._is_gap(found, wanted):
                 if self._index.removals != removals:
-                    continue  # A segment was emptied and removed between the looks at the index's two halves.
+                    continue  # A segment was emptied and removed between reading the index's two halves.
                 if not (self._damage.explains_gaps or self._is_missing(wanted, found)):
                     raise IndexDamaged(f"ledger {ledger_id} has no entry {wanted.entry_id}")
             if not self._step_over_gap(found, wanted) or plan is None:
@@ -97,7 +97,7 @@ class Reader:
         return wanted.result
 
     def _carry_out(self, plan: Plan, wanted: Wanted, *, begin: int, last_try: bool) -> bool:
-        """Read what was planned; False when the segment was recycled since. Raises ReadFailed, IndexDamaged."""
+        """Read a plan; return False when the segment was recycled meanwhile. Raises ReadFailed, IndexDamaged."""
         segment_id, before = plan.segment_id, wanted.entry_id
         try:
             with self._store.borrow(segment_id) as file:
@@ -110,7 +110,7 @@ class Reader:
         except OSError as error:
             self._troubles.failed(segment_id, _place(plan, wanted), error)
             if wanted.entry_id > max(begin, self._index.first_wanted(wanted.ledger_id)):
-                wanted.full = True  # What came before is as good as any read; the next one begins here.
+                wanted.full = True  # Return the entries before it; the next read begins here.
                 return True
             raise ReadFailed(
                 f"entry {wanted.ledger_id}:{wanted.entry_id} in segment {segment_id:x} cannot be read: "
@@ -125,19 +125,19 @@ class Reader:
         return found > max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id))
 
     def _step_over_gap(self, found: int, wanted: Wanted) -> bool:
-        """Name entries before `found` that are nowhere; False when there are more than one result may list."""
+        """Name the lost entries before `found`; return False when there are more than one result may list."""
         if self._is_missing(wanted, found):
             wanted.go_on_at(found)
             return True
         stop = min(found, wanted.entry_id + self._limits.damage_listed_max)
-        # A trim may have happened since the look at the index: what it took is not missing.
+        # A trim may have happened since the index was read: trimmed entries are not missing.
         for entry_id in range(max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id)), stop):
             wanted.skip(entry_id)
         wanted.go_on_at(max(wanted.entry_id, stop))
         return stop >= found
 
     def _is_missing(self, wanted: Wanted, stop: int) -> bool:
-        """Say whether the entries before `stop` are in segments that are not there: nothing says that they are lost."""
+        """Return whether the entries before `stop` are in segments whose file is missing, so that they are not lost."""
         if stop <= wanted.entry_id:
             return False
         if self._store.unknown_lost:
@@ -146,7 +146,7 @@ class Reader:
         return next(self._missing.present(wanted.ledger_id, wanted.entry_id, stop), None) is None
 
     def _step_over_lost(self, plan: Plan, wanted: Wanted) -> Plan | None:
-        """Return what of a plan can be read now; None when it begins with what is not there, which is passed over."""
+        """Return the readable part of a plan; skip a missing part at its beginning and return None."""
         there = self._store.lost.get(plan.segment_id)
         if there is None:
             return plan
@@ -159,7 +159,7 @@ class Reader:
         return None
 
     def read_plan(self, file: File, plan: Plan, wanted: Wanted) -> None:
-        """Read the planned spans into `wanted`, until it is content. Raises OSError."""
+        """Read the planned spans into `wanted`, until it is full. Raises OSError."""
         spans, at = plan.spans, 0
         while at < len(spans) and not wanted.full:
             end = at + 1
@@ -171,7 +171,7 @@ class Reader:
             at = end
 
     def _together(self, spans: list[Span], at: int, wanted: Wanted) -> int:
-        """Return the end of the spans that are best read in one go with the one at `at`."""
+        """Return the end of the spans that are best read at once with the one at `at`."""
         start, end = spans[at].block_offset, at + 1
         last = spans[at]
         while end < len(spans):
@@ -205,8 +205,8 @@ class Reader:
             self._read_doubtful(file, segment_id, span, wanted)
 
     def _read_doubtful(self, file: File, segment_id: int, span: Span, wanted: Wanted) -> None:
-        """Read a block again that was not as written, perhaps only on its way here; what is bad now is damage."""
-        file.forget()  # From the disk, not from a page that may be what went wrong.
+        """Read a block again that was not as written, perhaps only in memory; if it is still bad, that is damage."""
+        file.forget()  # Read the disk, not a page in memory that may be wrong.
         view = memoryview(read_exactly(file, span.block_bytes, span.block_offset))
         found = find_block(view, segment_id, span.block_offset)
         if found is None:
@@ -217,7 +217,7 @@ class Reader:
         wanted.take(bytes(data), 0, found.table, span, bad)
 
     def _name_bad(self, segment_id: int, header: Header, table: Table, data: memoryview, ledger_id: int) -> set[int]:
-        """Tell of the damaged entries of a block; return the ids of those of one ledger."""
+        """Note the damaged entries of a block; return the ids of those of one ledger."""
         ids = set()
         for bad in bad_entries(header, table, data):
             self._damage.note(Damage(segment_id, bad.offset, bad.bytes, bad.ledger_id, bad.entry_id, _NOT_AS_SEALED))
@@ -256,7 +256,7 @@ class Reader:
 
 
 def _place(plan: Plan, wanted: Wanted) -> Span:
-    """Return the block that was to be read when a read failed."""
+    """Return the block of a failed read."""
     return plan.spans[min(at_or_after(plan.spans, wanted.entry_id), len(plan.spans) - 1)]
 
 
@@ -268,14 +268,14 @@ def _is_where(header: Header, segment_id: int, span: Span) -> bool:
 
 
 def _is_dense(span: Span, wanted: Wanted) -> bool:
-    """Say whether at least half of the block is wanted (or it is so small that it does not matter)."""
+    """Return whether at least half of the block is wanted, or it is so small that this does not matter."""
     skipped = max(wanted.entry_id - span.first_entry, 0)
     useful = min(span.entry_bytes * (span.entries - skipped) // span.entries, wanted.bytes_left)
     return useful * 2 >= span.block_bytes or span.block_bytes <= _GAP_BYTES_MAX
 
 
 def _read_rows(file: File, base: int, table: Table, rows: list[int]) -> tuple[bytes, list[int]]:
-    """Read rows of a block whose data begins at `base`; return their bytes, and where each begins in them."""
+    """Read rows of a block whose data begins at `base`; return their bytes and the offset of each."""
     parts: list[bytes] = []
     offsets: list[int] = []
     got = 0

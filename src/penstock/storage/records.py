@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records: how blocks of entries lie in a segment. Pure bytes, no files.
+"""Records: the bytes of the blocks of a segment. Pure, no files.
 
-One `AppendRun` becomes one block:
+One `AppendRun`, or several small ones, become one block:
 
     front | data | back            front = header + table, back = header + the same table
 
-The header says where the block belongs (segment, nonce, offset), how long its parts are, and how far the segment was
+The header contains the block's place (segment, nonce, offset), the lengths of its parts, and how far the segment was
 known to be durable when the block was written (`synced`). The table names the entries: groups of consecutive entries of
 one ledger, then columns of offsets, lengths and (if any entry holds more than one message) message counts. Offsets
-count from the start of the data; bytes between entries are of no meaning.
+count from the start of the data; bytes between entries have no meaning.
 
-Why twice: a bit flipped in one copy costs nothing, and a block of which one end was never written is recognised. Why a
-nonce: segments are recycled, and clients choose what is in the data; neither what lay there before nor what somebody
-put into a message can pass for a block of this segment.
+Why two copies: a flipped bit in one copy does no harm, and a block is recognised as incomplete if one of its ends was
+never written. Why a nonce: segments are recycled, and clients choose the data. Neither old bytes nor the payload of a
+message can pass for a block of this segment.
 
-A mark is a lone header behind the last block. It says "everything before me is durable" where no block follows that
-could say it. The next block is written over it; in a full segment it stays.
+A mark is a single header behind the last block. It says "everything before this is durable" where no later block can
+say it. The next block overwrites it; in a full segment it stays.
 
-All integers are little-endian. `docs/internals/entry-log.md` draws the format.
+All integers are little-endian. `docs/internals/entry-log.md` has a drawing of the format.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from penstock.core.checksum import Buffer
 
-# Not text, not a number, not a checksum magic: unlikely in any payload. The last byte is the version of the format.
+# Unlikely in any payload. The last byte is the version of the format.
 BLOCK_MAGIC: Final = b"\xf5penLog\x01"
 
-_PLACE: Final = struct.Struct("<8sQ")  # magic, segment id: what a search for surviving headers looks for
+_PLACE: Final = struct.Struct("<8sQ")  # magic, segment id: a search for headers looks for these bytes
 _HEADER: Final = struct.Struct("<8sQQQQIIIIIIII")
 _CRC: Final = struct.Struct("<I")
 _GROUP_BYTES: Final = 20  # ledger u64, first entry u64, count u32
@@ -50,7 +50,7 @@ HAS_MESSAGE_COUNTS: Final = 1
 
 
 class Kind(IntEnum):
-    """Which header this is."""
+    """The kind of a header."""
 
     FRONT = 1
     BACK = 2
@@ -58,15 +58,15 @@ class Kind(IntEnum):
 
 
 class Stamp(NamedTuple):
-    """What every header of one group commit says about its place."""
+    """The place of a group commit, which all its headers contain."""
 
     segment_id: int
-    nonce: int  # chosen anew each time a segment begins
+    nonce: int  # drawn anew for each segment
     synced: int  # the segment is durable below this offset
 
 
 class Header(NamedTuple):
-    """A header as found on disk; its checksum was right."""
+    """A header read from disk, with a correct checksum."""
 
     segment_id: int
     nonce: int
@@ -83,22 +83,22 @@ class Header(NamedTuple):
 
     @property
     def table_bytes(self) -> int:
-        """Return the length of the table behind this header."""
+        """The length of the table behind this header."""
         return table_bytes(self.group_count, self.entry_count, has_message_counts=bool(self.flags & HAS_MESSAGE_COUNTS))
 
     @property
     def front_bytes(self) -> int:
-        """Return the length of header and table, which is also where the data begins."""
+        """The length of header and table; the data begins there."""
         return HEADER_BYTES + self.table_bytes
 
     @property
     def end(self) -> int:
-        """Return the offset behind the block."""
+        """The offset after the block."""
         return self.offset + self.block_bytes
 
 
 class Table(NamedTuple):
-    """Which entries a block holds, and where in its data they lie.
+    """The entries of a block and their places in its data.
 
     The first three columns have a row for each group (consecutive entries of one ledger), the others a row for each
     entry, in group order.
@@ -112,23 +112,23 @@ class Table(NamedTuple):
     message_counts: array[int] | None  # None: each entry holds one message
 
     def groups(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (ledger id, first entry id, count of entries)."""
+        """Yield (ledger id, first entry id, number of entries)."""
         return zip(self.ledger_ids, self.first_entries, self.entry_counts, strict=True)
 
 
 def table_bytes(group_count: int, entry_count: int, *, has_message_counts: bool) -> int:
-    """Return the length of a table."""
+    """Return the length of a table in bytes."""
     return group_count * _GROUP_BYTES + entry_count * (12 if has_message_counts else 8)
 
 
 def block_bytes(group_count: int, entry_count: int, data_bytes: int, *, has_message_counts: bool) -> int:
-    """Return the length of a whole block."""
+    """Return the length of a whole block in bytes."""
     table = table_bytes(group_count, entry_count, has_message_counts=has_message_counts)
     return 2 * (HEADER_BYTES + table) + data_bytes
 
 
 def needle(segment_id: int) -> bytes:
-    """Return the bytes with which every header of this segment begins."""
+    """Return the bytes that every header of this segment begins with."""
     return _PLACE.pack(BLOCK_MAGIC, segment_id)
 
 
@@ -141,7 +141,7 @@ def encode_block(
     message_counts: Sequence[int] | None,
     data: Sequence[Buffer],
 ) -> tuple[bytes, bytes]:
-    """Return the front and the back to be written around the buffers of `data` at `offset` of the segment."""
+    """Return the front and the back of a block whose data is `data`, at `offset` of the segment."""
     table = _encode_table(groups, offsets, lengths, message_counts)
     data_bytes = data_crc = 0
     for buffer in data:
@@ -163,7 +163,7 @@ def encode_block(
 
 
 def encode_mark(stamp: Stamp, offset: int) -> bytes:
-    """Return the mark that lies at `offset` and vouches for everything below `stamp.synced`."""
+    """Return the mark at `offset`, which says that everything below `stamp.synced` is durable."""
     return _encode_header(stamp, offset, Kind.MARK, (HEADER_BYTES, 0, 0, 0, 0, 0, 0))
 
 
@@ -188,7 +188,7 @@ def _encode_table(
 
 
 def decode_header(buffer: Buffer, at: int) -> Header | None:
-    """Return the header at index `at` of `buffer`, or None where none is whole."""
+    """Return the header at index `at` of `buffer`, or None if there is no intact one."""
     if at + HEADER_BYTES > len(buffer):
         return None
     magic, *fields = _HEADER.unpack_from(buffer, at)
@@ -201,7 +201,7 @@ def decode_header(buffer: Buffer, at: int) -> Header | None:
 
 
 def decode_table(buffer: Buffer, at: int, header: Header) -> Table | None:
-    """Return the table at index `at` of `buffer`, or None if it is not the one `header` was written with."""
+    """Return the table at index `at` of `buffer`, or None if it does not match `header`."""
     groups, entries = header.group_count, header.entry_count
     view = memoryview(buffer)[at : at + header.table_bytes]
     if len(view) != header.table_bytes or crc32c(view) != header.table_crc:
@@ -217,7 +217,7 @@ def decode_table(buffer: Buffer, at: int, header: Header) -> Table | None:
     )
 
 
-# Columns move at C speed: one call per column, none per entry.
+# For speed: one call per column, none per entry.
 def _pack(typecode: str, values: Sequence[int]) -> bytes:
     column = array(typecode, values)
     if sys.byteorder == "big":

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery: what a segment holds, found out from its bytes alone.
+"""Recovery: finds out what a segment holds, from its bytes alone.
 
-`scan` walks a segment block by block and skips over what it cannot read. `judge` then separates two things that look
-alike and are not:
+`scan` reads a segment block by block and skips what it cannot read. `judge` then distinguishes two cases that look
+alike:
 
-- A torn tail: what was being written when the machine stopped. Nobody was told that it is durable. It is cut off.
-- Damage: bytes that were durable once and are not now as they were written. They are named and stepped over, and
-  everything else is served.
+- A torn tail: blocks that were being written when the machine stopped. They were not acknowledged. They are cut off.
+- Damage: bytes that were durable and are not as they were written. They are named and skipped; everything else is
+  served.
 
-The line between them is drawn by the segment itself. Each block says how far the segment was durable when the block
-was written, and a mark says so where no block follows. Below the highest such word lies nothing but acknowledged data:
-what is bad there is damage. Beyond it lies at most the last group commit, acknowledged or not, nobody can know. There a
-block with exactly one fault, explainable by a single flipped bit, counts as damaged and stays; with any more it was
-torn, and the segment ends before it.
+The segment itself says which is which. Each block contains how far the segment was durable when the block was written,
+and a mark says so where no block follows. Below the highest such offset all data was acknowledged: a fault there is
+damage. Above it is at most the last group commit, which may have been acknowledged or not. There, a block with exactly
+one fault that a single flipped bit explains counts as damaged and stays; with any other fault it counts as torn, and
+the segment ends before it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from penstock.storage.files import File
 
-# One read of the scan. Larger blocks are read whole.
+# The size of the scan's reads. Larger blocks are read at once.
 _WINDOW_BYTES: Final = 4 * MIB
 
 
 class BadEntry(NamedTuple):
-    """An entry that is not what its seal says."""
+    """An entry that does not match its seal."""
 
     ledger_id: int
     entry_id: int
@@ -47,34 +47,34 @@ class BadEntry(NamedTuple):
 
 
 class FoundBlock(NamedTuple):
-    """A block whose table could be read."""
+    """A block with a readable table."""
 
     header: Header
     table: Table
     bad: list[BadEntry]
-    one_flip_explains: bool  # Nothing is wrong with it, or nothing that a single flipped bit could not have done.
+    one_flip_explains: bool  # It has no fault, or one that a single flipped bit explains.
 
 
 @dataclass(slots=True)
 class Scan:
-    """What was found in one segment."""
+    """The blocks found in one segment."""
 
     segment_id: int
     blocks: list[FoundBlock] = field(default_factory=list)
-    vouched_end: int = 0  # It was durable up to here, it says.
-    nonce: int | None = None  # None: nothing in it was ever written under its id.
-    marked: bool = False  # It ends with a mark: nothing acknowledged lies behind it.
+    vouched_end: int = 0  # According to its blocks, it was durable up to this offset.
+    nonce: int | None = None  # None: nothing was written to it under its id.
+    marked: bool = False  # It ends with a mark: nothing behind it was acknowledged.
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What a segment is taken to hold."""
+    """What to keep of a segment."""
 
     index: SegmentIndex
-    end: int = 0  # The kept blocks end here.
-    doubtful_from: int = 0  # Nobody vouches for what lies from here to `end`: write it again and sync it.
+    end: int = 0  # The end of the kept blocks.
+    doubtful_from: int = 0  # From here to `end` the bytes may not be durable: write them again and sync.
     damage: list[Damage] = field(default_factory=list)
-    cut_blocks: int = 0  # Readable, but never known to be acknowledged, and behind something torn.
+    cut_blocks: int = 0  # Readable blocks behind a torn one, which are not known to be acknowledged.
 
 
 def judge(scan: Scan) -> Verdict:
@@ -109,7 +109,7 @@ def _lose(verdict: Verdict, resumed_at: int) -> None:
 
 
 def scan(file: File, segment_id: int) -> Scan:
-    """Walk a segment from its beginning. Raises OSError."""
+    """Read a segment from its beginning. Raises OSError."""
     found = Scan(segment_id)
     window = _Window(file)
     place = needle(segment_id)
@@ -132,7 +132,10 @@ def scan(file: File, segment_id: int) -> Scan:
 
 
 def _next_header(window: _Window, expected: int, place: bytes, nonce: int | None) -> Header | None:
-    """Search for the next header of this segment: of the block at `expected`, whose front is bad, or of a later one."""
+    """Search for the next header of this segment.
+
+    It belongs to the block at `expected`, if its front is bad, or to a later one.
+    """
     for at, view in window.search(place, expected):
         header = decode_header(view, 0)
         if header is not None and header.offset >= expected and _belongs(header, at, header.segment_id, nonce):
@@ -141,13 +144,13 @@ def _next_header(window: _Window, expected: int, place: bytes, nonce: int | None
 
 
 def _belongs(header: Header, at: int, segment_id: int, nonce: int | None) -> bool:
-    """Say whether a header found at `at` was written there, under this id and (once it is known) nonce."""
+    """Return whether a header found at `at` was written there, with this id and (if known) this nonce."""
     belongs_at = header.end - header.front_bytes if header.kind == Kind.BACK else header.offset
     return at == belongs_at and header.segment_id == segment_id and nonce in {None, header.nonce}
 
 
 def read_block(view: memoryview, header: Header) -> FoundBlock | None:
-    """Read the block in `view` that `header`, front or back, belongs to; None if neither of its tables is whole."""
+    """Read the block in `view` that `header`, front or back, belongs to; None if neither of its tables is intact."""
     front, back = _end_of(view, 0, header), _end_of(view, header.block_bytes - header.front_bytes, header)
     table = front or back
     if table is None:
@@ -165,7 +168,7 @@ def _bytes_of(bad: BadEntry, view: memoryview, header: Header) -> memoryview:
 
 
 def find_block(view: memoryview, segment_id: int, offset: int) -> FoundBlock | None:
-    """Read the block that fills `view`, by whichever end of it is whole."""
+    """Read the block that fills `view`, from whichever of its ends is intact."""
     front = decode_header(view, 0)
     if front is not None and (front.segment_id, front.offset, front.block_bytes) == (segment_id, offset, len(view)):
         return read_block(view, front)
@@ -177,7 +180,7 @@ def find_block(view: memoryview, segment_id: int, offset: int) -> FoundBlock | N
 
 
 def _end_of(view: memoryview, at: int, header: Header) -> Table | None:
-    """Return the table of one end of the block, or None unless header and table there are whole."""
+    """Return the table of one end of the block, or None unless header and table there are intact."""
     there = decode_header(view, at)
     if there is None or there._replace(kind=header.kind) != header:
         return None
@@ -185,7 +188,7 @@ def _end_of(view: memoryview, at: int, header: Header) -> Table | None:
 
 
 def bad_entries(header: Header, table: Table, data: memoryview) -> Iterator[BadEntry]:
-    """Yield the entries of a block that do not fit their seals."""
+    """Yield the entries of a block that do not match their seals."""
     row = 0
     for ledger_id, first_entry, count in table.groups():
         for entry_id in range(first_entry, first_entry + count):
@@ -198,10 +201,11 @@ def bad_entries(header: Header, table: Table, data: memoryview) -> Iterator[BadE
 
 
 def differs_by_one_bit(entry: memoryview) -> bool:
-    """Say whether flipping some single bit would make this entry whole.
+    """Return whether flipping one bit would make this entry match its seal.
 
-    Only asked for the very end of a log that was not closed: there, one flipped bit tells an acknowledged entry that
-    was damaged from one whose pages never reached the disk. It is not used to repair: a guess is not what was sent.
+    It is only asked for the very end of a log that was not closed. There, one flipped bit distinguishes an acknowledged
+    entry that was damaged from one whose pages never reached the disk. It is not used for repair: the result could be
+    wrong.
     """
     if bytes(entry[:2]) != SEAL_MAGIC:
         distance = int.from_bytes(entry[:2], "big") ^ int.from_bytes(SEAL_MAGIC, "big")
@@ -235,18 +239,18 @@ def _byte_table() -> list[int]:
 
 
 _BYTE_TABLE: Final = _byte_table()
-# The high byte of a table row names the row: so a step can be taken back.
+# The high byte of a table row identifies the row, so a step can be undone.
 _ROW_BY_HIGH_BYTE: Final = {row >> 24: value for value, row in enumerate(_BYTE_TABLE)}
 
 
 def _one_byte_back(crc: int) -> int:
-    """Undo what appending one zero byte does to the difference of two checksums."""
+    """Undo the effect of appending one zero byte on the difference of two checksums."""
     value = _ROW_BY_HIGH_BYTE[crc >> 24]
     return (crc ^ _BYTE_TABLE[value]) << 8 & 0xFFFFFFFF | value
 
 
 class _Window:
-    """A segment read through a window that moves forward."""
+    """A segment, read through a window that moves forward."""
 
     def __init__(self, file: File) -> None:
         self._file = file

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results: what a read returns, and how it is put together.
+"""The result of a read, and how it is collected.
 
-Where: `Reader` fills a `Wanted` block by block until its bounds allow no more; the broker gets the `ReadResult`.
+Where: `Reader` fills a `Wanted` block by block until its limits are reached; the broker gets the `ReadResult`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Entries with consecutive ids, or ascending ones where they were gathered (`sparse_reads`), lying in one buffer.
+    """Entries in one buffer, with consecutive ids, or with ascending ones from `sparse_reads`.
 
     Shapes: entry `entry_ids[i]` is `data[offsets[i]:][:lengths[i]]`, sealed as it was appended; it holds
     `message_counts[i]` messages, or one if `message_counts` is None.
@@ -44,27 +44,27 @@ class Batch:
         self.message_counts = message_counts
 
     def entries(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield (entry id, entry). For tools and tests; a hot path uses the columns."""
+        """Yield (entry id, entry). For tools and tests; hot paths use the columns."""
         view = memoryview(self.data)
         for entry_id, offset, length in zip(self.entry_ids, self.offsets, self.lengths, strict=True):
             yield entry_id, view[offset : offset + length]
 
 
 class ReadResult:
-    """What a read found, in order, and where to go on."""
+    """The entries that a read found, in order, and the next entry to read."""
 
     __slots__ = ("batches", "damaged", "members", "next_entry_id", "too_large_bytes")
 
     def __init__(self, next_entry_id: int) -> None:
         self.batches: list[Batch] = []
         self.next_entry_id = next_entry_id
-        self.damaged: list[tuple[int, int]] = []  # (ledger id, entry id) of entries stepped over
-        self.members: dict[int, list[int]] | None = None  # of compacted batches: those left, as 64-bit words
-        self.too_large_bytes = 0  # length of the next entry, when nothing was read because it alone is too large
+        self.damaged: list[tuple[int, int]] = []  # (ledger id, entry id) of skipped entries
+        self.members: dict[int, list[int]] | None = None  # of compacted batches: the messages left, as 64-bit words
+        self.too_large_bytes = 0  # the length of the next entry, if nothing was read because it is too large
 
 
 class _Open:
-    """The last batch of a result, which the next entries may join: they do if they follow in the same buffer."""
+    """The last batch of a result, which the next entries join if they follow in the same buffer."""
 
     __slots__ = ("counts", "data", "ids", "lengths", "offsets")
 
@@ -79,7 +79,7 @@ class _Open:
 
 
 class Wanted:
-    """What one read still wants, and what it has so far."""
+    """What one read still wants, and what it has found so far."""
 
     __slots__ = ("_first_bytes_max", "_last", "bytes_left", "entries_left", "entry_id", "full", "ledger_id", "result")
 
@@ -90,13 +90,13 @@ class Wanted:
         self.entry_id = entry_id
         self.bytes_left = bytes_max
         self.entries_left = entries_max
-        self.full = bytes_max <= 0 or entries_max <= 0  # The bounds allow no more.
+        self.full = bytes_max <= 0 or entries_max <= 0  # The limits are reached.
         self.result = ReadResult(entry_id)
         self._first_bytes_max = first_bytes_max
         self._last: _Open | None = None
 
     def go_on_at(self, entry_id: int) -> None:
-        """Go on at this entry."""
+        """Continue at this entry."""
         self.entry_id = self.result.next_entry_id = entry_id
 
     def skip(self, entry_id: int) -> None:
@@ -104,7 +104,7 @@ class Wanted:
         self.result.damaged.append((self.ledger_id, entry_id))
 
     def take(self, data: bytes, base: int, table: Table, span: Span, bad: set[int]) -> None:
-        """Take what is wanted of a block whose data begins at `base` of `data`."""
+        """Take the wanted entries of a block whose data begins at `base` of `data`."""
         for first, row, count in _pieces(table, self.ledger_id):
             if span.first_entry <= first < span.end_entry:
                 self._take_rows(data, base, table, first, row, count, bad)
@@ -120,7 +120,7 @@ class Wanted:
         self.add(data, range(first + skipped, first + count), offsets, lengths, counts, bad)
 
     def rows(self, table: Table, span: Span) -> list[int]:
-        """Return the rows of a block that are wanted and within the bounds, in the order of their entry ids."""
+        """Return the rows of a block that are wanted and within the limits, in the order of their entry ids."""
         rows: list[int] = []
         entry_id = self.entry_id
         for first, row, count in _pieces(table, self.ledger_id):
@@ -132,7 +132,7 @@ class Wanted:
         return rows[: self._within(lengths)]
 
     def ids(self, rows: list[int]) -> range:
-        """Return the entry ids of what `rows` returned."""
+        """Return the entry ids of the rows that `rows` returned."""
         return range(self.entry_id, self.entry_id + len(rows))
 
     def add(
@@ -144,7 +144,7 @@ class Wanted:
         counts: list[int] | None,
         bad: set[int],
     ) -> None:
-        """Add entries with consecutive ids to the result, as far as the bounds allow and without the bad ones."""
+        """Add entries with consecutive ids to the result, within the limits and without the bad ones."""
         fit = self._within(lengths)
         begin = 0
         for end in [*(index for index in range(fit) if ids[index] in bad), fit] if bad else [fit]:
@@ -181,7 +181,7 @@ class Wanted:
         self.result.batches[-1].entry_ids = last.ids
 
     def _within(self, lengths: list[int]) -> int:
-        """Return how many of these entries the bounds allow; one if there is none yet and it is not too large."""
+        """Return how many of these entries fit the limits; one if there is none yet and it is not too large."""
         fit = min(len(lengths), self.entries_left)
         if sum(lengths) > self.bytes_left:
             fit = min(fit, bisect_right(list(accumulate(lengths)), self.bytes_left))

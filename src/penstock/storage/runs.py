@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs and blocks: what is appended together, and what is written together.
+"""Runs and blocks: entries that are appended together, and entries that are written together.
 
-A run is what one read of one connection brought. A large one is a block of its own; small ones share a block, in which
-the entries of a ledger have their rows together.
-Where: the broker builds runs, the journal writes the blocks made from them.
+A run is the entries of one read of one connection. A large run is a block of its own; small runs share a block, in
+which the rows of each ledger are consecutive. Where: the broker creates runs, the journal writes blocks made from them.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ if TYPE_CHECKING:
     from penstock.core.checksum import Buffer
     from penstock.core.errors import PenstockError
 
-# Runs smaller than this share a block: the fewer blocks, the less to write, to index and to look at when reading.
-# Larger blocks would gain nothing, and cost more when a few entries of one are wanted.
+# Smaller runs share a block: fewer blocks mean less to write, to index and to read. Larger blocks would gain nothing,
+# and cost more when only a few entries of one are read.
 JOINED_BYTES_MAX: Final = 256 * KIB
 
 
 class AppendRun:
-    """Entries to be appended together: what one read of one connection brought.
+    """Entries to be appended together: those of one read of one connection.
 
-    Shapes: `groups` names (ledger id, first entry id, count); the rows of `offsets`, `lengths` and `message_counts`
-    follow in the order of the groups. One group per ledger costs least. Entry i is `data[offsets[i]:][:lengths[i]]`;
-    bytes between entries are stored too, and harmless. `data` must not change until `done` was called.
+    Shapes: `groups` has (ledger id, first entry id, count); the rows of `offsets`, `lengths` and `message_counts`
+    follow in the order of the groups. One group per ledger is cheapest. Entry i is `data[offsets[i]:][:lengths[i]]`;
+    bytes between entries are stored too, without effect. `data` must not change until `done` was called.
 
     `done(run, error)` is called on the loop, in the order of the appends of one `owner` (a connection) and of one
-    ledger; a small run with an owner may go before large ones of others. With an error, nothing of the run was
-    acknowledged: after a crash it may be there or not.
+    ledger; a small run with an owner may overtake large ones of others. With an error, nothing of the run was
+    acknowledged: after a crash its entries may exist or not.
 
-    A run without groups writes nothing. If it has no owner, its `done` says that everything appended before is settled.
+    A run without groups writes nothing. If it has no owner, its `done` means that everything appended before is
+    settled.
     """
 
     __slots__ = ("data", "done", "groups", "lengths", "message_counts", "offsets", "owner")
@@ -62,7 +62,7 @@ class AppendRun:
 
     @property
     def block_bytes(self) -> int:
-        """Return what this run takes in a segment."""
+        """The bytes that this run takes in a segment."""
         if not self.groups:
             return 0
         return block_bytes(
@@ -71,7 +71,7 @@ class AppendRun:
 
 
 class Block(NamedTuple):
-    """What is written between one front and one back: one large run, or several small ones."""
+    """The entries between one front and one back: one large run, or several small ones."""
 
     groups: Sequence[tuple[int, int, int]]
     offsets: Sequence[int]
@@ -81,7 +81,7 @@ class Block(NamedTuple):
 
 
 def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
-    """Yield the blocks to write `runs` as, in order. Runs without entries leave nothing behind."""
+    """Yield the blocks to write for `runs`, in order. Runs without entries are left out."""
     small: list[AppendRun] = []
     size = 0
     for run in runs:
@@ -97,7 +97,7 @@ def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
 
 
 def _joined(runs: list[AppendRun]) -> Block:
-    """Join runs to one block, in which the entries of a ledger have their rows together."""
+    """Join runs to one block, in which the rows of each ledger are consecutive."""
     if len(runs) == 1:
         run = runs[0]
         return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data])
@@ -131,7 +131,7 @@ def _joined(runs: list[AppendRun]) -> Block:
 
 
 class _Rows:
-    """Rows of consecutive entries of one ledger, on their way into a joined block."""
+    """Rows of consecutive entries of one ledger, for a joined block."""
 
     __slots__ = ("first_entry", "ledger_id", "lengths", "message_counts", "offsets")
 

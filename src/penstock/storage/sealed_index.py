@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored half of the index: an SQLite file with one row per ledger and stretch of its entries in one segment.
 
-Why SQLite: a lookup by ledger and entry among millions of rows, without a row of it resident. A row packs where the
-stretch's blocks lie. Since everything here can be rebuilt from the log, SQLite runs with `synchronous=NORMAL`: after a
-loss of power the last transactions may be missing, and the segments they spoke of are scanned again. A row carries a
-checksum, and the blocks it points to name their own entries: a damaged index costs time, it never serves a wrong entry.
+Why SQLite: a lookup by ledger and entry among millions of rows, without keeping them in memory. A row contains the
+places of the stretch's blocks. Everything here can be rebuilt from the log, so SQLite runs with `synchronous=NORMAL`:
+after a loss of power the last transactions may be missing, and their segments are scanned again. A row has a checksum,
+and the blocks that it points to name their own entries: a damaged index costs time but never serves a wrong entry.
 Where: the tidier writes, readers ask through `LogIndex`.
 """
 
@@ -48,14 +48,14 @@ CREATE TABLE damage (
     segment INTEGER NOT NULL, offset INTEGER NOT NULL, bytes INTEGER NOT NULL, ledger INTEGER, entry INTEGER,
     reason TEXT NOT NULL);
 """
-# Segments that were begun and whose rows are not stored yet. Not derived: it tells that a file must be there. Apart
-# from the schema, for an index that was made without it goes on.
+# Segments that were started and whose rows are not stored yet. Not derived: it says that a file must exist. It is apart
+# from the schema because an index that was created without it stays valid.
 _SCHEMA_BEGUN: Final = "CREATE TABLE IF NOT EXISTS begun (segment INTEGER PRIMARY KEY, bytes INTEGER NOT NULL)"
 _ROW_KEY: Final = struct.Struct("<QQQQ")
 
 
 class SegmentRow(NamedTuple):
-    """What the index knows of a sealed segment."""
+    """What the index knows about a sealed segment."""
 
     bytes: int  # up to the end of its last block
     entries: int
@@ -63,24 +63,24 @@ class SegmentRow(NamedTuple):
 
 
 class LedgerRow(NamedTuple):
-    """What the index knows of a ledger."""
+    """What the index knows about a ledger."""
 
     last_entry: int  # -1: none
-    trimmed: int  # entries below are given up
+    trimmed: int  # entries below are deleted
 
 
 UNKNOWN_LEDGER: Final = LedgerRow(-1, 0)
 
 
 class SealedIndex:
-    """The SQLite half. All methods may be called from any thread; one is served at a time."""
+    """The SQLite half. Thread-safe; one call is served at a time."""
 
     def __init__(self, path: Path, *, cache_bytes: int, vfs: str | None = None) -> None:
         """Open or create the index.
 
         Raises:
             IndexDamaged: it cannot be used; the caller then deletes it.
-            OSError: the disk could not read it, now.
+            OSError: the disk currently cannot read it.
         """
         self._lock = threading.Lock()
         # The stretch each ledger was last read in: who reads on asks for the same one again.
@@ -103,7 +103,7 @@ class SealedIndex:
             raise
 
     def _load(self) -> None:
-        """Read the two small tables, of which no row may be missing, and make sure that none is."""
+        """Read the two small tables, and check that no row is missing."""
         self.segments: dict[int, SegmentRow] = {}
         self.ledgers: dict[int, LedgerRow] = {}
         self._segments_digest = self._ledgers_digest = 0
@@ -150,7 +150,7 @@ class SealedIndex:
             self._connection.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
 
     def close(self) -> None:
-        """Close the file. What SQLite could not write on a failing disk is built again from the log."""
+        """Close the file. If the disk fails, the rest is rebuilt from the log."""
         with self._lock:
             try:
                 self._connection.close()
@@ -161,7 +161,7 @@ class SealedIndex:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def find(self, ledger_id: int, entry_id: int) -> Stretch | None:
-        """Return the stretch that holds the entry, or the next one behind it, or None. Raises IndexDamaged."""
+        """Return the stretch that holds the entry, or the next one, or None. Raises IndexDamaged."""
         with self._lock:
             recent = self._recent.get(ledger_id)
             if recent is not None and recent.first_entry <= entry_id <= recent.last_entry:
@@ -175,12 +175,12 @@ class SealedIndex:
     def _find(self, ledger_id: int, entry_id: int) -> Stretch | None:
         rows = self._ask(_SELECT_NEXT, (ledger_id, entry_id))
         if rows and rows[0][2] > entry_id:
-            # Perhaps only moved copies begin later, and an older, longer stretch holds the entry.
+            # An older, longer stretch may hold the entry, and only moved copies begin later.
             rows = self._ask(_SELECT_HOLDING, (ledger_id, entry_id, entry_id)) or rows
         return _stretch(rows[0]) if rows else None
 
     def _ask(self, statement: str, values: tuple[int, ...] = ()) -> list[Any]:
-        """Return the rows of a query. Raises IndexDamaged, OSError: the disk, not the content, is at fault."""
+        """Return the rows of a query. Raises IndexDamaged, or OSError if the disk is at fault."""
         try:
             return self._connection.execute(statement, values).fetchall()
         except apsw.Error as error:
@@ -200,29 +200,29 @@ class SealedIndex:
             self._recent_spans -= len(recent.spans)
 
     def forget(self, ledger_id: int) -> None:
-        """Ask SQLite again for this ledger: its segment has gone."""
+        """Forget the cached stretch of this ledger, whose segment is gone."""
         with self._lock:
             self._forget(ledger_id)
 
     def extents(self, ledger_id: int, from_entry: int) -> list[Extent]:
-        """Return how large which entries of a ledger are, from the stretch that holds `from_entry` on."""
+        """Return the sizes of a ledger's entries, from the stretch that holds `from_entry` on."""
         with self._lock:
             return [
                 Extent(first, last + 1, size) for first, last, size in self._ask(_SELECT_SIZES, (ledger_id, from_entry))
             ]
 
     def of_segment(self, segment_id: int) -> list[Stretch]:
-        """Return what still lives in a segment. Raises IndexDamaged."""
+        """Return the live stretches of a segment. Raises IndexDamaged."""
         with self._lock:
             return [_stretch(row) for row in self._ask(_SELECT_SEGMENT, (segment_id,))]
 
     def retained_ledgers(self) -> set[int]:
-        """Return the ledgers of which entries are retained. Raises IndexDamaged."""
+        """Return the ledgers with retained entries. Raises IndexDamaged."""
         with self._lock:
             return {ledger_id for (ledger_id,) in self._ask(_SELECT_LEDGERS)}
 
     def damage(self, limit: int) -> list[Damage]:
-        """Return up to `limit` remembered damages. Raises IndexDamaged."""
+        """Return up to `limit` stored damages. Raises IndexDamaged."""
         with self._lock:
             return [Damage(*row) for row in self._ask(_SELECT_DAMAGE, (limit,))]
 
@@ -232,7 +232,7 @@ class SealedIndex:
     def _change(self, *, durable: bool = False) -> Iterator[apsw.Connection]:
         """Change the tables and their copies in memory together, or (with an error) neither.
 
-        If `durable`, the change survives a loss of power once this has returned, and all before it.
+        If `durable`, this change and all before it survive a loss of power once this has returned.
         """
         with self._lock:
             before = self.segments.copy(), self.ledgers.copy(), self._segments_digest, self._ledgers_digest
@@ -247,14 +247,14 @@ class SealedIndex:
                 connection.execute("COMMIT")
             except BaseException as error:
                 self.segments, self.ledgers, self._segments_digest, self._ledgers_digest = before
-                if connection.in_transaction:  # On a full disk SQLite has rolled back by itself.
+                if connection.in_transaction:  # On a full disk, SQLite has rolled back already.
                     connection.execute("ROLLBACK")
                 if isinstance(error, apsw.Error) and not isinstance(error, _DISK_ERRORS):
                     raise IndexDamaged(str(error)) from error
                 raise
 
     def add_segment(self, segment: SegmentIndex, trimmed: dict[int, int], last_entries: Mapping[int, int]) -> None:
-        """Remember a sealed segment, in place of what was known of it. Raises apsw.Error, IndexDamaged."""
+        """Store a sealed segment, and replace an earlier version. Raises apsw.Error, IndexDamaged."""
         wanted_from = {ledger_id: row.trimmed for ledger_id, row in self.ledgers.items() if row.trimmed} | trimmed
         stretches = list(segment.stretches(wanted_from))
         live_bytes = sum(stretch.entry_bytes for stretch in stretches)
@@ -267,19 +267,25 @@ class SealedIndex:
             self._raise_ledgers(connection, {ledger_id: LedgerRow(last, 0) for ledger_id, last in last_entries.items()})
 
     def trim(self, before: Mapping[int, int]) -> None:
-        """Forget what lies below trim points: wholly, or by half and more. Raises apsw.Error, IndexDamaged."""
+        """Remove entries below trim points: whole stretches, or at least half of one.
+
+        Raises apsw.Error, IndexDamaged.
+        """
         freed: dict[int, int] = {}
         with self._change() as connection:
             for ledger_id, entry_id in before.items():
                 _delete(connection, _DELETE_BELOW, (ledger_id, entry_id), freed)
                 self._shrink(connection, ledger_id, entry_id, freed)
-            # Ids that were trimmed existed: they count as given out even when no trace of them is left.
+            # Trimmed ids existed: they count as used even if nothing else shows it.
             rows = {ledger_id: LedgerRow(entry_id - 1, entry_id) for ledger_id, entry_id in before.items()}
             self._raise_ledgers(connection, rows)
             self._free(connection, freed)
 
     def _shrink(self, connection: apsw.Connection, ledger_id: int, entry_id: int, freed: dict[int, int]) -> None:
-        """Shorten the stretch that a trim point lies in. By halves at least: a cursor that creeps costs little."""
+        """Shorten the stretch that holds a trim point.
+
+        It is shortened only by half of its entries or more, so that a slowly moving cursor costs little.
+        """
         row: Any = next(connection.execute(_SELECT_NEXT, (ledger_id, entry_id)), None)
         if row is None or (entry_id - row[2]) * 2 < row[3] + 1 - row[2]:
             return
@@ -292,7 +298,7 @@ class SealedIndex:
             freed[stretch.segment_id] -= rest.entry_bytes
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
-        """Forget ledgers wholly. Raises apsw.Error, IndexDamaged."""
+        """Remove whole ledgers. Raises apsw.Error, IndexDamaged."""
         freed: dict[int, int] = {}
         with self._change() as connection:
             for ledger_id in ledger_ids:
@@ -303,8 +309,8 @@ class SealedIndex:
             self._free(connection, freed)
 
     def remove_segment(self, segment_id: int) -> None:
-        """Forget a segment and all that was in it. Raises apsw.Error, IndexDamaged."""
-        # Durably: a file that is gone while the index knows its segment is one that should be there.
+        """Remove a segment and all its entries. Raises apsw.Error, IndexDamaged."""
+        # Durable: if the index still knows a segment whose file is deleted, the file would count as missing.
         with self._change(durable=True) as connection:
             connection.execute("DELETE FROM stretches WHERE segment = ?", (segment_id,))
             connection.execute("DELETE FROM segments WHERE segment = ?", (segment_id,))
@@ -313,17 +319,17 @@ class SealedIndex:
             self._set_segment(segment_id, None)
 
     def begin(self, segment_id: int, size: int) -> None:
-        """Remember, durably, that a segment of this size is begun. Raises apsw.Error, IndexDamaged."""
+        """Store durably that a segment of this size was started. Raises apsw.Error, IndexDamaged."""
         with self._change(durable=True) as connection:
             connection.execute("INSERT OR REPLACE INTO begun VALUES (?, ?)", (segment_id, size))
 
     def begun(self) -> dict[int, int]:
-        """Return the segments that were begun and have no rows, and their sizes. Raises IndexDamaged."""
+        """Return the segments that were started and have no rows, with their sizes. Raises IndexDamaged."""
         with self._lock:
             return dict(self._ask("SELECT segment, bytes FROM begun"))
 
     def add_damage(self, damages: Iterable[Damage]) -> None:
-        """Remember damage, so that it need not be met again to be told. Raises apsw.Error, IndexDamaged."""
+        """Store damage, so that it is known after a restart. Raises apsw.Error, IndexDamaged."""
         with self._change() as connection:
             connection.executemany("INSERT INTO damage VALUES (?, ?, ?, ?, ?, ?)", list(damages))
 
@@ -332,12 +338,12 @@ class SealedIndex:
         self._set_segment(segment_id, row)
 
     def adopt(self, ledgers: Mapping[int, LedgerRow]) -> None:
-        """Learn what an earlier index knew of the ledgers. Raises apsw.Error, IndexDamaged."""
+        """Take over ledgers from an earlier index. Raises apsw.Error, IndexDamaged."""
         with self._change() as connection:
             self._raise_ledgers(connection, ledgers)
 
     def _raise_ledgers(self, connection: apsw.Connection, ledgers: Mapping[int, LedgerRow]) -> None:
-        """Raise the ledgers' last entries and trim points; they never go back."""
+        """Raise the ledgers' last entries and trim points; they never decrease."""
         for ledger_id, row in ledgers.items():
             old = self.ledgers.get(ledger_id, UNKNOWN_LEDGER)
             new = LedgerRow(max(old.last_entry, row.last_entry), max(old.trimmed, row.trimmed))
@@ -376,17 +382,17 @@ _DELETE_STRETCH: Final = (
 _DELETE_BELOW: Final = "DELETE FROM stretches WHERE ledger = ? AND last_entry < ? RETURNING segment, bytes"
 _DELETE_LEDGER: Final = "DELETE FROM stretches WHERE ledger = ? RETURNING segment, bytes"
 
-# What SQLite raises when the disk is at fault, or full; anything else it raises about statements that were tried is the
-# fault of the file's content.
+# The errors of SQLite when the disk is at fault, or full. All its other errors mean that the content of the file is
+# damaged, because the statements are known to be correct.
 _DISK_ERRORS: Final = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
 
 
 def _unusable(error: Exception) -> IndexDamaged | OSError:
-    """Say whether the content of the index is at fault, or the disk, which may be well again in a moment."""
+    """Return IndexDamaged if the content of the index is at fault, and OSError if the disk is, which may recover."""
     return OSError(errno.EIO, str(error)) if isinstance(error, _DISK_ERRORS) else IndexDamaged(str(error))
 
 
-# A span and its integers, as CPython keeps them.
+# The memory of a span and its integers in CPython.
 _SPAN_BYTES_IN_MEMORY: Final = 240
 
 
@@ -397,7 +403,7 @@ def _set_up(connection: apsw.Connection) -> None:
 
 
 def _delete(connection: apsw.Connection, statement: str, values: tuple[int, ...], freed: dict[int, int]) -> None:
-    """Delete stretches and add the bytes they took to what is freed of each segment."""
+    """Delete stretches and add their bytes to those freed in each segment."""
     rows: Any = connection.execute(statement, values).fetchall()
     for segment_id, size in rows:
         freed[segment_id] = freed.get(segment_id, 0) + size

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segments: the files of the log, from prepared to recycled.
 
-A segment's id is its generation: ids only grow and are never used twice. On disk a segment is one of
+A segment's id is its generation: ids only grow and are never reused. On disk a segment is one of
 
-    <id>.seg     prepared, being written, or sealed: which of these, its blocks and the index say
-    <id>.spare   dead; keeps its blocks on the disk to be written over under a later id
+    <id>.seg     prepared, being written, or sealed; its blocks and the index say which
+    <id>.spare   unused; keeps its blocks on the disk, to be overwritten under a later id
 
-Why spares: a sync of blocks that were written before does not touch the file system's own journal, and costs a third.
-Where: the journal takes prepared segments, readers borrow open files, the tidier recycles. All of them may do so at
-the same time: a file is closed and renamed only when its last borrower has given it back.
+Why spares: syncing blocks that were written before does not touch the file system's own journal, and costs a third.
+
+Where: the journal takes prepared segments, readers borrow open files, the tidier recycles. All of them may do so at the
+same time: a file is closed and renamed only when no one borrows it any more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SPARE_SUFFIX: Final = ".spare"
 
 
 class OpenSegment:
-    """An open segment and how many are using it."""
+    """An open segment file and the number of its borrowers."""
 
     __slots__ = ("borrowers", "file")
 
@@ -40,7 +41,7 @@ class OpenSegment:
 
 
 class SegmentStore:
-    """The log directory. All methods may be called from any thread."""
+    """The log directory. Thread-safe."""
 
     def __init__(self, directory: Path, files: Files, limits: LogLimits) -> None:
         self._directory = directory
@@ -62,15 +63,15 @@ class SegmentStore:
 
     @property
     def spares(self) -> int:
-        """Return how many dead segments wait to be written over."""
+        """The number of unused segments that can be overwritten."""
         return len(self._spares)
 
     def ids(self) -> list[int]:
-        """Return the ids of all segments there are, prepared ones too, ascending."""
+        """Return the ids of all segments, prepared ones too, ascending."""
         return _ids(self._files.names(self._directory), _SEGMENT_SUFFIX)
 
     def never_below(self, segment_id: int) -> None:
-        """Learn of an id that was once used, though its file is gone."""
+        """Note that this id was used, so that it is not reused even if its file is missing."""
         self._id_last = max(self._id_last, segment_id)
 
     def size(self, segment_id: int) -> int:
@@ -78,20 +79,20 @@ class SegmentStore:
         return self._size(self._path(segment_id))
 
     def offer(self, segment_id: int) -> bool:
-        """Take a segment nothing was written to as the next one; False if it is of another size than wanted."""
+        """Use an empty segment as the next one; return False if its size is not the configured one."""
         if self._size(self._path(segment_id)) != self._limits.segment_bytes:
             return False
         self._prepared.append(segment_id)
         return True
 
     def prepare(self) -> None:
-        """Make the next segment ready, durably and with its space reserved. Raises OSError (ENOSPC)."""
+        """Prepare the next segment, durably and with its space reserved. Raises OSError (ENOSPC)."""
         with self._preparing:
             if not self._prepared:
                 self._prepared.append(self._make())
 
     def take(self) -> int:
-        """Return the id of a segment ready to be written. Raises OSError (ENOSPC) if none can be made."""
+        """Return the id of a prepared segment. Raises OSError (ENOSPC) if none can be created."""
         with self._preparing:
             return self._prepared.pop() if self._prepared else self._make()
 
@@ -113,7 +114,7 @@ class SegmentStore:
             path = self._path(self._spares.pop(), _SPARE_SUFFIX)
             if self._size(path) == self._limits.segment_bytes:
                 return path
-            self._files.delete(path)  # Left from a run with another segment size.
+            self._files.delete(path)  # From a run with another segment size.
         return None
 
     def _allocate(self, path: Path) -> None:
@@ -162,7 +163,7 @@ class SegmentStore:
             return opened
 
     def give_back(self, opened: OpenSegment) -> None:
-        """Take back what `lend` gave."""
+        """Take back what `lend` returned."""
         with self._returned:
             opened.borrowers -= 1
             if opened.borrowers == 0:
@@ -170,7 +171,7 @@ class SegmentStore:
                 self._returned.notify_all()
 
     def _close_unused(self) -> None:
-        """Close the least recently used files until the bound holds. Borrowed ones stay, whatever the bound."""
+        """Close the least recently used files above the limit. Borrowed files stay open."""
         surplus = len(self._open) - self._limits.open_files_max
         if surplus <= 0:
             return
@@ -179,7 +180,10 @@ class SegmentStore:
             self._open.pop(segment_id).file.close()
 
     def recycle(self, segment_id: int) -> None:
-        """Retire a dead segment: wait until nobody reads it, then keep it as a spare or delete it. Raises OSError."""
+        """Retire an unused segment: wait until no reader has it, then keep it as a spare or delete it.
+
+        Raises OSError.
+        """
         with self._returned:
             self._retired.add(segment_id)
             self._returned.wait_for(lambda: (o := self._open.get(segment_id)) is None or o.borrowers == 0)
@@ -201,7 +205,7 @@ class SegmentStore:
             self._retired.discard(segment_id)
 
     def close(self) -> None:
-        """Close every file. Only when no reader and no writer is left."""
+        """Close every file, when there are no more readers and writers."""
         with self._returned:
             for opened in self._open.values():
                 opened.file.close()
@@ -212,7 +216,7 @@ class SegmentStore:
 
 
 def _ids(names: list[str], suffix: str) -> list[int]:
-    """Return the ids in `names`, ascending; names that are not ours are left alone."""
+    """Return the ids in `names`, ascending; other names are ignored."""
     ids = []
     for name in names:
         stem, dot, extension = name.partition(".")

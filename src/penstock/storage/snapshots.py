@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of what can be rebuilt from the log, so that a start need not: one file per ledger, replaced as a whole.
+"""Snapshots of state that can be rebuilt from the log: one file per ledger, replaced as a whole.
 
-Why files and not the catalog: a snapshot of a million delayed messages is megabytes that nobody ever asks a part of;
-they would hold up every other change of the catalog. A lost snapshot loses time, never a message.
-Where: `broker/topics/delayed_upkeep.py` stores and loads them, in a reader thread; what is inside, it checks itself.
+Why: loading a snapshot is faster than reading the log at a start. Why files and not the catalog: a snapshot of a
+million delayed messages is megabytes that are only read as a whole, and would delay every other change of the catalog.
+A lost snapshot costs time, never a message.
 
-A file is written under another name, synced, and renamed, so there is the old one or the new one, never half of one.
+Where: `broker/topics/delayed_upkeep.py` stores and loads them, in a reader thread, and checks their content.
+
+A file is written under another name, synced and renamed. So there is either the old or the new one, never a part of
+one.
 """
 
 from __future__ import annotations
@@ -26,22 +29,22 @@ _DRAFT: Final = ".draft"
 
 
 class Snapshots:
-    """The snapshots of one broker process. Everything blocks: call it from any thread but the loop."""
+    """The snapshots of one broker process. All methods block: call them from any thread but the loop."""
 
     def __init__(self, directory: Path, files: Files) -> None:
-        """Keep them in `directory`, which is made with the first of them."""
+        """Keep snapshots in `directory`, which is created with the first one."""
         self._directory = directory
         self._files = files
 
     def ledgers(self) -> set[int]:
-        """Return the ledgers that have one."""
+        """Return the ledgers that have a snapshot."""
         if not self._files.exists(self._directory):
             return set()
         names = (name.removesuffix(SUFFIX) for name in self._files.names(self._directory) if name.endswith(SUFFIX))
         return {int(name) for name in names if name.isdecimal()}
 
     def load(self, ledger_id: int) -> bytes | None:
-        """Return what was saved last; None when nothing was. Raises OSError."""
+        """Return the last saved snapshot, or None. Raises OSError."""
         try:
             file = self._files.open(self._path(ledger_id))
         except FileNotFoundError:
@@ -52,7 +55,7 @@ class Snapshots:
             file.close()
 
     def save(self, ledger_id: int, parts: Sequence[Buffer]) -> int:
-        """Put these bytes in the place of what was saved before, durably; return how many. Raises OSError."""
+        """Replace the snapshot durably; return its length in bytes. Raises OSError."""
         self._files.make_directory(self._directory)
         path = self._path(ledger_id)
         draft = path.with_suffix(_DRAFT)
@@ -68,7 +71,7 @@ class Snapshots:
         return size
 
     def forget(self, ledger_id: int) -> None:
-        """Remove what was saved, if anything was. A crash soon after may undo it. Raises OSError."""
+        """Delete the snapshot, if there is one. A crash soon after may undo it. Raises OSError."""
         path = self._path(ledger_id)
         if self._files.exists(path):
             self._files.delete(path)

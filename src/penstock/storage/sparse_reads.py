@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries that do not follow one another, as one batch: what is delivered again, or is due out of its order.
+"""Reads entries that are not consecutive as one batch: entries to redeliver, or delayed ones that are due.
 
-Why: delayed messages that are due together lie apart in the log, and whatever is sent entry by entry costs twenty
-times what it costs by the run. So they are gathered first, which copies them, and are a run from then on.
-Where: a reader thread gathers from the log; the tail cache gathers from what it has.
+Why: delayed messages that are due together are apart in the log, and delivering entries one by one costs twenty times
+as much as delivering a run. So they are copied into one batch first. Where: a reader thread reads them from the log;
+the tail cache takes them from memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from penstock.core.checksum import Buffer
 
-# Reading through an entry costs a microsecond, finding one by itself a hundred (benchmarks/storage.py).
+# Reading an unwanted entry costs a microsecond, finding a single one a hundred (benchmarks/storage.py).
 GAP_ENTRIES_MAX: Final = 64
 
 
 class SparseBatch:
-    """A batch that grows by rows of others, in ascending order of their entry ids."""
+    """Builds a batch from rows of others, in ascending order of entry ids."""
 
     __slots__ = ("_counted", "_counts", "_ids", "_lengths", "_parts", "nbytes")
 
@@ -37,11 +37,10 @@ class SparseBatch:
         self.nbytes = 0
 
     def __len__(self) -> int:
-        """How many entries it has."""
         return len(self._ids)
 
     def add(self, batch: Batch, rows: Sequence[int]) -> None:
-        """Take these rows.
+        """Copy these rows.
 
         Budget: 0.5 µs per entry on one core.
         """
@@ -57,7 +56,7 @@ class SparseBatch:
         self.nbytes += sum(lengths)
 
     def finish(self, ledger_id: int) -> Batch:
-        """The batch."""
+        """Return the batch."""
         offsets = list(accumulate(self._lengths, initial=0))[:-1]
         counts = self._counts if self._counted else None
         return Batch(ledger_id, self._ids, b"".join(self._parts), offsets, self._lengths, counts)
@@ -66,16 +65,16 @@ class SparseBatch:
 def read_sparse(
     read: Callable[[int, int], ReadResult], ledger_id: int, entry_ids: Sequence[int], *, bytes_max: int
 ) -> ReadResult:
-    """Read these ascending entries, as many as fit, and at least one if any is there. Blocks.
+    """Read these ascending entries, as many as fit, and at least one if any exists. Blocks.
 
     Args:
-        read: reads so many entries from one on, as far as its own bounds go.
-        ledger_id: whose entries they are.
+        read: reads a number of entries from an entry id on, within its own limits.
+        ledger_id: the ledger of the entries.
         entry_ids: ascending.
-        bytes_max: nothing is read any more once the entries found take so much.
+        bytes_max: no more entries are read when the found ones take this many bytes.
 
     Returns:
-        One batch, or none, of the entries that are there; those below `next_entry_id` that it lacks are nowhere.
+        One batch, or none, of the entries that exist; wanted entries below `next_entry_id` that it lacks do not exist.
     """
     gathering = SparseBatch()
     result = ReadResult(entry_ids[0])
@@ -89,7 +88,7 @@ def read_sparse(
             for batch in found.batches:
                 _take(gathering, batch, stretch)
             result.damaged += found.damaged
-            # A read that gets nowhere has met the end of the ledger; one that finds nothing may have passed over gaps.
+            # A read that does not advance is at the end of the ledger; one that finds nothing may have skipped gaps.
             result.next_entry_id = wanted = min(found.next_entry_id, stop) if found.next_entry_id > wanted else stop
         if wanted < stop:
             break
@@ -104,7 +103,7 @@ def _take(gathering: SparseBatch, batch: Batch, wanted: Sequence[int]) -> None:
 
 
 def _stretches(entry_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Cut the ids where more than `GAP_ENTRIES_MAX` others lie between two."""
+    """Split the ids where more than `GAP_ENTRIES_MAX` others lie between two."""
     start = 0
     for index in range(1, len(entry_ids)):
         if entry_ids[index] - entry_ids[index - 1] > GAP_ENTRIES_MAX:

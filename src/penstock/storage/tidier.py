@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tidier: the thread that keeps the log small, off the publishers' path.
+"""Tidier: the thread that maintains the log without delaying publishers.
 
-It stores the index of sealed segments, carries trims out, recycles segments nothing lives in, empties those in which
-little lives by appending it again, and has the next segment ready before the journal asks.
+It stores the index of sealed segments, applies trims, and recycles segments without live entries. It empties segments
+with few live entries by appending these again, and prepares the next segment before the journal needs it.
 
-Order is what keeps this safe: an index row is forgotten before its segment is recycled, and an entry is forgotten in
-its old place only after its copy is durable in the new one.
+The order makes this safe: an index row is removed before its segment is recycled, and the old place of an entry is
+removed only after its copy is durable.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Trims come whenever a cursor moves; carried out together they cost one transaction.
+# Trims come whenever a cursor moves; applied together they cost one transaction.
 _PAUSE_S: Final = 0.5
-# Entries are moved in runs of this size, one in the queue at a time: publishers wait for one at most.
+# Entries are moved in runs of this size, one in the queue at a time: publishers wait for at most one.
 _MOVE_RUN_BYTES: Final = 1 * MIB
 
 
 class Tidier:
-    """Does the log's housework, on a thread of its own or whenever `tidy` is called."""
+    """Maintains the log, on a thread of its own or whenever `tidy` is called."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Tidier:
         mend: Callable[[IndexDamaged], None],
         wants_next: Callable[[], bool],
     ) -> None:
-        """Prepare; `start` begins."""
+        """Create the thread; `start` starts it."""
         self._store = store
         self._index = index
         self._reader = reader
@@ -76,15 +76,14 @@ class Tidier:
         self.recycled = 0
 
     def start(self) -> None:
-        """Begin to work in the background."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Say that there is something to do."""
+        """Tell the thread that there is something to do."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop, in the middle of a move if need be, and end the thread."""
+        """Stop the thread, even during a move."""
         self._stopping.set()
         self._wake.set()
         with self._settled:
@@ -106,7 +105,7 @@ class Tidier:
             self._stopping.wait(_PAUSE_S)
 
     def tidy(self) -> None:
-        """Do all there is to do now. Raises OSError, apsw.Error; the rest is then done next time."""
+        """Do the maintenance now. Raises OSError, apsw.Error; then the rest is done next time."""
         try:
             with self.busy:
                 self._tidy()
@@ -136,8 +135,8 @@ class Tidier:
     # --------------------------------------------------------------------------------------------------------- moving
 
     def _move_scattered(self) -> None:
-        """Empty the segments of which too little is used."""
-        damaged = self._damage.segments()  # Left as they are, for `doctor` to look at.
+        """Empty the segments of which too little is live."""
+        damaged = self._damage.segments()  # Left as they are, for inspection.
         below = self._limits.move_below_ratio * self._limits.segment_bytes
         sparse = [
             segment_id
@@ -150,7 +149,7 @@ class Tidier:
             self._recycle(segment_id)
 
     def _move(self, segment_id: int) -> bool:
-        """Append what lives in a segment again; False unless all of it is durable in its new place. Raises OSError."""
+        """Append the live entries of a segment again; return whether all copies are durable. Raises OSError."""
         with self._store.borrow(segment_id) as file:
             if file is None:
                 return False
@@ -169,7 +168,7 @@ class Tidier:
         return segment_id not in self._damage.segments()  # What could not be read was not moved.
 
     def _live(self, file: File, segment_id: int) -> Iterator[Batch]:
-        """Yield what was not trimmed of a segment. Raises OSError, IndexDamaged."""
+        """Yield the entries of a segment that were not trimmed. Raises OSError, IndexDamaged."""
         for stretch in self._index.sealed.of_segment(segment_id):
             entry_id = max(stretch.first_entry, self._index.first_wanted(stretch.ledger_id))
             while entry_id <= stretch.last_entry:
@@ -182,7 +181,7 @@ class Tidier:
                 entry_id = wanted.entry_id
 
     def _append_again(self, batches: list[Batch]) -> bool:
-        """Append entries under the ids they have, and wait until they are durable."""
+        """Append entries under their ids, and wait until they are durable."""
         outcome: list[PenstockError | None] = []
 
         def done(_run: AppendRun, error: PenstockError | None) -> None:
@@ -206,7 +205,7 @@ def _size(batch: Batch) -> int:
 
 
 def _run_of(batches: list[Batch], done: Callable[[AppendRun, PenstockError | None], None]) -> AppendRun:
-    """Make one run of `batches`, without the bytes that lay between their entries."""
+    """Make one run of `batches`, without the bytes between their entries."""
     entries = [entry for batch in batches for _, entry in batch.entries()]
     lengths = [len(entry) for entry in entries]
     counts: list[int] = []

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UnreadableSegment: segments that the disk cannot read at the moment.
+"""Segments that the disk currently cannot read.
 
-Why: a read that failed says nothing about what is stored, so it is tried again; meanwhile people must hear of it: once
-when it begins and once when it ends, not at each try.
-Where: the reader notes what failed and what went well, `EntryLog.try_again` looks whether it still does, the broker's
-health and the metrics show it.
+Why: a failed read says nothing about the stored data, so it is retried. Meanwhile operators must know: one log line
+when it begins and one when it ends, not one for each retry. Where: the reader reports failed and successful reads,
+`EntryLog.try_again` retries failed ones, the broker's health and the metrics show them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class UnreadableSegment(NamedTuple):
-    """A place that could not be read when it was tried last."""
+    """A place whose last read failed."""
 
     segment_id: int
     offset: int
@@ -35,7 +34,7 @@ class UnreadableSegment(NamedTuple):
 
 
 class UnreadableSegments:
-    """All segments that could not be read when they were tried last. All methods may be called from any thread."""
+    """All segments whose last read failed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +42,7 @@ class UnreadableSegments:
         self.failures = 0  # reads that failed, since the start
 
     def failed(self, segment_id: int, span: Span, error: OSError) -> None:
-        """A read failed. Whatever is wrong is told once, until the segment can be read again."""
+        """Note a failed read. The same reason is logged once, until the segment can be read again."""
         reason = error.strerror or str(error)
         with self._lock:
             self.failures += 1
@@ -53,13 +52,13 @@ class UnreadableSegments:
             log.error("segment %x cannot be read, trying again: %s", segment_id, reason)
 
     def well(self, segment_id: int, spans: Iterable[Span]) -> None:
-        """These blocks of a segment were read. Others of it may be readable all the while: only the bad one counts."""
+        """Note that these blocks of a segment were read. Only a read of the failed block counts as recovery."""
         trouble = self._now.get(segment_id)
         if trouble is not None and any(span.block_offset == trouble.offset for span in spans):
             self.over(trouble)
 
     def over(self, trouble: UnreadableSegment) -> None:
-        """What could not be read was read, or is wanted no more."""
+        """Forget a failure: the place was read, or is no longer needed."""
         with self._lock:
             if self._now.get(trouble.segment_id) != trouble:
                 return
@@ -67,6 +66,6 @@ class UnreadableSegments:
         log.warning("segment %x can be read again", trouble.segment_id)
 
     def now(self) -> list[UnreadableSegment]:
-        """Return what cannot be read, by segment."""
+        """Return current failures, by segment."""
         with self._lock:
             return [trouble for _, trouble in sorted(self._now.items())]

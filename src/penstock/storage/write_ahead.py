@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SQLite's write-ahead log needs before SQLite may recover from it.
+"""Prepares SQLite's write-ahead log for recovery by SQLite.
 
-Why, first: a process that failed to sync the log leaves pages that read well from the page cache and are not on the
-disk. Recovery would copy them into the main file, and a power cut in the middle of that would leave a mixture that
-nothing can mend. So the log is written once more, byte for byte, and synced: then it is what it looks like.
+First reason: a process that failed to sync the log leaves pages that are readable from the page cache but are not on
+the disk. Recovery would copy them into the main file, and a power cut during that would leave a mixture that cannot be
+repaired. So the log is rewritten, byte for byte, and synced.
 
-Why, second: when SQLite recovers, it reads frames up to the last commit before the first bad checksum, and drops the
-rest without a word. That is right for a tail that was torn by a crash, and wrong for a flipped bit in the middle:
-what follows was committed and answered.
-Where: `metadata.open_database`, before and after it lets SQLite recover.
+Second reason: SQLite's recovery reads frames up to the last commit before the first bad checksum, and silently drops
+the rest. That is right for a tail that was torn by a crash, and wrong for a flipped bit in the middle: the commits
+behind it were answered.
 
-How a torn tail and damage are told apart: a commit is written only after the commit before it was synced. So at most
-one commit, the one that was being written, can stand behind a torn place; two or more mean that the first of them had
-been whole. (A flipped bit in the very last commit looks like a torn one. Nothing behind it tells, as with the last
-record of the entry log.)
+Where: `metadata.open_database`, before and after SQLite's recovery.
 
-Layout (sqlite.org/fileformat2.html, "WAL file format"), integers big-endian: a header of 32 bytes with two salts at
-16, then frames of 24 bytes + one page. A frame starts with page number, size of the database after commit (0: not a
-commit), the header's two salts. When the file is used anew both salts change, so frames of an earlier use match
-neither of them; a flipped bit spoils at most one.
+How a torn tail differs from damage: a commit is written only after the previous one was synced. So at most one commit,
+the one being written, can follow a torn place; if two or more follow, the first of them was complete. (A flipped bit in
+the very last commit looks like a torn one; nothing can tell, as with the last record of the entry log.)
+
+Layout (sqlite.org/fileformat2.html, "WAL file format"), integers big-endian: a header of 32 bytes with two salts at 16,
+then frames of 24 bytes + one page. A frame starts with the page number, the size of the database after the commit (0:
+not a commit), and the header's two salts. When the file is reused both salts change, so frames of an earlier use match
+neither; a flipped bit spoils at most one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _REWRITE_BYTES: Final = MIB
 
 
 def make_durable(path: Path, files: Files) -> None:
-    """Write the log at `path`, if there is one, once more as it reads, and sync it. Raises OSError."""
+    """Rewrite the log at `path`, if there is one, with its own content, and sync it. Raises OSError."""
     if not files.exists(path):
         return
     file = files.open(path)
@@ -57,7 +57,7 @@ def make_durable(path: Path, files: Files) -> None:
 
 
 def commits_written(path: Path, files: Files) -> list[int]:
-    """The numbers, from 1, of the frames in the write-ahead log at `path` that end a commit of its present use."""
+    """Return the numbers, from 1, of the frames that end a commit of the log's current use."""
     if not files.exists(path):
         return []
     file = files.open(path)
