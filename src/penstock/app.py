@@ -19,12 +19,15 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
-from penstock.broker.broker import Broker, ServiceUrls
+from penstock.broker.broker import Broker
+from penstock.broker.composition import administration, snapshots
 from penstock.broker.configuration import Configuration
+from penstock.broker.service_urls import ServiceUrls
 from penstock.core.errors import ConfigurationError, PersistenceFailed
 from penstock.governance.outbound import Outbound
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
@@ -241,7 +244,7 @@ def _listen(settings: Settings, broker: Broker, connections: Connections, stack:
         lambda: AdminServer(
             host=host,
             port=settings.admin_port,
-            gateway=BrokerGateway(broker, _render_metrics),
+            gateway=BrokerGateway(cache(partial(administration, broker)), broker.loop, _render_metrics),
             loop=broker.loop,
             tls_port=settings.admin_tls_port,
             tls=server_context(admin_tls) if admin_tls is not None else None,
@@ -304,9 +307,7 @@ def _push_metrics(broker: Broker, instance: str, stack: contextlib.AsyncExitStac
         return
 
     def take() -> BrokerSnapshot:
-        from penstock.broker.stats.snapshot import take_snapshot  # noqa: PLC0415
-
-        return asyncio.run_coroutine_threadsafe(take_snapshot(broker), broker.loop).result(SNAPSHOT_S)
+        return asyncio.run_coroutine_threadsafe(snapshots(broker).take(), broker.loop).result(SNAPSHOT_S)
 
     push = MetricsPush(take, os.environ, instance)
     push.start()

@@ -11,13 +11,15 @@ import pytest
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
+from penstock.broker.composition import administration
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 
     from fastapi import FastAPI
 
-    from penstock.broker.broker import Broker, Health
+    from penstock.broker.administration.administration import Administration
+    from penstock.broker.health import Health
     from penstock.testing.process import BrokerProcess
     from tests.net.harness import Harness
 
@@ -27,7 +29,7 @@ class CurrentGateway:
 
     current: BrokerGateway
 
-    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 - the answer
+    async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 - the answer
         return await self.current.ask(question)
 
     async def health(self) -> Health:
@@ -48,7 +50,7 @@ def application() -> tuple[CurrentGateway, FastAPI]:
 async def admin(harness: Harness, application: tuple[CurrentGateway, FastAPI]) -> AsyncIterator[httpx.AsyncClient]:
     """A caller of the admin port of the module's `harness`, without a socket."""
     gateway, app = application
-    gateway.current = BrokerGateway(harness.broker, lambda _snapshot: [])
+    gateway.current = BrokerGateway(lambda: administration(harness.broker), harness.broker.loop, lambda _snapshot: [])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as client:
         yield client
 

@@ -23,6 +23,7 @@ from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer, HttpLimits
 from penstock.broker.access.authentication import Authenticator
 from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.broker.composition import administration
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.testing.certificates import Certificate
 from penstock.testing.tokens import SECRET, data_url, token, unsigned
@@ -143,7 +144,7 @@ async def serving(
         server = AdminServer(
             host="127.0.0.1",
             port=0,
-            gateway=BrokerGateway(broker, lambda _: ["one 1\n"]),
+            gateway=BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]),
             loop=broker.loop,
             tls_port=0,
             tls=tls,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.broker import ServiceUrls
 from penstock.broker.configuration import Configuration
+from penstock.broker.service_urls import ServiceUrls
 from penstock.core.units import GIB, NS_PER_S
 from penstock.governance.command_memory import WAITING_BYTES
 from penstock.governance.muting import MuteReason

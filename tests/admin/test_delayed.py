@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 
 from penstock.admin import models_stats as models
-from penstock.broker.stats.snapshot import take_snapshot
+from penstock.broker.composition import administration
 from penstock.telemetry.prometheus import render
 from tests.broker.consuming import SHARED, Peer, subscription_of, topic_of
 from tests.net.harness import Harness, running, until
@@ -71,7 +71,7 @@ async def test_a_topic_without_delayed_messages_tells_zeros(harness: Harness, ad
 async def test_metrics_tell_the_size_the_next_time_and_how_late_messages_came(harness: Harness) -> None:
     peer, _ = await with_delayed(harness)
     due_ms = harness.clock.wall_ms() + HOUR_MS
-    text = "\n".join(render(await take_snapshot(harness.broker)))
+    text = "\n".join(render(await administration(harness.broker).snapshots.take()))
     size = harness.broker.delays.memory.used_bytes
     assert f"pulsar_delayed_message_index_size_bytes{{{LABELS}}} {size}" in text
     assert f'pulsar_subscription_delayed_message_index_size_bytes{{{LABELS},subscription="s"}} {size}' in text
@@ -82,7 +82,7 @@ async def test_metrics_tell_the_size_the_next_time_and_how_late_messages_came(ha
     assert index is not None
     index.look_for_due()
     await peer.messages(2)
-    text = "\n".join(render(await take_snapshot(harness.broker)))
+    text = "\n".join(render(await administration(harness.broker).snapshots.take()))
     assert f"penstock_delayed_delivered_total{{{LABELS}}} 2" in text
     (late,) = [line for line in text.splitlines() if line.startswith("penstock_delayed_lateness_max_seconds{")]
     assert 4.0 <= float(late.split()[-1]) <= 5.0

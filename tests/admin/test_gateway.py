@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.admin.gateway import BrokerGateway
-from penstock.broker.broker import Health
+from penstock.broker.health import Health
 from penstock.core.errors import ServiceNotReady
 from penstock.telemetry.prometheus import render
 from penstock.testing.client import RawClient, Type, frame
@@ -22,7 +22,7 @@ from penstock.testing.client import RawClient, Type, frame
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.administration.administration import Administration
     from penstock.testing.process import BrokerProcess
 
 
@@ -39,8 +39,8 @@ def brokers_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def gateway_to(loop: asyncio.AbstractEventLoop, *, answer_s: float) -> BrokerGateway:
-    broker = SimpleNamespace(loop=loop, health=Health(ok=True, reason="ok"))
-    return BrokerGateway(cast("Broker", broker), render, answer_s=answer_s)
+    broker = SimpleNamespace(health=lambda: Health(ok=True, reason="ok"))
+    return BrokerGateway(lambda: cast("Administration", broker), loop, render, answer_s=answer_s)
 
 
 def topic_figures(broker: BrokerProcess, topic: str) -> dict[str, float]:

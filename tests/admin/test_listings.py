@@ -15,7 +15,7 @@ import pytest
 from penstock.admin import api
 from penstock.admin.gateway import Ask, BrokerGateway
 from penstock.admin.listings import ListingResponse
-from penstock.broker.administration import namespaces
+from penstock.broker.composition import administration
 from penstock.broker.topics.listing import Mode
 from penstock.core.names import NamespaceName
 from penstock.core.units import KIB, NS_PER_MS
@@ -49,7 +49,7 @@ class ToOneAfterAnother:
     broker: Broker
 
     async def ask(self, question: Any) -> Any:  # noqa: ANN401
-        return await BrokerGateway(self.broker, render).ask(question)
+        return await BrokerGateway(lambda: administration(self.broker), self.broker.loop, render).ask(question)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def serve(tmp_path: Path, app: tuple[FastAPI, ToOneAfterAnother]) -> Serve:
     @asynccontextmanager
     async def served(count: int, limits: TopicListLimits = LIMITS) -> AsyncIterator[Harness]:
         async with listed(tmp_path, count, limits) as (harness, _, _names):
-            await namespaces.create_namespace(harness.broker, NAME, None)
+            await administration(harness.broker).namespaces.create(NAME, None)
             app[1].broker = harness.broker
             yield harness
             await until(lambda: listings_free(harness.broker))
@@ -82,7 +82,7 @@ class Caller:
     """The other end of one answer, as the server shows it to the application."""
 
     def __init__(self, harness: Harness) -> None:
-        ask = Ask(BrokerGateway(harness.broker, render))
+        ask = Ask(BrokerGateway(lambda: administration(harness.broker), harness.broker.loop, render))
         self.response = ListingResponse(ask, NAME, Mode.PERSISTENT, system=False)
         self.body = b""
         self.pieces = 0

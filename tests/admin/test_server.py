@@ -20,13 +20,13 @@ import pytest
 from penstock.admin import http_server
 from penstock.admin.server import AdminServer, HttpLimits
 from penstock.broker.access import OPEN
-from penstock.broker.broker import Health
+from penstock.broker.health import Health
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.administration.administration import Administration
 
 T = TypeVar("T")
 
@@ -40,9 +40,9 @@ class CannedGateway:
         self.health_answer = health
         self.metrics_answer = metrics
 
-    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+    async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]]) -> T:
         """Asked for is only whether somebody has to show who they are: nobody has."""
-        return await question(cast("Broker", SimpleNamespace(access=OPEN)))
+        return await question(cast("Administration", SimpleNamespace(access=OPEN)))
 
     async def health(self) -> Health:
         if isinstance(self.health_answer, Exception):

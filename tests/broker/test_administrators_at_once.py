@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.administration import namespaces, topic_admin
-from penstock.broker.stats import stats, stats_partitioned
+from penstock.broker.composition import administration
 from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName, TopicName
@@ -44,31 +43,31 @@ def operations(broker: Broker, rng: random.Random) -> list[Callable[[], Awaitabl
     either, force, few = rng.choice((topic, partition)), rng.random() < 0.5, rng.randrange(1, 4)
 
     async def unload() -> None:
-        await namespaces.unload_namespace(broker, namespace)
+        await administration(broker).namespaces.unload(namespace)
 
     return [
-        lambda: namespaces.create_tenant(broker, namespace.tenant, INFO),
-        lambda: namespaces.delete_tenant(broker, namespace.tenant, force=force),
-        lambda: namespaces.create_namespace(broker, namespace),
-        lambda: namespaces.create_namespace(broker, namespace),
-        lambda: namespaces.delete_namespace(broker, namespace, force=force),
-        lambda: topic_admin.create_partitioned(broker, topic, few),
-        lambda: topic_admin.create_partitioned(broker, topic, few),
-        lambda: topic_admin.update_partitioned(broker, topic, few + 1),
-        lambda: topic_admin.create_missed_partitions(broker, topic),
-        lambda: topic_admin.delete_partitioned(broker, topic, force=force),
+        lambda: administration(broker).tenants.create(namespace.tenant, INFO),
+        lambda: administration(broker).tenants.delete(namespace.tenant, force=force),
+        lambda: administration(broker).namespaces.create(namespace),
+        lambda: administration(broker).namespaces.create(namespace),
+        lambda: administration(broker).namespaces.delete(namespace, force=force),
+        lambda: administration(broker).topics.create_partitioned(topic, few),
+        lambda: administration(broker).topics.create_partitioned(topic, few),
+        lambda: administration(broker).topics.update_partitioned(topic, few + 1),
+        lambda: administration(broker).topics.create_missed_partitions(topic),
+        lambda: administration(broker).topics.delete_partitioned(topic, force=force),
         lambda: broker.partitions.for_client(topic, create=True),
         lambda: broker.topics.get_or_create(either, create=True),
         lambda: broker.topics.get_or_create(partition, create=True),
-        lambda: topic_admin.create_topic(broker, topic),
-        lambda: topic_admin.delete_topic(broker, either, force=force),
-        lambda: topic_admin.create_subscription(broker, topic, "s"),
-        lambda: topic_admin.unsubscribe_namespace(broker, namespace, "s"),
+        lambda: administration(broker).topics.create(topic),
+        lambda: administration(broker).topics.delete(either, force=force),
+        lambda: administration(broker).subscriptions.create(topic, "s"),
+        lambda: administration(broker).subscriptions.delete_everywhere(namespace, "s"),
         lambda: broker.permissions.grant_topic(either, "r", ["consume"]),
         lambda: broker.permissions.revoke_topic(either, "r"),
         lambda: broker.policies.set_topic(either, "maxConsumers", few),
-        lambda: stats.topic_stats(broker, either),
-        lambda: stats_partitioned.partitioned_stats(broker, topic),
+        lambda: administration(broker).stats.of_topic(either),
+        lambda: administration(broker).partitioned_stats.of_topic(topic),
         unload,
     ]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.administration import topic_admin
+from penstock.broker.composition import administration
 from penstock.core.errors import PenstockError
 from penstock.core.names import TopicName
 from penstock.testing.client import Type, frame
@@ -115,9 +115,9 @@ async def administer(harness: Harness, rng: random.Random, clients: asyncio.Futu
         with contextlib.suppress(PenstockError):
             match rng.randrange(6):
                 case 0:
-                    await topic_admin.unload(broker, name)
+                    await administration(broker).topics.unload(name)
                 case 1:
-                    await topic_admin.delete_topic(broker, name, force=True)
+                    await administration(broker).topics.delete(name, force=True)
                 case 2:
                     key = rng.choice(list(RATES))
                     await broker.policies.set_namespace(NAMESPACE, key, rng.choice([None, *RATES[key]]))
@@ -126,8 +126,8 @@ async def administer(harness: Harness, rng: random.Random, clients: asyncio.Futu
                 case 4:
                     configure(harness, broker_publisher_throttling_max_message_rate=rng.choice((0, 200)))
                 case _:
-                    await topic_admin.terminate(broker, name)
-                    await topic_admin.delete_topic(broker, name, force=True)
+                    await administration(broker).topics.terminate(name)
+                    await administration(broker).topics.delete(name, force=True)
         harness.clock.advance(ms=rng.randrange(500))
         await asyncio.sleep(0.002)
 

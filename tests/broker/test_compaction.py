@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.administration import subscription_admin, topic_admin
-from penstock.broker.topics import compaction
+from penstock.broker.composition import administration
 from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER
 from penstock.core.checksum import is_sealed, seal
@@ -392,11 +391,11 @@ async def test_the_admin_port_starts_compactions_and_tells_of_them(harness: Harn
     producer = await Client.producing(harness.port)
     await publish(producer, [("a", b"1"), ("a", b"2")])
     name = topic_of(harness).name
-    assert await compaction.status(harness.broker, name) == {"status": "NOT_RUN", "lastError": ""}
-    await compaction.trigger(harness.broker, name)
-    assert (await compaction.status(harness.broker, name))["status"] == "RUNNING"
+    assert await administration(harness.broker).topics.compaction_status(name) == {"status": "NOT_RUN", "lastError": ""}
+    await administration(harness.broker).topics.compact(name)
+    assert (await administration(harness.broker).topics.compaction_status(name))["status"] == "RUNNING"
     await finished(harness)
-    assert await compaction.status(harness.broker, name) == {"status": "SUCCESS", "lastError": ""}
+    assert await administration(harness.broker).topics.compaction_status(name) == {"status": "SUCCESS", "lastError": ""}
     assert harness.broker.compaction.stats(TOPIC)["lastCompactionRemovedEventCount"] == 1
 
 
@@ -529,15 +528,15 @@ async def test_nobody_but_compaction_moves_its_subscription(harness: Harness) ->
     await publish(producer, [("k", b"old")])
     await compacted(harness)
     await publish(producer, [("k", b"new")], first=1)
-    broker, name = harness.broker, COMPACTION_SUBSCRIPTION
+    subscriptions, name = administration(harness.broker).subscriptions, COMPACTION_SUBSCRIPTION
     for move in (
-        topic_admin.skip_messages(broker, T, name, 1),
-        topic_admin.skip_all(broker, T, name),
-        topic_admin.expire_older_than(broker, T, name, 0),
-        topic_admin.expire_to_position(broker, T, name, LATEST),
-        topic_admin.reset_to_time(broker, T, name, 2**60),
-        topic_admin.reset_to_position(broker, T, name, LATEST),
-        subscription_admin.clear_backlogs(broker, [T], name),
+        subscriptions.skip_messages(T, name, 1),
+        subscriptions.skip_all(T, name),
+        subscriptions.expire_older_than(T, name, 0),
+        subscriptions.expire_to_position(T, name, LATEST),
+        subscriptions.reset_to_time(T, name, 2**60),
+        subscriptions.reset_to_position(T, name, LATEST),
+        subscriptions.clear_backlogs(T.namespace_name, name),
     ):
         with pytest.raises(NotAllowed, match="moved by compaction only"):
             await move
@@ -555,7 +554,7 @@ async def test_a_compacted_topic_goes_with_its_subscription_and_shows_no_old_val
         compacted_ledger = topic.compacted
         assert compacted_ledger is not None
         await topic.open_subscription("s", durable=True, start=0)
-        await topic_admin.delete_subscription(harness.broker, T, COMPACTION_SUBSCRIPTION)
+        await administration(harness.broker).subscriptions.delete(T, COMPACTION_SUBSCRIPTION)
         await publish(producer, [("k", b"new")], first=1)
         topic.subscriptions["s"].skip_all()
         await harness.broker.subscription_store.delete(topic.subscriptions["s"])
@@ -590,6 +589,6 @@ async def test_while_a_topic_is_compacted_its_subscription_is_not_deleted(harnes
     await compacted(harness)
     harness.broker.compaction.start(topic)
     with pytest.raises(PreconditionFailed, match="being compacted"):
-        await topic_admin.delete_subscription(harness.broker, T, COMPACTION_SUBSCRIPTION)
+        await administration(harness.broker).subscriptions.delete(T, COMPACTION_SUBSCRIPTION)
     assert await finished(harness) == "SUCCESS"
     assert COMPACTION_SUBSCRIPTION in topic.subscriptions

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.broker.administration import delayed_admin
-from penstock.broker.administration.topic_admin import cancel_delayed, truncate
+from penstock.broker.composition import administration
 from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position
@@ -52,7 +52,7 @@ async def test_a_cancelled_message_is_delivered_to_no_subscription(harness: Harn
     peer, positions = await with_delayed(harness)
     await peer.subscribe(SHARED, name="other", consumer_id=1)
     await until(lambda: subscription_of(harness, "other").delayed == 3)
-    await cancel_delayed(harness.broker, NAME, positions[1])
+    await administration(harness.broker).delayed.cancel(NAME, positions[1])
     assert [subscription_of(harness, name).delayed for name in ("s", "other")] == [2, 2]
     assert [subscription_of(harness, name).backlog for name in ("s", "other")] == [2, 2]
     pass_an_hour(harness)
@@ -62,7 +62,7 @@ async def test_a_cancelled_message_is_delivered_to_no_subscription(harness: Harn
 
 async def test_who_subscribes_or_seeks_back_later_does_not_get_it_either(harness: Harness) -> None:
     peer, positions = await with_delayed(harness)
-    await cancel_delayed(harness.broker, NAME, positions[1])
+    await administration(harness.broker).delayed.cancel(NAME, positions[1])
     await peer.subscribe(EXCLUSIVE, name="alone", consumer_id=1)
     assert await peer.payloads(2) == [b"0", b"2"]
     await subscription_of(harness, "alone").move_to(0)
@@ -73,7 +73,7 @@ async def test_who_subscribes_or_seeks_back_later_does_not_get_it_either(harness
 async def test_it_stays_cancelled_over_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         _, positions = await with_delayed(harness)
-        await cancel_delayed(harness.broker, NAME, positions[0])
+        await administration(harness.broker).delayed.cancel(NAME, positions[0])
     async with running(tmp_path) as harness:
         await harness.broker.topics.load(NAME)
         assert subscription_of(harness).delayed == 2
@@ -87,7 +87,7 @@ async def test_it_stays_cancelled_over_a_restart(tmp_path: Path) -> None:
 async def test_cancelling_twice_is_no_error(harness: Harness) -> None:
     _, positions = await with_delayed(harness)
     for _ in range(2):
-        await cancel_delayed(harness.broker, NAME, positions[0])
+        await administration(harness.broker).delayed.cancel(NAME, positions[0])
     assert subscription_of(harness).delayed == 2
 
 
@@ -96,15 +96,17 @@ async def test_what_is_due_was_never_delayed_or_is_nowhere_cannot_be_cancelled(h
     (now,) = await peer.publish(b"now")
     ledger_id = positions[0].ledger_id
     with pytest.raises(PreconditionFailed, match="was not delayed"):
-        await cancel_delayed(harness.broker, NAME, Position(ledger_id, now))
+        await administration(harness.broker).delayed.cancel(NAME, Position(ledger_id, now))
     for nowhere in (Position(ledger_id, 99), Position(ledger_id + 1, 0)):
         with pytest.raises(NotFound):
-            await cancel_delayed(harness.broker, NAME, nowhere)
+            await administration(harness.broker).delayed.cancel(NAME, nowhere)
     harness.clock.advance(ms=HOUR_MS)
     with pytest.raises(PreconditionFailed, match="was due 0 ms ago"):
-        await cancel_delayed(harness.broker, NAME, positions[0])
+        await administration(harness.broker).delayed.cancel(NAME, positions[0])
     with pytest.raises(NotAllowed):
-        await cancel_delayed(harness.broker, TopicName.parse("non-persistent://public/default/t"), positions[0])
+        await administration(harness.broker).delayed.cancel(
+            TopicName.parse("non-persistent://public/default/t"), positions[0]
+        )
 
 
 async def test_only_so_many_are_remembered_and_none_longer_than_its_entry(
@@ -113,10 +115,10 @@ async def test_only_so_many_are_remembered_and_none_longer_than_its_entry(
     monkeypatch.setattr(delayed_admin, "CANCELLED_MAX", 2)
     peer, positions = await with_delayed(harness, 4)
     for position in positions[:2]:
-        await cancel_delayed(harness.broker, NAME, position)
+        await administration(harness.broker).delayed.cancel(NAME, position)
     with pytest.raises(PreconditionFailed, match="2 messages"):
-        await cancel_delayed(harness.broker, NAME, positions[2])
-    await truncate(harness.broker, NAME)
+        await administration(harness.broker).delayed.cancel(NAME, positions[2])
+    await administration(harness.broker).topics.truncate(NAME)
     (fresh,) = await peer.publish(b"fresh", deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
-    await cancel_delayed(harness.broker, NAME, Position(positions[0].ledger_id, fresh))
+    await administration(harness.broker).delayed.cancel(NAME, Position(positions[0].ledger_id, fresh))
     assert subscription_of(harness).delayed == 0

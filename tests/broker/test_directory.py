@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.administration import namespaces, topic_admin
+from penstock.broker.composition import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.core.errors import NotAllowed, TopicNotFound, WireCode
 from penstock.core.names import NamespaceName, TopicName
@@ -88,8 +88,8 @@ async def test_the_namespaces_of_pulsar_are_there_from_the_first_start(tmp_path:
 
 async def test_a_namespace_takes_topics_as_soon_as_it_is_made(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
-        await namespaces.create_tenant(harness.broker, "acme", {"allowedClusters": ["test"]})
-        await namespaces.create_namespace(harness.broker, NamespaceName.parse("acme/sales"))
+        await administration(harness.broker).tenants.create("acme", {"allowedClusters": ["test"]})
+        await administration(harness.broker).namespaces.create(NamespaceName.parse("acme/sales"))
         await client.request(
             Type.PRODUCER, Type.PRODUCER_SUCCESS, topic="persistent://acme/sales/orders", producer_id=0
         )
@@ -181,9 +181,9 @@ async def test_a_namespace_takes_no_more_topics_than_it_may(tmp_path: Path) -> N
     async with connected(tmp_path, policies=PolicyDefaults(max_topics_per_namespace=3)) as (harness, client):
         broker = harness.broker
         await broker.partitions.create(PARENT, 2)
-        await topic_admin.create_topic(broker, T)
+        await administration(broker).topics.create(T)
         for attempt in (
-            topic_admin.create_topic(broker, TopicName.parse("another")),
+            administration(broker).topics.create(TopicName.parse("another")),
             broker.partitions.create(TopicName.parse("q"), 1),
             broker.partitions.grow(PARENT, 3),
         ):
@@ -192,8 +192,8 @@ async def test_a_namespace_takes_no_more_topics_than_it_may(tmp_path: Path) -> N
         error = await refusal(client, Type.PRODUCER, topic="another", producer_id=0)
         assert error.error == WireCode.NOT_ALLOWED_ERROR
         await broker.topics.get_or_create(TopicName.parse("__change_events"), create=True)  # Pulsar's own do not count
-        await topic_admin.delete_topic(broker, T)
-        await topic_admin.create_topic(broker, TopicName.parse("another"))
+        await administration(broker).topics.delete(T)
+        await administration(broker).topics.create(TopicName.parse("another"))
 
 
 # -- partitioned topics -----------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ async def test_the_partitions_of_a_partitioned_topic_are_made_with_it(tmp_path: 
         await harness.broker.partitions.create(PARENT, 3, {"team": "a"})
         assert (await ask_partitions(client, PARENT)).partitions == 3
         assert list((await list_names(client)).topics) == [f"{PARENT}-partition-{index}" for index in range(3)]
-        assert topic_admin.get_properties(harness.broker, PARENT) == {"team": "a"}
+        assert administration(harness.broker).topics.get_properties(PARENT) == {"team": "a"}
 
 
 async def test_nobody_uses_the_name_of_a_partitioned_topic_or_a_partition_it_does_not_have(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_a_partition_that_was_not_made_yet_is_made_by_who_uses_it_first(tm
         partition = PARENT.of_partition(3)
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(partition), producer_id=0)
         assert list((await list_names(client)).topics) == [str(partition)]
-        await topic_admin.create_missed_partitions(harness.broker, PARENT)
+        await administration(harness.broker).topics.create_missed_partitions(PARENT)
         assert len((await list_names(client)).topics) == 4
 
 
@@ -240,7 +240,7 @@ async def test_asking_for_partitions_makes_a_partitioned_topic_only_where_and_wh
     async with connected(tmp_path, policies=PARTITIONED) as (harness, client):
         answer = await ask_partitions(client, PARENT, metadata_auto_creation_enabled=False)
         assert answer.error == WireCode.TOPIC_NOT_FOUND
-        await topic_admin.create_topic(harness.broker, T)
+        await administration(harness.broker).topics.create(T)
         assert (await ask_partitions(client, T)).partitions == 0
         # What the namespace says goes before what the broker says.
         await harness.broker.policies.set_namespace(
@@ -266,7 +266,7 @@ async def test_partitioned_topics_survive_a_restart(tmp_path: Path) -> None:
         await harness.broker.partitions.create(PARENT, 2, {"a": "b"})
     async with connected(tmp_path) as (harness, client):
         assert (await ask_partitions(client, PARENT)).partitions == 2
-        assert topic_admin.list_partitioned(harness.broker, NAMESPACE) == [str(PARENT)]
+        assert administration(harness.broker).topics.list_partitioned(NAMESPACE) == [str(PARENT)]
 
 
 async def test_a_partitioned_topic_that_is_not_persistent_has_partitions_while_they_are_used(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ async def test_a_partitioned_topic_that_is_not_persistent_has_partitions_while_t
 async def test_a_list_is_filtered_by_a_pattern_and_hashed_after_that(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
         for name in ("a-1", "a-2", "b-1"):
-            await topic_admin.create_topic(harness.broker, TopicName.parse(name))
+            await administration(harness.broker).topics.create(TopicName.parse(name))
         whole = await list_names(client)
         assert (len(whole.topics), whole.filtered, whole.changed) == (3, False, True)
         some = await list_names(client, topics_pattern="public/default/a-.*")
@@ -303,7 +303,7 @@ async def test_a_list_is_filtered_by_a_pattern_and_hashed_after_that(tmp_path: P
 @pytest.mark.parametrize("pattern", ["public/default/" + 40 * "a?", "public/default/(?!a).*"])
 async def test_what_the_broker_does_not_filter_the_client_does(tmp_path: Path, pattern: str) -> None:
     async with connected(tmp_path) as (harness, client):
-        await topic_admin.create_topic(harness.broker, T)
+        await administration(harness.broker).topics.create(T)
         answer = await list_names(client, topics_pattern=pattern)
         assert (list(answer.topics), answer.filtered) == ([str(T)], False)
 
@@ -344,11 +344,11 @@ async def update(client: Client) -> Any:  # noqa: ANN401
 async def test_a_watcher_hears_of_topics_that_come_and_go_and_of_no_others(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
         broker = harness.broker
-        await topic_admin.create_topic(broker, TopicName.parse("a0"))
+        await administration(broker).topics.create(TopicName.parse("a0"))
         began = await watch(client)
         assert (began.watcher_id, list(began.topic)) == (7, ["persistent://public/default/a0"])
         for name in ("b", "non-persistent://public/default/a", "a1"):
-            await topic_admin.create_topic(broker, TopicName.parse(name))
+            await administration(broker).topics.create(TopicName.parse(name))
         came = await update(client)
         assert (came.watcher_id, list(came.new_topics), list(came.deleted_topics)) == (
             7,
@@ -356,7 +356,7 @@ async def test_a_watcher_hears_of_topics_that_come_and_go_and_of_no_others(tmp_p
             [],
         )
         assert came.topics_hash == (await list_names(client, topics_pattern="public/default/a.*")).topics_hash
-        await topic_admin.delete_topic(broker, TopicName.parse("a0"))
+        await administration(broker).topics.delete(TopicName.parse("a0"))
         went = await update(client)
         assert list(went.deleted_topics) == ["persistent://public/default/a0"]
 
@@ -373,7 +373,7 @@ async def test_partitions_are_told_one_by_one(tmp_path: Path) -> None:
 
 async def test_a_client_that_knows_the_list_is_not_told_it_again(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
-        await topic_admin.create_topic(harness.broker, TopicName.parse("a0"))
+        await administration(harness.broker).topics.create(TopicName.parse("a0"))
         known = await watch(client)
         again = await watch(client, watcher_id=8, topics_hash=known.topics_hash)
         assert (list(again.topic), again.topics_hash) == ([], known.topics_hash)
@@ -382,10 +382,10 @@ async def test_a_client_that_knows_the_list_is_not_told_it_again(tmp_path: Path)
 async def test_the_same_watcher_id_again_brings_the_list_as_it_is_now(tmp_path: Path) -> None:
     async with connected(tmp_path) as (harness, client):
         await watch(client)
-        await topic_admin.create_topic(harness.broker, TopicName.parse("a0"))
+        await administration(harness.broker).topics.create(TopicName.parse("a0"))
         await update(client)
         assert list((await watch(client)).topic) == ["persistent://public/default/a0"]
-        await topic_admin.create_topic(harness.broker, TopicName.parse("a1"))
+        await administration(harness.broker).topics.create(TopicName.parse("a1"))
         assert list((await update(client)).new_topics) == ["persistent://public/default/a1"]
 
 
@@ -394,7 +394,7 @@ async def test_a_closed_watcher_hears_nothing_and_closing_one_that_is_not_there_
         await watch(client)
         for _ in range(2):
             await client.request(Type.WATCH_TOPIC_LIST_CLOSE, Type.SUCCESS, watcher_id=7)
-        await topic_admin.create_topic(harness.broker, TopicName.parse("a0"))
+        await administration(harness.broker).topics.create(TopicName.parse("a0"))
         assert (await lookup(client, str(T))).response == 1  # the next thing it hears
 
 
@@ -446,17 +446,17 @@ async def test_a_watcher_that_does_not_read_hears_the_truth_when_it_reads_again(
         client.stop_reading()
         # More than the socket takes: from then on nothing is sent, and what was not told is kept once per topic.
         for number in range(3):
-            await topic_admin.create_topic(broker, TopicName.parse(f"a{number}"))
+            await administration(broker).topics.create(TopicName.parse(f"a{number}"))
         while session.connection.writable:
             session.reply(bytes(64 * KIB))
             await asyncio.sleep(0)
         for _ in range(3):
-            await topic_admin.delete_topic(broker, TopicName.parse("a0"))
-            await topic_admin.create_topic(broker, TopicName.parse("a0"))
-        await topic_admin.delete_topic(broker, TopicName.parse("a1"))
+            await administration(broker).topics.delete(TopicName.parse("a0"))
+            await administration(broker).topics.create(TopicName.parse("a0"))
+        await administration(broker).topics.delete(TopicName.parse("a1"))
         for number in range(100, 110):
-            await topic_admin.create_topic(broker, TopicName.parse(f"a{number}"))
-            await topic_admin.delete_topic(broker, TopicName.parse(f"a{number}"))
+            await administration(broker).topics.create(TopicName.parse(f"a{number}"))
+            await administration(broker).topics.delete(TopicName.parse(f"a{number}"))
         await turns()
         # What happens meanwhile is kept once, for all lists.
         assert watcher._shared._changes == {}  # noqa: SLF001

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from penstock.broker.administration import namespaces, policy_admin, topic_admin
+from penstock.broker.composition import administration
 from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
 from penstock.core.names import NamespaceName, TopicName
 from tests.net.harness import running
@@ -31,68 +31,75 @@ RATE: Final = {"dispatchThrottlingRateInMsg": 10}
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with running(tmp_path) as harness:
-        await topic_admin.create_topic(harness.broker, PLAIN)
-        await topic_admin.create_partitioned(harness.broker, PARTITIONED, 2)
+        await administration(harness.broker).topics.create(PLAIN)
+        await administration(harness.broker).topics.create_partitioned(PARTITIONED, 2)
         yield harness.broker
 
 
 async def test_two_quotas_of_a_namespace_set_at_once_are_both_kept(broker: Broker) -> None:
     await asyncio.gather(
-        policy_admin.set_quota_of_namespace(broker, NAMESPACE, QUOTA_SIZE, SIZE),
-        policy_admin.set_quota_of_namespace(broker, NAMESPACE, QUOTA_AGE, AGE),
+        administration(broker).policies.set_quota_of_namespace(NAMESPACE, QUOTA_SIZE, SIZE),
+        administration(broker).policies.set_quota_of_namespace(NAMESPACE, QUOTA_AGE, AGE),
     )
-    assert policy_admin.quotas_of_namespace(broker, NAMESPACE).keys() == {QUOTA_SIZE, QUOTA_AGE}
+    assert administration(broker).policies.quotas_of_namespace(NAMESPACE).keys() == {QUOTA_SIZE, QUOTA_AGE}
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=str)
 async def test_two_quotas_of_a_topic_set_at_once_are_both_kept(broker: Broker, topic: TopicName) -> None:
     await asyncio.gather(
-        policy_admin.set_quota_of_topic(broker, topic, QUOTA_SIZE, SIZE),
-        policy_admin.set_quota_of_topic(broker, topic, QUOTA_AGE, AGE),
+        administration(broker).policies.set_quota_of_topic(topic, QUOTA_SIZE, SIZE),
+        administration(broker).policies.set_quota_of_topic(topic, QUOTA_AGE, AGE),
     )
-    assert policy_admin.quotas_of_topic(broker, topic).keys() == {QUOTA_SIZE, QUOTA_AGE}
+    assert administration(broker).policies.quotas_of_topic(topic).keys() == {QUOTA_SIZE, QUOTA_AGE}
 
 
 async def test_a_quota_that_is_removed_while_another_is_set_stays_removed(broker: Broker) -> None:
-    await policy_admin.set_quota_of_namespace(broker, NAMESPACE, QUOTA_SIZE, SIZE)
+    await administration(broker).policies.set_quota_of_namespace(NAMESPACE, QUOTA_SIZE, SIZE)
     await asyncio.gather(
-        policy_admin.set_quota_of_namespace(broker, NAMESPACE, QUOTA_SIZE, None),
-        policy_admin.set_quota_of_namespace(broker, NAMESPACE, QUOTA_AGE, AGE),
+        administration(broker).policies.set_quota_of_namespace(NAMESPACE, QUOTA_SIZE, None),
+        administration(broker).policies.set_quota_of_namespace(NAMESPACE, QUOTA_AGE, AGE),
     )
-    assert policy_admin.quotas_of_namespace(broker, NAMESPACE).keys() == {QUOTA_AGE}
+    assert administration(broker).policies.quotas_of_namespace(NAMESPACE).keys() == {QUOTA_AGE}
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=str)
 async def test_rates_of_two_subscriptions_set_at_once_are_both_kept(broker: Broker, topic: TopicName) -> None:
     await asyncio.gather(
-        *(policy_admin.set_rate_of_subscription(broker, topic, subscription, RATE) for subscription in ("a", "b"))
+        *(
+            administration(broker).policies.set_rate_of_subscription(topic, subscription, RATE)
+            for subscription in ("a", "b")
+        )
     )
-    assert policy_admin.rate_of_subscription(broker, topic, "a") is not None
-    assert policy_admin.rate_of_subscription(broker, topic, "b") is not None
+    assert administration(broker).policies.rate_of_subscription(topic, "a") is not None
+    assert administration(broker).policies.rate_of_subscription(topic, "b") is not None
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=str)
 async def test_properties_attached_to_a_topic_at_once_are_all_kept(broker: Broker, topic: TopicName) -> None:
-    await asyncio.gather(*(topic_admin.update_properties(broker, topic, {str(n): "x"}) for n in range(5)))
+    await asyncio.gather(*(administration(broker).topics.update_properties(topic, {str(n): "x"}) for n in range(5)))
     await asyncio.gather(
-        topic_admin.remove_property(broker, topic, "0"), topic_admin.update_properties(broker, topic, {"1": "y"})
+        administration(broker).topics.remove_property(topic, "0"),
+        administration(broker).topics.update_properties(topic, {"1": "y"}),
     )
-    assert topic_admin.get_properties(broker, topic) == {"1": "y", "2": "x", "3": "x", "4": "x"}
+    assert administration(broker).topics.get_properties(topic) == {"1": "y", "2": "x", "3": "x", "4": "x"}
 
 
 async def test_properties_attached_to_a_namespace_at_once_are_all_kept(broker: Broker) -> None:
     await asyncio.gather(
-        *(policy_admin.change_properties_of_namespace(broker, NAMESPACE, {str(n): "x"}, remove=[]) for n in range(5))
+        *(
+            administration(broker).policies.change_properties_of_namespace(NAMESPACE, {str(n): "x"}, remove=[])
+            for n in range(5)
+        )
     )
-    assert policy_admin.properties_of_namespace(broker, NAMESPACE).keys() == set("01234")
+    assert administration(broker).policies.properties_of_namespace(NAMESPACE).keys() == set("01234")
 
 
 async def test_a_namespace_deleted_meanwhile_is_not_made_again_by_a_change(broker: Broker) -> None:
     gone = NamespaceName("public", "gone")
-    await namespaces.create_namespace(broker, gone)
+    await administration(broker).namespaces.create(gone)
     results = await asyncio.gather(
-        namespaces.delete_namespace(broker, gone, force=False),
-        policy_admin.set_quota_of_namespace(broker, gone, QUOTA_SIZE, SIZE),
+        administration(broker).namespaces.delete(gone, force=False),
+        administration(broker).policies.set_quota_of_namespace(gone, QUOTA_SIZE, SIZE),
         return_exceptions=True,
     )
     assert results[0] is None

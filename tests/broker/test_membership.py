@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.administration import topic_admin
 from penstock.broker.commands import membership
+from penstock.broker.composition import administration
 from penstock.core.errors import WireCode
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
@@ -188,5 +188,5 @@ async def test_properties_of_subscriptions_have_a_bound_in_all_which_is_known_af
         assert (await subscribe_with_properties(client, 3)).type == Type.SUCCESS
         client.write(frame(Type.PING))
         await client.expect(Type.PONG)
-        await topic_admin.delete_topic(broker.broker, TopicName.parse(TOPIC), force=True)
+        await administration(broker.broker).topics.delete(TopicName.parse(TOPIC), force=True)
         assert broker.broker.catalog.bulk_bytes == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.administration import topic_admin
+from penstock.broker.composition import administration
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from penstock.testing.client import Type, entry, send
@@ -47,8 +47,8 @@ async def test_schemas_have_a_bound_in_all_which_is_known_after_a_restart(tmp_pa
                 await use_schema(client, 3)
             assert 180_000 < used(harness) < SIZE
             if again:
-                await topic_admin.delete_topic(
-                    harness.broker, TopicName.parse("persistent://public/default/t0"), force=True
+                await administration(harness.broker).topics.delete(
+                    TopicName.parse("persistent://public/default/t0"), force=True
                 )
                 await client.expect(Type.CLOSE_PRODUCER)
                 await use_schema(client, 3)
@@ -72,5 +72,5 @@ async def test_names_that_deduplication_remembers_have_a_bound_and_go_with_their
             await client.close()
             most = max(most, used(harness))
         assert 4_000 < most <= SIZE // 8 + 5_000
-        await topic_admin.delete_topic(harness.broker, TopicName.parse("persistent://public/default/t"), force=True)
+        await administration(harness.broker).topics.delete(TopicName.parse("persistent://public/default/t"), force=True)
         assert used(harness) == 0

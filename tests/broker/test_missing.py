@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.stats.snapshot import take_snapshot
-from penstock.broker.topics import compaction
+from penstock.broker.composition import administration
 from penstock.core.names import TopicName
 from penstock.storage.limits import LogLimits
 from penstock.wire import codec
@@ -75,7 +74,7 @@ async def test_messages_of_a_missing_file_stay_in_the_backlog_and_come_when_it_i
             assert health.problems == (
                 f"entries 1:{first} to 1:{first + COUNT - 1} of segment {int(path.stem, 16):x}: its file is missing",
             )
-            log = (await take_snapshot(harness.broker)).log
+            log = (await administration(harness.broker).snapshots.take()).log
             assert (log.damaged, log.missing_entries) == (1, COUNT)
     async with running(tmp_path, log_limits=APART) as harness:
         peer = await Peer.connected(harness)
@@ -100,7 +99,7 @@ async def test_a_topic_is_not_compacted_while_entries_of_it_are_missing(tmp_path
     segment(tmp_path, 1).rename(tmp_path / "away")
     async with running(tmp_path, log_limits=APART) as harness:
         await harness.broker.topics.load(T)
-        await compaction.trigger(harness.broker, T)
+        await administration(harness.broker).topics.compact(T)
         await until(lambda: harness.broker.compaction.progress(TOPIC).status == "ERROR")
         assert "missing" in harness.broker.compaction.progress(TOPIC).last_error
 

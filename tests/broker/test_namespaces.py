@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.access import AccessRules
-from penstock.broker.administration import namespaces, topic_admin
+from penstock.broker.composition import administration
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,
@@ -36,8 +36,8 @@ ORDERS = TopicName.parse("persistent://acme/sales/orders")
 
 
 async def make_sales(broker: Broker) -> None:
-    await namespaces.create_tenant(broker, "acme", INFO)
-    await namespaces.create_namespace(broker, SALES)
+    await administration(broker).tenants.create("acme", INFO)
+    await administration(broker).namespaces.create(SALES)
 
 
 async def refused(doing: Coroutine[Any, Any, object], kind: type[PenstockError], status: int, words: str) -> None:
@@ -53,43 +53,45 @@ async def refused(doing: Coroutine[Any, Any, object], kind: type[PenstockError],
 async def test_a_tenant_is_made_read_changed_and_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        assert namespaces.list_tenants(broker) == ["public", "pulsar"]
-        await namespaces.create_tenant(broker, "acme", INFO)
-        assert namespaces.get_tenant(broker, "acme") == INFO
-        await namespaces.update_tenant(broker, "acme", {"adminRoles": ["b", "a", "a"], "allowedClusters": ["test"]})
-        assert namespaces.get_tenant(broker, "acme")["adminRoles"] == ["a", "b"]
+        assert administration(broker).tenants.names() == ["public", "pulsar"]
+        await administration(broker).tenants.create("acme", INFO)
+        assert administration(broker).tenants.get("acme") == INFO
+        await administration(broker).tenants.update(
+            "acme", {"adminRoles": ["b", "a", "a"], "allowedClusters": ["test"]}
+        )
+        assert administration(broker).tenants.get("acme")["adminRoles"] == ["a", "b"]
     async with running(tmp_path) as harness:
         broker = harness.broker
-        assert namespaces.list_tenants(broker) == ["acme", "public", "pulsar"]
-        await namespaces.delete_tenant(broker, "acme")
+        assert administration(broker).tenants.names() == ["acme", "public", "pulsar"]
+        await administration(broker).tenants.delete("acme")
         with pytest.raises(TenantNotFound):
-            namespaces.get_tenant(broker, "acme")
+            administration(broker).tenants.get("acme")
 
 
 async def test_the_tenants_that_are_there_from_the_start_are_in_this_cluster(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        assert namespaces.get_tenant(harness.broker, "public") == {"adminRoles": [], "allowedClusters": ["test"]}
+        assert administration(harness.broker).tenants.get("public") == {"adminRoles": [], "allowedClusters": ["test"]}
 
 
 async def test_what_is_there_from_the_start_is_not_created_again(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker, default = harness.broker, NamespaceName.parse("public/default")
-        await refused(namespaces.create_tenant(broker, "public", INFO), AlreadyExists, 409, "Tenant already exist")
-        await refused(namespaces.create_namespace(broker, default), AlreadyExists, 409, "Namespace already exists")
+        await refused(administration(broker).tenants.create("public", INFO), AlreadyExists, 409, "Tenant already exist")
+        await refused(administration(broker).namespaces.create(default), AlreadyExists, 409, "Namespace already exists")
 
 
 async def test_under_authorization_what_is_there_from_the_start_is_created_once(tmp_path: Path) -> None:
     async with running(tmp_path, access=AccessRules(authorizing=True)) as harness:
         broker, default = harness.broker, NamespaceName.parse("public/default")
-        await namespaces.create_cluster(broker, "test", {"serviceUrl": "http://here"})
-        assert namespaces.get_cluster(broker, "test")["serviceUrl"] == "http://here"
-        await refused(namespaces.create_cluster(broker, "test", {}), AlreadyExists, 409, "Cluster already exists")
-        await namespaces.create_tenant(broker, "public", INFO)
-        assert namespaces.get_tenant(broker, "public") == INFO
-        await refused(namespaces.create_tenant(broker, "public", INFO), AlreadyExists, 409, "Tenant already exist")
-        await namespaces.create_namespace(broker, default, {"message_ttl_in_seconds": 5})
-        assert namespaces.get_namespace(broker, default)["message_ttl_in_seconds"] == 5
-        await refused(namespaces.create_namespace(broker, default), AlreadyExists, 409, "Namespace already exists")
+        await administration(broker).clusters.create("test", {"serviceUrl": "http://here"})
+        assert administration(broker).clusters.get("test")["serviceUrl"] == "http://here"
+        await refused(administration(broker).clusters.create("test", {}), AlreadyExists, 409, "Cluster already exists")
+        await administration(broker).tenants.create("public", INFO)
+        assert administration(broker).tenants.get("public") == INFO
+        await refused(administration(broker).tenants.create("public", INFO), AlreadyExists, 409, "Tenant already exist")
+        await administration(broker).namespaces.create(default, {"message_ttl_in_seconds": 5})
+        assert administration(broker).namespaces.get(default)["message_ttl_in_seconds"] == 5
+        await refused(administration(broker).namespaces.create(default), AlreadyExists, 409, "Namespace already exists")
 
 
 @pytest.mark.parametrize(
@@ -104,17 +106,19 @@ async def test_under_authorization_what_is_there_from_the_start_is_created_once(
 )
 async def test_a_tenant_must_be_in_clusters_that_exist(tmp_path: Path, info: dict[str, Any], words: str) -> None:
     async with running(tmp_path) as harness:
-        await refused(namespaces.create_tenant(harness.broker, "acme", info), PreconditionFailed, 412, words)
-        await refused(namespaces.update_tenant(harness.broker, "public", info), PreconditionFailed, 412, words)
+        await refused(administration(harness.broker).tenants.create("acme", info), PreconditionFailed, 412, words)
+        await refused(administration(harness.broker).tenants.update("public", info), PreconditionFailed, 412, words)
 
 
 async def test_tenants_that_are_there_are_not_made_and_others_not_changed(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await refused(namespaces.create_tenant(broker, "public", INFO), AlreadyExists, 409, "already")
-        await refused(namespaces.create_tenant(broker, "a/b", INFO), PreconditionFailed, 412, "not valid")
-        await refused(namespaces.update_tenant(broker, "acme", INFO), TenantNotFound, 404, "Tenant acme does not exist")
-        await refused(namespaces.delete_tenant(broker, "acme"), TenantNotFound, 404, "does not exist")
+        await refused(administration(broker).tenants.create("public", INFO), AlreadyExists, 409, "already")
+        await refused(administration(broker).tenants.create("a/b", INFO), PreconditionFailed, 412, "not valid")
+        await refused(
+            administration(broker).tenants.update("acme", INFO), TenantNotFound, 404, "Tenant acme does not exist"
+        )
+        await refused(administration(broker).tenants.delete("acme"), TenantNotFound, 404, "does not exist")
 
 
 async def test_a_tenant_with_namespaces_goes_by_force_and_only_where_that_is_allowed(tmp_path: Path) -> None:
@@ -122,14 +126,14 @@ async def test_a_tenant_with_namespaces_goes_by_force_and_only_where_that_is_all
         broker = harness.broker
         await make_sales(broker)
         words = "The tenant still has active namespaces"
-        await refused(namespaces.delete_tenant(broker, "acme"), AlreadyExists, 409, words)
+        await refused(administration(broker).tenants.delete("acme"), AlreadyExists, 409, words)
         words = "Broker doesn't allow forced deletion of tenants"
-        await refused(namespaces.delete_tenant(broker, "acme", force=True), NotAllowed, 405, words)
+        await refused(administration(broker).tenants.delete("acme", force=True), NotAllowed, 405, words)
     async with running(tmp_path, force_delete_tenant=True) as harness:
         broker = harness.broker
         await broker.partitions.create(ORDERS, 2)
-        await namespaces.delete_tenant(broker, "acme", force=True)
-        assert namespaces.list_tenants(broker) == ["public", "pulsar"]
+        await administration(broker).tenants.delete("acme", force=True)
+        assert administration(broker).tenants.names() == ["public", "pulsar"]
         assert not broker.catalog.topics()
 
 
@@ -139,32 +143,32 @@ async def test_a_tenant_with_namespaces_goes_by_force_and_only_where_that_is_all
 async def test_a_namespace_keeps_the_policies_it_was_made_with(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await namespaces.create_tenant(broker, "acme", INFO)
-        await namespaces.create_namespace(
-            broker, SALES, {"message_ttl_in_seconds": 60, "bundles": {"numBundles": 2}, "deleted": None}
+        await administration(broker).tenants.create("acme", INFO)
+        await administration(broker).namespaces.create(
+            SALES, {"message_ttl_in_seconds": 60, "bundles": {"numBundles": 2}, "deleted": None}
         )
-        policies = namespaces.get_namespace(broker, SALES)
+        policies = administration(broker).namespaces.get(SALES)
         assert policies["message_ttl_in_seconds"] == 60
         assert policies["bundles"] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
         assert policies["replication_clusters"] == ["test"]
         assert broker.policies.of_namespace("acme/sales").ttl_s == 60
     async with running(tmp_path) as harness:
-        assert namespaces.list_namespaces(harness.broker, "acme") == ["acme/sales"]
+        assert administration(harness.broker).namespaces.names("acme") == ["acme/sales"]
         assert harness.broker.policies.of_namespace("acme/sales").ttl_s == 60
 
 
 async def test_a_namespace_is_made_once_and_in_a_tenant(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await refused(namespaces.create_namespace(broker, SALES), TenantNotFound, 404, "acme")
-        await namespaces.create_tenant(broker, "acme", INFO)
+        await refused(administration(broker).namespaces.create(SALES), TenantNotFound, 404, "acme")
+        await administration(broker).tenants.create("acme", INFO)
         outcomes = await asyncio.gather(
-            *(namespaces.create_namespace(broker, SALES) for _ in range(5)), return_exceptions=True
+            *(administration(broker).namespaces.create(SALES) for _ in range(5)), return_exceptions=True
         )
         assert [type(outcome) for outcome in outcomes if outcome is not None] == 4 * [AlreadyExists]
         for policies in ({"replication_clusters": ["elsewhere"]}, {"bundles": {"numBundles": -1}}):
             with pytest.raises(PreconditionFailed):
-                await namespaces.create_namespace(broker, NamespaceName.parse("acme/other"), policies)
+                await administration(broker).namespaces.create(NamespaceName.parse("acme/other"), policies)
 
 
 @pytest.mark.parametrize("topic", ["persistent://acme/sales/t", "non-persistent://acme/sales/t"])
@@ -174,18 +178,18 @@ async def test_a_namespace_with_topics_goes_by_force_and_only_where_that_is_allo
         await make_sales(broker)
         client = await Client.producing(harness.port, topic=topic)
         words = "Cannot delete non empty namespace"
-        await refused(namespaces.delete_namespace(broker, SALES), AlreadyExists, 409, words)
-        await namespaces.delete_namespace(broker, SALES, force=True)
+        await refused(administration(broker).namespaces.delete(SALES), AlreadyExists, 409, words)
+        await administration(broker).namespaces.delete(SALES, force=True)
         await client.expect(Type.CLOSE_PRODUCER)
         with pytest.raises(NamespaceNotFound):
-            namespaces.get_namespace(broker, SALES)
+            administration(broker).namespaces.get(SALES)
         assert not broker.topics.loaded()
-        await namespaces.create_namespace(broker, SALES)
+        await administration(broker).namespaces.create(SALES)
         assert await list_topics(broker, SALES) == []
     async with running(tmp_path) as harness:
         words = "Broker doesn't allow forced deletion of namespaces"
-        await refused(namespaces.delete_namespace(harness.broker, SALES, force=True), NotAllowed, 405, words)
-        await namespaces.delete_namespace(harness.broker, SALES)
+        await refused(administration(harness.broker).namespaces.delete(SALES, force=True), NotAllowed, 405, words)
+        await administration(harness.broker).namespaces.delete(SALES)
 
 
 async def test_nothing_is_made_in_a_namespace_while_it_is_being_deleted(tmp_path: Path) -> None:
@@ -193,7 +197,7 @@ async def test_nothing_is_made_in_a_namespace_while_it_is_being_deleted(tmp_path
         broker = harness.broker
         await make_sales(broker)
         await broker.partitions.create(ORDERS, 20)
-        deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES, force=True))
+        deleting = asyncio.ensure_future(administration(broker).namespaces.delete(SALES, force=True))
         number = 0
         while not deleting.done():
             try:
@@ -213,7 +217,7 @@ async def test_a_topic_that_is_on_its_way_when_its_namespace_is_deleted_does_not
         with harness.catalog_held():
             coming = asyncio.ensure_future(broker.topics.get_or_create(ORDERS, create=True))
             await turns(2)
-            deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES))
+            deleting = asyncio.ensure_future(administration(broker).namespaces.delete(SALES))
             await turns(2)
         await asyncio.wait((coming, deleting))
         there = str(SALES) in broker.catalog.namespaces()
@@ -227,7 +231,7 @@ async def test_a_partitioned_topic_that_waits_for_its_turn_is_not_made_in_a_name
         async with broker.changes.lock:
             making = asyncio.ensure_future(broker.partitions.create(ORDERS, 2))
             await turns(2)
-            deleting = asyncio.ensure_future(namespaces.delete_namespace(broker, SALES))
+            deleting = asyncio.ensure_future(administration(broker).namespaces.delete(SALES))
             await turns(2)
         await deleting
         with pytest.raises(NamespaceNotFound):
@@ -238,12 +242,12 @@ async def test_a_partitioned_topic_that_waits_for_its_turn_is_not_made_in_a_name
 async def test_a_tenant_and_a_namespace_in_it_are_not_deleted_and_made_at_the_same_time(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await namespaces.create_tenant(broker, "acme", INFO)
+        await administration(broker).tenants.create("acme", INFO)
         with harness.catalog_held():
-            deleting = asyncio.ensure_future(namespaces.delete_tenant(broker, "acme"))
+            deleting = asyncio.ensure_future(administration(broker).tenants.delete("acme"))
             await turns(2)
-            making = asyncio.ensure_future(namespaces.create_namespace(broker, SALES))
-            changing = asyncio.ensure_future(namespaces.update_tenant(broker, "acme", INFO))
+            making = asyncio.ensure_future(administration(broker).namespaces.create(SALES))
+            changing = asyncio.ensure_future(administration(broker).tenants.update("acme", INFO))
             await turns(2)
         await deleting
         for outcome in await asyncio.gather(making, changing, return_exceptions=True):
@@ -256,8 +260,8 @@ async def test_pulsars_own_topics_do_not_keep_a_namespace(tmp_path: Path) -> Non
     async with running(tmp_path) as harness:
         broker = harness.broker
         await make_sales(broker)
-        await topic_admin.create_topic(broker, TopicName.parse("acme/sales/__change_events"))
-        await namespaces.delete_namespace(broker, SALES)
+        await administration(broker).topics.create(TopicName.parse("acme/sales/__change_events"))
+        await administration(broker).namespaces.delete(SALES)
         assert not broker.catalog.topics()
 
 
@@ -266,26 +270,26 @@ async def test_an_unloaded_namespace_loads_its_topics_anew(tmp_path: Path) -> No
         broker = harness.broker
         await make_sales(broker)
         for name in ("acme/sales/a", "acme/sales/b", "public/default/c"):
-            await topic_admin.create_topic(broker, TopicName.parse(name))
-        await namespaces.unload_namespace(broker, SALES)
+            await administration(broker).topics.create(TopicName.parse(name))
+        await administration(broker).namespaces.unload(SALES)
         assert [topic.name.local for topic in broker.topics.loaded()] == ["c"]
 
 
 async def test_a_bundle_is_cut_in_two_and_the_halves_hold_its_topics(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await namespaces.create_tenant(broker, "acme", INFO)
-        await namespaces.create_namespace(broker, SALES, {"bundles": {"numBundles": 1}})
+        await administration(broker).tenants.create("acme", INFO)
+        await administration(broker).namespaces.create(SALES, {"bundles": {"numBundles": 1}})
         for number in range(20):
-            await topic_admin.create_topic(broker, TopicName.parse(f"acme/sales/{number}"))
-        await refused(namespaces.split_bundle(broker, SALES, "0x1_0x2"), NotFound, 404, "has no bundle")
-        await namespaces.split_bundle(broker, SALES, "0x00000000_0xffffffff")
-        bundles = namespaces.get_namespace(broker, SALES)["bundles"]
+            await administration(broker).topics.create(TopicName.parse(f"acme/sales/{number}"))
+        await refused(administration(broker).namespaces.split_bundle(SALES, "0x1_0x2"), NotFound, 404, "has no bundle")
+        await administration(broker).namespaces.split_bundle(SALES, "0x00000000_0xffffffff")
+        bundles = administration(broker).namespaces.get(SALES)["bundles"]
         assert bundles == {"boundaries": ["0x00000000", "0x7fffffff", "0xffffffff"], "numBundles": 2}
-        low = namespaces.in_bundle(broker, SALES, "0x00000000_0x7fffffff")
-        high = namespaces.in_bundle(broker, SALES, "0x7fffffff_0xffffffff")
+        low = administration(broker).namespaces.topics(SALES, "0x00000000_0x7fffffff")
+        high = administration(broker).namespaces.topics(SALES, "0x7fffffff_0xffffffff")
         assert (len(low) + len(high), bool(low), bool(high)) == (20, True, True)
-        await namespaces.unload_namespace(broker, SALES, "0x00000000_0x7fffffff")
+        await administration(broker).namespaces.unload(SALES, "0x00000000_0x7fffffff")
         assert {topic.text for topic in broker.topics.loaded()} == set(high)
 
 
@@ -295,30 +299,33 @@ async def test_a_bundle_is_cut_in_two_and_the_halves_hold_its_topics(tmp_path: P
 async def test_the_brokers_own_cluster_is_there_and_stays(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        assert namespaces.list_clusters(broker) == ["test"]
-        await refused(namespaces.create_cluster(broker, "test", {}), AlreadyExists, 409, "Cluster already exists")
-        await refused(namespaces.delete_cluster(broker, "test"), PreconditionFailed, 412, "Cluster not empty")
-        await namespaces.update_cluster(broker, "test", {"serviceUrl": "http://here:8080"})
-        assert namespaces.get_cluster(broker, "test")["serviceUrl"] == "http://here:8080"
+        assert administration(broker).clusters.names() == ["test"]
+        await refused(administration(broker).clusters.create("test", {}), AlreadyExists, 409, "Cluster already exists")
+        await refused(administration(broker).clusters.delete("test"), PreconditionFailed, 412, "Cluster not empty")
+        await administration(broker).clusters.update("test", {"serviceUrl": "http://here:8080"})
+        assert administration(broker).clusters.get("test")["serviceUrl"] == "http://here:8080"
 
 
 async def test_other_clusters_are_made_read_changed_and_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await namespaces.create_cluster(broker, "west", {"serviceUrl": "http://west:8080", "listenerName": None})
-        assert namespaces.get_cluster(broker, "west") == {"serviceUrl": "http://west:8080"}
-        await namespaces.update_cluster(broker, "west", {"serviceUrl": "http://west:80"})
+        await administration(broker).clusters.create("west", {"serviceUrl": "http://west:8080", "listenerName": None})
+        assert administration(broker).clusters.get("west") == {"serviceUrl": "http://west:8080"}
+        await administration(broker).clusters.update("west", {"serviceUrl": "http://west:80"})
     async with running(tmp_path) as harness:
         broker = harness.broker
-        assert namespaces.list_clusters(broker) == ["test", "west"]
-        await namespaces.create_tenant(broker, "acme", {"allowedClusters": ["west", "test"]})
-        await namespaces.create_namespace(broker, SALES, {"replication_clusters": ["west"]})
-        await refused(namespaces.delete_cluster(broker, "west"), PreconditionFailed, 412, "Cluster not empty")
-        await namespaces.delete_namespace(broker, SALES)
-        await namespaces.delete_cluster(broker, "west")
-        for doing in (namespaces.delete_cluster(broker, "west"), namespaces.update_cluster(broker, "west", {})):
+        assert administration(broker).clusters.names() == ["test", "west"]
+        await administration(broker).tenants.create("acme", {"allowedClusters": ["west", "test"]})
+        await administration(broker).namespaces.create(SALES, {"replication_clusters": ["west"]})
+        await refused(administration(broker).clusters.delete("west"), PreconditionFailed, 412, "Cluster not empty")
+        await administration(broker).namespaces.delete(SALES)
+        await administration(broker).clusters.delete("west")
+        for doing in (
+            administration(broker).clusters.delete("west"),
+            administration(broker).clusters.update("west", {}),
+        ):
             await refused(doing, NotFound, 404, "Cluster does not exist")
-        await refused(namespaces.create_cluster(broker, "a b", {}), PreconditionFailed, 412, "not valid")
+        await refused(administration(broker).clusters.create("a b", {}), PreconditionFailed, 412, "not valid")
 
 
 # -- permissions ------------------------------------------------------------------------------------------------------

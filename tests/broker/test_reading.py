@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.administration import message_admin
+from penstock.broker.composition import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.topics import compaction
 from penstock.core.errors import ReadFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position
@@ -96,11 +95,11 @@ async def test_questions_that_need_the_log_are_answered_with_try_again_and_then_
         broker, ledger_id = harness.broker, topic_of(harness).ledger_id
         break_reads(harness)
         for question in (
-            lambda: message_admin.peek_message(broker, T, "s", 1),
-            lambda: message_admin.get_message(broker, T, Position(ledger_id, 3)),
-            lambda: message_admin.examine_message(broker, T, "latest", 1),
-            lambda: message_admin.last_message_id(broker, T),
-            lambda: message_admin.message_id_by_time(broker, T, 1),
+            lambda: administration(broker).messages.peek(T, "s", 1),
+            lambda: administration(broker).messages.get(T, Position(ledger_id, 3)),
+            lambda: administration(broker).messages.examine(T, "latest", 1),
+            lambda: administration(broker).messages.last_id(T),
+            lambda: administration(broker).messages.id_by_time(T, 1),
         ):
             with pytest.raises(ReadFailed):
                 await question()
@@ -109,7 +108,7 @@ async def test_questions_that_need_the_log_are_answered_with_try_again_and_then_
             await peer.request(Type.GET_LAST_MESSAGE_ID, last)
         harness.disk.read_error = None
         assert (await peer.request(Type.GET_LAST_MESSAGE_ID, last)).last_message_id.entryId == COUNT - 1
-        assert (await message_admin.peek_message(broker, T, "s", 1)).entry_id == 0
+        assert (await administration(broker).messages.peek(T, "s", 1)).entry_id == 0
 
 
 async def test_a_compaction_that_cannot_read_fails_and_leaves_everything_as_it_is(tmp_path: Path) -> None:
@@ -118,13 +117,13 @@ async def test_a_compaction_that_cannot_read_fails_and_leaves_everything_as_it_i
         await peer.produce()
         await peer.publish(*PAYLOADS, partition_key="k")
         break_reads(harness)
-        await compaction.trigger(harness.broker, T)
+        await administration(harness.broker).topics.compact(T)
         await until(lambda: harness.broker.compaction.progress(TOPIC).status == "ERROR")
         topic = topic_of(harness)
         assert topic.compacted is None
         assert topic.subscriptions["__compaction"].cursor.mark_delete == -1
         harness.disk.read_error = None
-        await compaction.trigger(harness.broker, T)
+        await administration(harness.broker).topics.compact(T)
         await until(lambda: harness.broker.compaction.progress(TOPIC).status == "SUCCESS")
 
 

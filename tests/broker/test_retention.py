@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.administration import topic_admin
+from penstock.broker.composition import administration
 from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.units import KIB, MIB
 from penstock.testing.client import Type, frame
@@ -92,7 +92,7 @@ async def test_what_an_ended_subscription_acknowledges_late_is_not_another_ones(
         await subscribe(harness)
         await publish_now(harness, producer, [b""] * 10)
         old = subscription_of(harness)
-        await topic_admin.delete_subscription(harness.broker, TopicName.parse(TOPIC), "s", force=True)
+        await administration(harness.broker).subscriptions.delete(TopicName.parse(TOPIC), "s", force=True)
         await subscribe(harness)
         old.give_up_through(9)
         await harness.broker.cursors.save(old)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.broker import Broker, BrokerLimits
+from penstock.broker.composition import administration
 from penstock.broker.stats import snapshot
-from penstock.broker.stats.snapshot import take_snapshot
 from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
@@ -70,7 +70,7 @@ async def broker(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
 
 async def test_an_idle_broker_has_nothing_and_is_well(broker: Broker, clock: ManualClock) -> None:
     clock.advance(ms=60_000)
-    seen = await take_snapshot(broker)
+    seen = await administration(broker).snapshots.take()
     assert (seen.cluster, seen.health.ok, seen.stopping) == ("here", True, False)
     assert seen.taken_at_ms - seen.started_at_ms == 60_000
     assert (seen.topics, seen.muted, seen.connections_open) == ((), (), 0)
@@ -88,7 +88,7 @@ async def test_a_topic_shows_its_subscriptions_and_what_they_have_not_acknowledg
     cursor = Cursor(mark_delete=3)
     cursor.acknowledge_many([6])
     topic.add_subscription("audit", cursor=cursor, durable=True)
-    (seen,) = (await take_snapshot(broker)).topics
+    (seen,) = (await administration(broker).snapshots.take()).topics
     (subscription,) = seen.subscriptions
     assert (seen.name, seen.namespace) == ("persistent://public/default/flights", "public/default")
     assert (seen.messages_in, seen.entries_in, seen.bytes_in, seen.producers) == (100, 10, 5_000, 0)
@@ -100,7 +100,7 @@ async def test_a_subscription_of_a_topic_that_stores_nothing_has_no_backlog(brok
     topic = await broker.topics.get_or_create(TopicName.parse("non-persistent://public/default/radar"), create=True)
     topic.last_entry_id = 9
     topic.add_subscription("screen", cursor=Cursor(), durable=False)
-    (seen,) = (await take_snapshot(broker)).topics
+    (seen,) = (await administration(broker).snapshots.take()).topics
     assert seen.subscriptions[0].backlog == 0
 
 
@@ -117,7 +117,7 @@ async def test_a_muted_connection_shows_since_when_and_why_oldest_reason_first(
     clock.advance(ms=500)
     connection.mute(MuteReason.OUTBOUND)
     clock.advance(ms=250)
-    seen = await take_snapshot(broker)
+    seen = await administration(broker).snapshots.take()
     listener.close()
     writer.close()
     (muted,) = seen.muted
@@ -130,7 +130,7 @@ async def test_a_muted_connection_shows_since_when_and_why_oldest_reason_first(
 
 async def test_a_broker_that_stops_says_so(broker: Broker) -> None:
     broker.stopping = True
-    seen = await take_snapshot(broker)
+    seen = await administration(broker).snapshots.take()
     assert seen.stopping
     assert (seen.health.ok, seen.health.reason) == (False, "stopping")
 
@@ -141,7 +141,7 @@ async def test_many_topics_are_read_in_portions_with_turns_for_others_between(
     monkeypatch.setattr(snapshot, "ROWS_PER_TURN", 10)
     for number in range(95):
         await broker.topics.get_or_create(TopicName.parse(f"non-persistent://public/default/t-{number}"), create=True)
-    taking = asyncio.ensure_future(take_snapshot(broker))
+    taking = asyncio.ensure_future(administration(broker).snapshots.take())
     turns = 0
     while not taking.done():
         await asyncio.sleep(0)

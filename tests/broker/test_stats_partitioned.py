@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.stats.stats_partitioned import added, described, partitioned_stats
+from penstock.broker.composition import administration
+from penstock.broker.stats.stats_partitioned import added
 from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import NotFound
 from penstock.core.names import TopicName
@@ -96,10 +97,10 @@ async def test_a_partitioned_topic_that_goes_while_its_statistics_are_gathered_i
     async with running(tmp_path) as harness:
         broker = harness.broker
         await broker.partitions.create(name, 1)
-        gathering = asyncio.ensure_future(partitioned_stats(broker, name))
+        gathering = asyncio.ensure_future(administration(broker).partitioned_stats.of_topic(name))
         await asyncio.sleep(0)
         await broker.changes.stored(lambda done: broker.catalog.put_document(PARTITIONED, str(name), None, done))
         with pytest.raises(NotFound):
-            described(broker, name)
+            administration(broker).partitioned_stats.described(name)
         await asyncio.wait((gathering,))
         assert gathering.exception() is None or isinstance(gathering.exception(), NotFound)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker.administration import message_admin, topic_admin
+from penstock.broker.composition import administration
 from penstock.core.errors import NotFound, PreconditionFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position
@@ -43,15 +43,15 @@ async def claiming(harness: Harness, *sizes: int) -> Peer:
 async def test_a_reset_into_an_entry_that_claims_two_billion_messages_is_refused(harness: Harness, index: int) -> None:
     await claiming(harness, 1, HUGE)
     with pytest.raises(PreconditionFailed, match=r"says that it holds 2,147,483,647 messages; up to 1,048,576"):
-        await topic_admin.reset_to_position(harness.broker, T, "s", Position(1, 1), batch_index=index)
+        await administration(harness.broker).subscriptions.reset_to_position(T, "s", Position(1, 1), batch_index=index)
     assert subscription_of(harness).cursor.mark_delete == -1
 
 
 async def test_a_subscription_cannot_be_made_within_an_entry_that_claims_two_billion_messages(harness: Harness) -> None:
     await claiming(harness, HUGE)
     with pytest.raises(PreconditionFailed):
-        await topic_admin.create_subscription(harness.broker, T, "new", Position(1, 0), batch_index=5)
-    assert await topic_admin.list_subscriptions(harness.broker, T) == ["s"]
+        await administration(harness.broker).subscriptions.create(T, "new", Position(1, 0), batch_index=5)
+    assert await administration(harness.broker).subscriptions.names(T) == ["s"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ async def test_a_reset_into_a_batch_wants_what_comes_from_its_index_on(
     harness: Harness, size: int, index: int, wanted: int
 ) -> None:
     await claiming(harness, size)
-    await topic_admin.reset_to_position(harness.broker, T, "s", Position(1, 0), batch_index=index)
+    await administration(harness.broker).subscriptions.reset_to_position(T, "s", Position(1, 0), batch_index=index)
     cursor = subscription_of(harness).cursor
     assert (cursor.mark_delete, cursor.wanted_of(0)) == (-1, wanted)
     words = cursor.ack_set(0)
@@ -83,7 +83,7 @@ async def test_a_reset_behind_the_last_message_of_a_batch_begins_with_the_next_e
     harness: Harness, index: int
 ) -> None:
     await claiming(harness, 10, 1)
-    await topic_admin.reset_to_position(harness.broker, T, "s", Position(1, 0), batch_index=index)
+    await administration(harness.broker).subscriptions.reset_to_position(T, "s", Position(1, 0), batch_index=index)
     assert subscription_of(harness).cursor.mark_delete == 0
 
 
@@ -91,12 +91,12 @@ async def test_skipping_and_peeking_count_what_is_not_acknowledged_however_large
     await claiming(harness, *(1 for _ in range(10)))
     subscription = subscription_of(harness)
     subscription.cursor.acknowledge_many([1, 2, 5])
-    found = await message_admin.peek_message(harness.broker, T, "s", 4)
+    found = await administration(harness.broker).messages.peek(T, "s", 4)
     assert found.entry_id == 6
     for nth in (8, HUGE):
         with pytest.raises(NotFound):
-            await message_admin.peek_message(harness.broker, T, "s", nth)
-    await topic_admin.skip_messages(harness.broker, T, "s", 3)
+            await administration(harness.broker).messages.peek(T, "s", nth)
+    await administration(harness.broker).subscriptions.skip_messages(T, "s", 3)
     assert subscription.cursor.mark_delete == 5
-    await topic_admin.skip_messages(harness.broker, T, "s", HUGE)
+    await administration(harness.broker).subscriptions.skip_messages(T, "s", HUGE)
     assert subscription.cursor.mark_delete == 9

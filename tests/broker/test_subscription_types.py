@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker.administration.topic_admin import create_partitioned
+from penstock.broker.composition import administration
 from penstock.core.errors import WireCode
 from penstock.core.names import TopicName
 from penstock.testing.client import Refused
@@ -79,7 +79,7 @@ async def test_all_are_told_when_the_active_one_changes_and_a_newcomer_alone_whe
 
 async def test_partitions_take_turns_among_the_best_consumers(harness: Harness) -> None:
     peer = await Peer.connected(harness)
-    await create_partitioned(harness.broker, TopicName.parse(TOPIC), 4)
+    await administration(harness.broker).topics.create_partitioned(TopicName.parse(TOPIC), 4)
     for index in range(4):
         topic = f"{TOPIC}-partition-{index}"
         for number, name in enumerate("cab"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.administration import topic_admin
+from penstock.broker.composition import administration
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,
@@ -46,7 +46,7 @@ async def filled(directory: Path, topic: TopicName = T, **limits: Any) -> AsyncI
     """A broker with a subscription `s` on a topic of five entries, published one second after another, up to now."""
     async with running(directory, **limits) as harness:
         client = await Client.connected(harness.port)
-        await topic_admin.create_subscription(harness.broker, topic, "s")
+        await administration(harness.broker).subscriptions.create(topic, "s")
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(topic), producer_id=0)
         for number in range(COUNT):
             published_ms = NOW_MS - 1000 * (COUNT - 1 - number)
@@ -80,30 +80,30 @@ async def refused(doing: Coroutine[Any, Any, object], kind: type[PenstockError],
 async def test_a_topic_is_made_once_with_its_properties(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_topic(broker, T, {"team": "a"})
-        await refused(topic_admin.create_topic(broker, T), AlreadyExists, 409)
-        await refused(topic_admin.create_partitioned(broker, T, 2), AlreadyExists, 409)
-        await topic_admin.update_properties(broker, T, {"tier": "1"})
-        assert topic_admin.get_properties(broker, T) == {"team": "a", "tier": "1"}
-        await topic_admin.remove_property(broker, T, "team")
+        await administration(broker).topics.create(T, {"team": "a"})
+        await refused(administration(broker).topics.create(T), AlreadyExists, 409)
+        await refused(administration(broker).topics.create_partitioned(T, 2), AlreadyExists, 409)
+        await administration(broker).topics.update_properties(T, {"tier": "1"})
+        assert administration(broker).topics.get_properties(T) == {"team": "a", "tier": "1"}
+        await administration(broker).topics.remove_property(T, "team")
     async with running(tmp_path) as harness:
-        assert topic_admin.get_properties(harness.broker, T) == {"tier": "1"}
+        assert administration(harness.broker).topics.get_properties(T) == {"tier": "1"}
         with pytest.raises(TopicNotFound):
-            topic_admin.get_properties(harness.broker, P)
+            administration(harness.broker).topics.get_properties(P)
 
 
 async def test_topics_are_listed_by_domain(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
         for name in (T, N, TopicName.parse("__change_events")):
-            await topic_admin.create_topic(broker, name)
-        await topic_admin.create_partitioned(broker, P, 2)
+            await administration(broker).topics.create(name)
+        await administration(broker).topics.create_partitioned(P, 2)
         parts = [str(P.of_partition(index)) for index in range(2)]
         assert await list_topics(broker, NAMESPACE) == [*parts, str(T)]
         assert len(await list_topics(broker, NAMESPACE, system=True)) == 4
         assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
-        assert topic_admin.list_partitioned(broker, NAMESPACE) == [str(P)]
-        assert topic_admin.list_partitioned(broker, NAMESPACE, persistent=False) == []
+        assert administration(broker).topics.list_partitioned(NAMESPACE) == [str(P)]
+        assert administration(broker).topics.list_partitioned(NAMESPACE, persistent=False) == []
         await refused(list_topics(broker, NamespaceName.parse("public/no")), NamespaceNotFound, 404)
 
 
@@ -113,73 +113,73 @@ async def test_topics_are_listed_by_domain(tmp_path: Path) -> None:
 async def test_how_many_partitions_a_topic_has(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_partitioned(broker, P, 3, {"team": "a"})
-        assert await topic_admin.get_partitioned(broker, P) == {"partitions": 3, "properties": {"team": "a"}}
-        await topic_admin.create_topic(broker, T)
-        assert await topic_admin.get_partitioned(broker, T) == {"partitions": 0}
+        await administration(broker).topics.create_partitioned(P, 3, {"team": "a"})
+        assert await administration(broker).topics.get_partitioned(P) == {"partitions": 3, "properties": {"team": "a"}}
+        await administration(broker).topics.create(T)
+        assert await administration(broker).topics.get_partitioned(T) == {"partitions": 0}
         other = TopicName.parse("other")
-        await refused(topic_admin.get_partitioned(broker, other), TopicNotFound, 404)
-        assert await topic_admin.get_partitioned(broker, other, check_auto_creation=True) == {"partitions": 0}
+        await refused(administration(broker).topics.get_partitioned(other), TopicNotFound, 404)
+        assert await administration(broker).topics.get_partitioned(other, check_auto_creation=True) == {"partitions": 0}
 
 
 @pytest.mark.parametrize("count", [0, -1, 11])
 async def test_a_partitioned_topic_has_a_sensible_number_of_partitions(tmp_path: Path, count: int) -> None:
     async with running(tmp_path, partitions_max=10) as harness:
-        await refused(topic_admin.create_partitioned(harness.broker, P, count), NotAcceptable, 406)
+        await refused(administration(harness.broker).topics.create_partitioned(P, count), NotAcceptable, 406)
 
 
 async def test_a_slip_of_the_keyboard_makes_no_million_partitions_where_no_bound_is_set(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await refused(topic_admin.create_partitioned(broker, P, 2**31 - 1), NotAcceptable, 406)
-        await topic_admin.create_partitioned(broker, P, 1)
-        await refused(topic_admin.update_partitioned(broker, P, 2**31 - 1), Unprocessable, 422)
+        await refused(administration(broker).topics.create_partitioned(P, 2**31 - 1), NotAcceptable, 406)
+        await administration(broker).topics.create_partitioned(P, 1)
+        await refused(administration(broker).topics.update_partitioned(P, 2**31 - 1), Unprocessable, 422)
         assert broker.partitions.count(P) == 1
 
 
 async def test_new_partitions_have_the_subscriptions_of_the_others(tmp_path: Path) -> None:
     async with running(tmp_path, partitions_max=4) as harness:
         broker = harness.broker
-        await topic_admin.create_partitioned(broker, P, 1)
-        await topic_admin.create_subscription(broker, P, "s")
-        await topic_admin.update_partitioned(broker, P, 3)
+        await administration(broker).topics.create_partitioned(P, 1)
+        await administration(broker).subscriptions.create(P, "s")
+        await administration(broker).topics.update_partitioned(P, 3)
         assert broker.partitions.count(P) == 3
         for index in range(3):
-            assert await topic_admin.list_subscriptions(broker, P.of_partition(index)) == ["s"]
+            assert await administration(broker).subscriptions.names(P.of_partition(index)) == ["s"]
             assert broker.catalog.cursor(str(P.of_partition(index)), "s") is not None
-        await refused(topic_admin.update_partitioned(broker, P, 2), Unprocessable, 422)
-        await refused(topic_admin.update_partitioned(broker, P, 5), Unprocessable, 422)
-        await refused(topic_admin.update_partitioned(broker, P, 0), NotAcceptable, 406)
-        await refused(topic_admin.update_partitioned(broker, T, 3), NotFound, 404)
+        await refused(administration(broker).topics.update_partitioned(P, 2), Unprocessable, 422)
+        await refused(administration(broker).topics.update_partitioned(P, 5), Unprocessable, 422)
+        await refused(administration(broker).topics.update_partitioned(P, 0), NotAcceptable, 406)
+        await refused(administration(broker).topics.update_partitioned(T, 3), NotFound, 404)
 
 
 async def test_a_partition_that_is_missing_is_made_again(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_partitioned(broker, P, 3)
-        await topic_admin.delete_topic(broker, P.of_partition(1))
-        await topic_admin.create_missed_partitions(broker, P)
+        await administration(broker).topics.create_partitioned(P, 3)
+        await administration(broker).topics.delete(P.of_partition(1))
+        await administration(broker).topics.create_missed_partitions(P)
         assert len(await list_topics(broker, NAMESPACE)) == 3
-        await refused(topic_admin.create_missed_partitions(broker, T), NotFound, 404)
+        await refused(administration(broker).topics.create_missed_partitions(T), NotFound, 404)
 
 
 async def test_what_is_asked_of_a_topic_is_not_asked_of_a_partitioned_one(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_partitioned(broker, P, 2)
-        await topic_admin.create_subscription(broker, P, "s")
+        await administration(broker).topics.create_partitioned(P, 2)
+        await administration(broker).subscriptions.create(P, "s")
         for doing in (
-            topic_admin.terminate(broker, P),
-            topic_admin.skip_messages(broker, P, "s", 1),
-            topic_admin.peek_message(broker, P, "s", 1),
-            topic_admin.last_message_id(broker, P),
-            topic_admin.backlog_size(broker, P, EARLIEST),
-            topic_admin.reset_to_position(broker, P, "s", Position(1, 1)),
+            administration(broker).topics.terminate(P),
+            administration(broker).subscriptions.skip_messages(P, "s", 1),
+            administration(broker).messages.peek(P, "s", 1),
+            administration(broker).messages.last_id(P),
+            administration(broker).messages.backlog_size(P, EARLIEST),
+            administration(broker).subscriptions.reset_to_position(P, "s", Position(1, 1)),
         ):
             await refused(doing, NotAllowed, 405)
-        await refused(topic_admin.delete_topic(broker, P), AlreadyExists, 409)
-        await refused(topic_admin.terminate_partitions(broker, T), NotAllowed, 405)
-        await refused(topic_admin.delete_partitioned(broker, T), NotFound, 404)
+        await refused(administration(broker).topics.delete(P), AlreadyExists, 409)
+        await refused(administration(broker).topics.terminate_partitions(T), NotAllowed, 405)
+        await refused(administration(broker).topics.delete_partitioned(T), NotFound, 404)
 
 
 # -- subscriptions are made and deleted -------------------------------------------------------------------------------
@@ -190,31 +190,31 @@ async def test_a_subscription_begins_where_it_is_told_to(tmp_path: Path, positio
     async with filled(tmp_path) as (harness, _):
         if position not in (LATEST, EARLIEST):
             position = at(harness, position.entry_id)
-        await topic_admin.create_subscription(harness.broker, T, "new", position, properties={"a": "b"})
+        await administration(harness.broker).subscriptions.create(T, "new", position, properties={"a": "b"})
         assert subscription(harness, "new").backlog == backlog
-        assert topic_admin.get_subscription_properties(harness.broker, T, "new") == {"a": "b"}
-        await refused(topic_admin.create_subscription(harness.broker, T, "new"), AlreadyExists, 409)
+        assert administration(harness.broker).subscriptions.get_properties(T, "new") == {"a": "b"}
+        await refused(administration(harness.broker).subscriptions.create(T, "new"), AlreadyExists, 409)
     async with running(tmp_path) as harness:
         topic = await harness.broker.topics.get_or_create(T, create=False)
         assert topic.subscriptions["new"].backlog == backlog
-        await topic_admin.update_subscription_properties(harness.broker, T, "new", {"c": "d"})
-        assert topic_admin.get_subscription_properties(harness.broker, T, "new") == {"c": "d"}
+        await administration(harness.broker).subscriptions.update_properties(T, "new", {"c": "d"})
+        assert administration(harness.broker).subscriptions.get_properties(T, "new") == {"c": "d"}
 
 
 async def test_a_subscription_of_a_partitioned_topic_is_one_of_each_partition(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_partitioned(broker, P, 3)
-        await topic_admin.create_subscription(broker, P.of_partition(1), "s")
-        await topic_admin.create_subscription(broker, P, "s")
-        await topic_admin.create_subscription(broker, P.of_partition(2), "other")
-        assert await topic_admin.list_subscriptions(broker, P) == ["other", "s"]
-        await refused(topic_admin.create_subscription(broker, P, "s"), AlreadyExists, 409)
-        await topic_admin.update_subscription_properties(broker, P, "s", {"a": "b"})
-        assert topic_admin.get_subscription_properties(broker, P.of_partition(2), "s") == {"a": "b"}
-        await topic_admin.delete_subscription(broker, P, "s")
-        assert await topic_admin.list_subscriptions(broker, P) == ["other"]
-        await refused(topic_admin.delete_subscription(broker, P, "s"), SubscriptionNotFound, 404)
+        await administration(broker).topics.create_partitioned(P, 3)
+        await administration(broker).subscriptions.create(P.of_partition(1), "s")
+        await administration(broker).subscriptions.create(P, "s")
+        await administration(broker).subscriptions.create(P.of_partition(2), "other")
+        assert await administration(broker).subscriptions.names(P) == ["other", "s"]
+        await refused(administration(broker).subscriptions.create(P, "s"), AlreadyExists, 409)
+        await administration(broker).subscriptions.update_properties(P, "s", {"a": "b"})
+        assert administration(broker).subscriptions.get_properties(P.of_partition(2), "s") == {"a": "b"}
+        await administration(broker).subscriptions.delete(P, "s")
+        assert await administration(broker).subscriptions.names(P) == ["other"]
+        await refused(administration(broker).subscriptions.delete(P, "s"), SubscriptionNotFound, 404)
 
 
 async def test_a_subscription_with_consumers_is_deleted_by_force_only(tmp_path: Path) -> None:
@@ -222,12 +222,12 @@ async def test_a_subscription_with_consumers_is_deleted_by_force_only(tmp_path: 
         await client.request(
             Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=1, initialPosition=1
         )
-        await refused(topic_admin.delete_subscription(harness.broker, T, "s"), PreconditionFailed, 412)
-        await topic_admin.delete_subscription(harness.broker, T, "s", force=True)
+        await refused(administration(harness.broker).subscriptions.delete(T, "s"), PreconditionFailed, 412)
+        await administration(harness.broker).subscriptions.delete(T, "s", force=True)
         await client.expect(Type.CLOSE_CONSUMER)
-        assert await topic_admin.list_subscriptions(harness.broker, T) == []
+        assert await administration(harness.broker).subscriptions.names(T) == []
     async with running(tmp_path) as harness:
-        assert await topic_admin.list_subscriptions(harness.broker, T) == []
+        assert await administration(harness.broker).subscriptions.names(T) == []
 
 
 # -- cursors move -----------------------------------------------------------------------------------------------------
@@ -236,26 +236,31 @@ async def test_a_subscription_with_consumers_is_deleted_by_force_only(tmp_path: 
 @pytest.mark.parametrize(
     ("move", "backlog"),
     [
-        (lambda h: topic_admin.skip_messages(h.broker, T, "s", 2), 3),
-        (lambda h: topic_admin.skip_messages(h.broker, T, "s", 99), 0),
-        (lambda h: topic_admin.skip_all(h.broker, T, "s"), 0),
-        (lambda h: topic_admin.expire_older_than(h.broker, T, "s", 2), 3),
-        (lambda h: topic_admin.expire_older_than(h.broker, T, "s", 99), 5),
-        (lambda h: topic_admin.expire_all_older_than(h.broker, T, 1), 2),
-        (lambda h: topic_admin.expire_to_position(h.broker, T, "s", at(h, 2)), 2),
-        (lambda h: topic_admin.expire_to_position(h.broker, T, "s", at(h, 2), excluded=True), 3),
-        (lambda h: topic_admin.reset_to_time(h.broker, T, "s", NOW_MS - 1000), 2),
-        (lambda h: topic_admin.reset_to_time(h.broker, T, "s", NOW_MS + 1), 0),
-        (lambda h: topic_admin.reset_to_time(h.broker, T, "s", 0), 5),
-        (lambda h: topic_admin.reset_to_position(h.broker, T, "s", at(h, 3)), 2),
-        (lambda h: topic_admin.reset_to_position(h.broker, T, "s", at(h, 3), excluded=True), 1),
-        (lambda h: topic_admin.reset_to_position(h.broker, T, "s", at(h, 3), batch_index=0), 2),
-        (lambda h: topic_admin.reset_to_position(h.broker, T, "s", at(h, 3), batch_index=0, excluded=True), 1),
-        (lambda h: topic_admin.reset_to_position(h.broker, T, "s", EARLIEST), 5),
-        (lambda h: topic_admin.reset_to_position(h.broker, T, "s", LATEST), 0),
-        (lambda h: topic_admin.clear_namespace_backlog(h.broker, NAMESPACE), 0),
-        (lambda h: topic_admin.clear_namespace_backlog(h.broker, NAMESPACE, "s"), 0),
-        (lambda h: topic_admin.clear_namespace_backlog(h.broker, NAMESPACE, "other"), 5),
+        (lambda h: administration(h.broker).subscriptions.skip_messages(T, "s", 2), 3),
+        (lambda h: administration(h.broker).subscriptions.skip_messages(T, "s", 99), 0),
+        (lambda h: administration(h.broker).subscriptions.skip_all(T, "s"), 0),
+        (lambda h: administration(h.broker).subscriptions.expire_older_than(T, "s", 2), 3),
+        (lambda h: administration(h.broker).subscriptions.expire_older_than(T, "s", 99), 5),
+        (lambda h: administration(h.broker).subscriptions.expire_all_older_than(T, 1), 2),
+        (lambda h: administration(h.broker).subscriptions.expire_to_position(T, "s", at(h, 2)), 2),
+        (lambda h: administration(h.broker).subscriptions.expire_to_position(T, "s", at(h, 2), excluded=True), 3),
+        (lambda h: administration(h.broker).subscriptions.reset_to_time(T, "s", NOW_MS - 1000), 2),
+        (lambda h: administration(h.broker).subscriptions.reset_to_time(T, "s", NOW_MS + 1), 0),
+        (lambda h: administration(h.broker).subscriptions.reset_to_time(T, "s", 0), 5),
+        (lambda h: administration(h.broker).subscriptions.reset_to_position(T, "s", at(h, 3)), 2),
+        (lambda h: administration(h.broker).subscriptions.reset_to_position(T, "s", at(h, 3), excluded=True), 1),
+        (lambda h: administration(h.broker).subscriptions.reset_to_position(T, "s", at(h, 3), batch_index=0), 2),
+        (
+            lambda h: administration(h.broker).subscriptions.reset_to_position(
+                T, "s", at(h, 3), batch_index=0, excluded=True
+            ),
+            1,
+        ),
+        (lambda h: administration(h.broker).subscriptions.reset_to_position(T, "s", EARLIEST), 5),
+        (lambda h: administration(h.broker).subscriptions.reset_to_position(T, "s", LATEST), 0),
+        (lambda h: administration(h.broker).subscriptions.clear_backlogs(NAMESPACE), 0),
+        (lambda h: administration(h.broker).subscriptions.clear_backlogs(NAMESPACE, "s"), 0),
+        (lambda h: administration(h.broker).subscriptions.clear_backlogs(NAMESPACE, "other"), 5),
     ],
 )
 async def test_a_cursor_that_was_moved_stays_where_it_is_over_a_restart(
@@ -275,7 +280,7 @@ async def test_a_consumer_reads_on_from_where_its_cursor_was_moved(tmp_path: Pat
         subscribe = {"topic": TOPIC, "subscription": "s", "consumer_id": 0, "subType": 0}
         await client.request(Type.SUBSCRIBE, Type.SUCCESS, **subscribe)
         await client.expect(Type.ACTIVE_CONSUMER_CHANGE)
-        await topic_admin.reset_to_position(harness.broker, T, "s", at(harness, 3))
+        await administration(harness.broker).subscriptions.reset_to_position(T, "s", at(harness, 3))
         await client.expect(Type.CLOSE_CONSUMER)
         await client.request(Type.SUBSCRIBE, Type.SUCCESS, **subscribe)
         await client.expect(Type.ACTIVE_CONSUMER_CHANGE)
@@ -285,7 +290,7 @@ async def test_a_consumer_reads_on_from_where_its_cursor_was_moved(tmp_path: Pat
 
 async def test_a_position_behind_the_end_does_not_expire_anything(tmp_path: Path) -> None:
     async with filled(tmp_path) as (harness, _):
-        doing = topic_admin.expire_to_position(harness.broker, T, "s", at(harness, COUNT))
+        doing = administration(harness.broker).subscriptions.expire_to_position(T, "s", at(harness, COUNT))
         await refused(doing, PreconditionFailed, 412)
         assert subscription(harness).backlog == COUNT
 
@@ -293,8 +298,8 @@ async def test_a_position_behind_the_end_does_not_expire_anything(tmp_path: Path
 async def test_moves_reach_every_partition(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_partitioned(broker, P, 2)
-        await topic_admin.create_subscription(broker, P, "s")
+        await administration(broker).topics.create_partitioned(P, 2)
+        await administration(broker).subscriptions.create(P, "s")
         client = await Client.connected(harness.port)
         for index in range(2):
             topic = str(P.of_partition(index))
@@ -306,17 +311,17 @@ async def test_moves_reach_every_partition(tmp_path: Path) -> None:
             return [subscription(harness, topic=P.of_partition(index)).backlog for index in range(2)]
 
         assert backlogs() == [1, 1]
-        await topic_admin.expire_older_than(broker, P, "s", 30)
+        await administration(broker).subscriptions.expire_older_than(P, "s", 30)
         assert backlogs() == [0, 0]
-        await topic_admin.reset_to_time(broker, P, "s", 0)
+        await administration(broker).subscriptions.reset_to_time(P, "s", 0)
         assert backlogs() == [1, 1]
-        await topic_admin.skip_all(broker, P, "s")
+        await administration(broker).subscriptions.skip_all(P, "s")
         assert backlogs() == [0, 0]
-        await topic_admin.reset_to_position(broker, P, "s", EARLIEST)
+        await administration(broker).subscriptions.reset_to_position(P, "s", EARLIEST)
         assert backlogs() == [1, 1]
-        await topic_admin.truncate(broker, P)
+        await administration(broker).topics.truncate(P)
         assert backlogs() == [0, 0]
-        await refused(topic_admin.skip_all(broker, P, "nobody"), SubscriptionNotFound, 404)
+        await refused(administration(broker).subscriptions.skip_all(P, "nobody"), SubscriptionNotFound, 404)
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -326,11 +331,11 @@ async def test_the_nth_message_that_is_not_acknowledged_is_peeked_at(tmp_path: P
     async with filled(tmp_path) as (harness, _):
         broker = harness.broker
         subscription(harness).cursor.acknowledge_many([0, 2])
-        seen = [(await topic_admin.peek_message(broker, T, "s", nth)).entry_id for nth in (1, 2, 3)]
+        seen = [(await administration(broker).messages.peek(T, "s", nth)).entry_id for nth in (1, 2, 3)]
         assert seen == [1, 3, 4]
-        await refused(topic_admin.peek_message(broker, T, "s", 4), NotFound, 404)
-        await refused(topic_admin.peek_message(broker, T, "nobody", 1), SubscriptionNotFound, 404)
-        peeked = await topic_admin.peek_message(broker, T, "s", 1)
+        await refused(administration(broker).messages.peek(T, "s", 4), NotFound, 404)
+        await refused(administration(broker).messages.peek(T, "nobody", 1), SubscriptionNotFound, 404)
+        peeked = await administration(broker).messages.peek(T, "s", 1)
         assert peeked.entry == entry(b"1", sequence_id=1, publish_time=NOW_MS - 3000)
         assert (peeked.ledger_id, peeked.partition) == (at(harness, 1).ledger_id, -1)
 
@@ -338,29 +343,32 @@ async def test_the_nth_message_that_is_not_acknowledged_is_peeked_at(tmp_path: P
 async def test_messages_are_found_by_position_by_number_and_by_time(tmp_path: Path) -> None:
     async with filled(tmp_path) as (harness, _):
         broker = harness.broker
-        assert (await topic_admin.get_message(broker, T, at(harness, 2))).entry_id == 2
-        await refused(topic_admin.get_message(broker, T, at(harness, COUNT)), NotFound, 404)
-        await refused(topic_admin.get_message(broker, T, Position(10**6, 0)), NotFound, 404)
+        assert (await administration(broker).messages.get(T, at(harness, 2))).entry_id == 2
+        await refused(administration(broker).messages.get(T, at(harness, COUNT)), NotFound, 404)
+        await refused(administration(broker).messages.get(T, Position(10**6, 0)), NotFound, 404)
         for initial, nth, wanted in (("earliest", 1, 0), ("earliest", 3, 2), ("latest", 1, 4), ("latest", 99, 0)):
-            assert (await topic_admin.examine_message(broker, T, initial, nth)).entry_id == wanted
-        assert await topic_admin.last_message_id(broker, T) == (at(harness, COUNT - 1), -1)
-        assert await topic_admin.message_id_by_time(broker, T, NOW_MS - 1500) == at(harness, 3)
-        await refused(topic_admin.message_id_by_index(broker, T, 3), PreconditionFailed, 412)
+            assert (await administration(broker).messages.examine(T, initial, nth)).entry_id == wanted
+        assert await administration(broker).messages.last_id(T) == (at(harness, COUNT - 1), -1)
+        assert await administration(broker).messages.id_by_time(T, NOW_MS - 1500) == at(harness, 3)
+        await refused(administration(broker).messages.id_by_index(T, 3), PreconditionFailed, 412)
 
 
 async def test_an_empty_topic_has_no_last_message(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        await topic_admin.create_topic(harness.broker, T)
-        assert await topic_admin.last_message_id(harness.broker, T) == (Position(-1, -1), -1)
-        await refused(topic_admin.examine_message(harness.broker, T, "latest", 1), PreconditionFailed, 412)
+        await administration(harness.broker).topics.create(T)
+        assert await administration(harness.broker).messages.last_id(T) == (Position(-1, -1), -1)
+        await refused(administration(harness.broker).messages.examine(T, "latest", 1), PreconditionFailed, 412)
 
 
 async def test_the_backlog_behind_a_position_is_told_in_bytes(tmp_path: Path) -> None:
     async with filled(tmp_path) as (harness, _):
-        sizes = [await topic_admin.backlog_size(harness.broker, T, at(harness, entry_id)) for entry_id in range(COUNT)]
+        sizes = [
+            await administration(harness.broker).messages.backlog_size(T, at(harness, entry_id))
+            for entry_id in range(COUNT)
+        ]
         assert sizes == sorted(sizes, reverse=True)
-        assert sizes[0] == await topic_admin.backlog_size(harness.broker, T, EARLIEST) > 0
-        assert await topic_admin.backlog_size(harness.broker, T, LATEST) == 0
+        assert sizes[0] == await administration(harness.broker).messages.backlog_size(T, EARLIEST) > 0
+        assert await administration(harness.broker).messages.backlog_size(T, LATEST) == 0
 
 
 # -- topics that are not persistent -----------------------------------------------------------------------------------
@@ -371,21 +379,21 @@ async def test_a_topic_that_is_not_persistent_is_listed_and_deleted_and_keeps_no
         broker = harness.broker
         client = await Client.producing(harness.port, topic=str(N))
         assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
-        assert await topic_admin.list_subscriptions(broker, N) == []
-        await refused(topic_admin.delete_topic(broker, N), PreconditionFailed, 412)
+        assert await administration(broker).subscriptions.names(N) == []
+        await refused(administration(broker).topics.delete(N), PreconditionFailed, 412)
         for doing in (
-            topic_admin.create_subscription(broker, N, "s"),
-            topic_admin.terminate(broker, N),
-            topic_admin.truncate(broker, N),
-            topic_admin.skip_all(broker, N, "s"),
-            topic_admin.reset_to_time(broker, N, "s", 0),
-            topic_admin.peek_message(broker, N, "s", 1),
+            administration(broker).subscriptions.create(N, "s"),
+            administration(broker).topics.terminate(N),
+            administration(broker).topics.truncate(N),
+            administration(broker).subscriptions.skip_all(N, "s"),
+            administration(broker).subscriptions.reset_to_time(N, "s", 0),
+            administration(broker).messages.peek(N, "s", 1),
         ):
             await refused(doing, NotAllowed, 405)
-        await topic_admin.delete_topic(broker, N, force=True)
+        await administration(broker).topics.delete(N, force=True)
         await client.expect(Type.CLOSE_PRODUCER)
         assert await list_topics(broker, NAMESPACE, persistent=False) == []
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(N), producer_id=1)
-        await topic_admin.unload(broker, N)
+        await administration(broker).topics.unload(N)
         await client.expect(Type.CLOSE_PRODUCER)
-        await refused(topic_admin.unload(broker, N), TopicNotFound, 404)
+        await refused(administration(broker).topics.unload(N), TopicNotFound, 404)

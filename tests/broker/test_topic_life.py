@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from penstock.broker.administration import topic_admin
+from penstock.broker.composition import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.stats import stats
 from penstock.broker.topics import inactive
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER, ledgers_in_use
 from penstock.core.errors import (
@@ -92,7 +91,7 @@ async def test_what_was_sent_before_an_unload_is_answered_before_the_producer_is
         topic = harness.broker.topics.get(T)
         assert topic is not None
         await until(lambda: topic.next_entry_id == 2)
-        unloading = asyncio.ensure_future(topic_admin.unload(harness.broker, T))
+        unloading = asyncio.ensure_future(administration(harness.broker).topics.unload(T))
         await turns()
         # What comes now is swallowed: its producer is not one of the topic's any more.
         client.publish(b"late", first=2)
@@ -115,7 +114,7 @@ async def test_an_unloaded_topic_comes_back_with_everything(tmp_path: Path) -> N
         acknowledge(client, message)
         subscription = harness.broker.topics.get(T).subscriptions["s"]  # type: ignore[union-attr]
         await until(lambda: subscription.cursor.mark_delete == 0)
-        await topic_admin.unload(harness.broker, T)
+        await administration(harness.broker).topics.unload(T)
         assert {(await client.read()).type for _ in range(2)} == {Type.CLOSE_CONSUMER, Type.CLOSE_PRODUCER}
         await subscribe(client)
         again = [(await client.expect(Type.MESSAGE)).message.message_id.entryId for _ in range(2)]
@@ -133,7 +132,7 @@ async def test_whoever_asks_for_a_topic_that_is_being_unloaded_waits_and_gets_an
         client.publish(b"a")
         assert before is not None
         await until(lambda: before.next_entry_id == 1)
-        unloading = asyncio.ensure_future(topic_admin.unload(harness.broker, T))
+        unloading = asyncio.ensure_future(administration(harness.broker).topics.unload(T))
         await turns()
         asking = asyncio.ensure_future(harness.broker.topics.get_or_create(T, create=False))
         await turns()
@@ -149,9 +148,9 @@ async def test_a_cursor_of_an_unloaded_topic_is_not_stored_over_a_newer_one(tmp_
         client.publish(b"a", b"b")
         await client.receipts(2)
         old = harness.broker.topics.get(T).subscriptions["s"]  # type: ignore[union-attr]
-        await topic_admin.delete_topic(harness.broker, T, force=True)
-        await topic_admin.create_topic(harness.broker, T)
-        await topic_admin.create_subscription(harness.broker, T, "s")
+        await administration(harness.broker).topics.delete(T, force=True)
+        await administration(harness.broker).topics.create(T)
+        await administration(harness.broker).subscriptions.create(T, "s")
         # Something that still holds the old object says that it moved.
         old.cursor.acknowledge_through(1)
         harness.broker.cursors.moved(old)
@@ -168,11 +167,11 @@ async def test_a_terminated_topic_takes_nothing_more_and_says_so(tmp_path: Path)
     async with producing(tmp_path) as (harness, client):
         client.publish(b"a", b"b")
         await client.receipts(2)
-        assert (await topic_admin.terminate(harness.broker, T)).entry_id == 1
+        assert (await administration(harness.broker).topics.terminate(T)).entry_id == 1
         await client.expect(Type.CLOSE_PRODUCER)
         assert await refused_producer(client) == WireCode.TOPIC_TERMINATED_ERROR
         # Again changes nothing.
-        assert (await topic_admin.terminate(harness.broker, T)).entry_id == 1
+        assert (await administration(harness.broker).topics.terminate(T)).entry_id == 1
     async with running(tmp_path) as harness:
         client = await Client.connected(harness.port)
         assert await refused_producer(client) == WireCode.TOPIC_TERMINATED_ERROR
@@ -185,7 +184,7 @@ async def test_a_send_that_comes_while_a_topic_is_being_terminated_is_refused_or
         topic = harness.broker.topics.get(T)
         assert topic is not None
         await until(lambda: topic.next_entry_id == 1)
-        ending = asyncio.ensure_future(topic_admin.terminate(harness.broker, T))
+        ending = asyncio.ensure_future(administration(harness.broker).topics.terminate(T))
         await turns()
         client.publish(b"after", first=1)
         await turns()
@@ -202,7 +201,7 @@ async def test_a_consumer_hears_of_the_end_once_it_has_had_everything(tmp_path: 
         client.publish(b"a")
         await client.receipts(1)
         message = (await client.expect(Type.MESSAGE)).message
-        await topic_admin.terminate(harness.broker, T)
+        await administration(harness.broker).topics.terminate(T)
         await client.expect(Type.CLOSE_PRODUCER)
         acknowledge(client, message)
         assert (await client.expect(Type.REACHED_END_OF_TOPIC)).reachedEndOfTopic.consumer_id == 0
@@ -215,7 +214,7 @@ async def test_all_partitions_are_terminated_together(tmp_path: Path) -> None:
     parent = TopicName.parse("persistent://public/default/p")
     async with running(tmp_path) as harness:
         await harness.broker.partitions.create(parent, 3)
-        ends = await topic_admin.terminate_partitions(harness.broker, parent)
+        ends = await administration(harness.broker).topics.terminate_partitions(parent)
         assert {index: position.entry_id for index, position in ends.items()} == {0: -1, 1: -1, 2: -1}
 
 
@@ -225,26 +224,26 @@ async def test_all_partitions_are_terminated_together(tmp_path: Path) -> None:
 async def test_a_topic_in_use_is_deleted_by_force_only(tmp_path: Path) -> None:
     async with producing(tmp_path) as (harness, client):
         with pytest.raises(PreconditionFailed, match="Including 0 consumers, 1 producers"):
-            await topic_admin.delete_topic(harness.broker, T)
+            await administration(harness.broker).topics.delete(T)
         await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
         await subscribe(client)
         with pytest.raises(PreconditionFailed):
-            await topic_admin.delete_topic(harness.broker, T)
-        await topic_admin.delete_topic(harness.broker, T, force=True)
+            await administration(harness.broker).topics.delete(T)
+        await administration(harness.broker).topics.delete(T, force=True)
         await client.expect(Type.CLOSE_CONSUMER)
         assert harness.broker.catalog.topic(TOPIC) is None
         with pytest.raises(TopicNotFound):
-            await topic_admin.delete_topic(harness.broker, T, force=True)
+            await administration(harness.broker).topics.delete(T, force=True)
 
 
 async def test_a_subscription_without_consumers_goes_with_its_topic_loaded_or_not(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        await topic_admin.create_subscription(harness.broker, T, "s")
+        await administration(harness.broker).subscriptions.create(T, "s")
     async with running(tmp_path) as harness:
         assert harness.broker.topics.get(T) is None
-        await topic_admin.delete_topic(harness.broker, T)
-        await topic_admin.create_topic(harness.broker, T)
-        assert await topic_admin.list_subscriptions(harness.broker, T) == []
+        await administration(harness.broker).topics.delete(T)
+        await administration(harness.broker).topics.create(T)
+        assert await administration(harness.broker).subscriptions.names(T) == []
 
 
 async def test_what_was_granted_on_a_topic_alone_goes_with_it(tmp_path: Path) -> None:
@@ -254,7 +253,7 @@ async def test_what_was_granted_on_a_topic_alone_goes_with_it(tmp_path: Path) ->
         await broker.partitions.create(parent, 2)
         for name in (parent, parent.of_partition(1)):
             await broker.permissions.grant_topic(name, "alice", ["produce"])
-        await topic_admin.delete_partitioned(broker, parent)
+        await administration(broker).topics.delete_partitioned(parent)
         await broker.partitions.create(parent, 2)
         assert broker.permissions.get_topic(parent.of_partition(1)) == {}
 
@@ -267,8 +266,8 @@ async def test_a_topic_that_is_made_again_has_another_ledger_and_nothing_of_the_
         await client.receipts(2)
         old = broker.topics.get(T)
         assert old is not None
-        await topic_admin.terminate(broker, T)
-        await topic_admin.delete_topic(broker, T, force=True)
+        await administration(broker).topics.terminate(T)
+        await administration(broker).topics.delete(T, force=True)
         assert not broker.catalog.documents("topic-state")
         other = await Client.producing(harness.port)
         await other.close()
@@ -283,10 +282,10 @@ async def test_a_topic_that_is_made_again_has_another_ledger_and_nothing_of_the_
 async def test_a_delete_that_the_disk_refuses_leaves_the_topic_as_it_was(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_topic(broker, T)
+        await administration(broker).topics.create(T)
         broker.catalog.close()  # From now on it refuses every change.
         with pytest.raises((MetadataFailed, RuntimeError)):
-            await topic_admin.delete_topic(broker, T)
+            await administration(broker).topics.delete(T)
         topic = broker.topics.get(T)
         assert topic is not None
         assert not topic.fenced
@@ -299,7 +298,7 @@ async def test_a_delete_goes_on_when_whoever_asked_for_it_goes_away(tmp_path: Pa
         topic = harness.broker.topics.get(T)
         assert topic is not None
         await until(lambda: topic.next_entry_id == 1)
-        deleting = asyncio.ensure_future(topic_admin.delete_topic(harness.broker, T, force=True))
+        deleting = asyncio.ensure_future(administration(harness.broker).topics.delete(T, force=True))
         await turns()
         deleting.cancel()
         harness.disk.let_go()
@@ -315,9 +314,9 @@ async def test_partitions_go_with_their_partitioned_topic_and_are_not_made_again
         client = await Client.connected(harness.port)
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(parent.of_partition(7)), producer_id=0)
         with pytest.raises(PreconditionFailed):
-            await topic_admin.delete_partitioned(broker, parent)
+            await administration(broker).topics.delete_partitioned(parent)
         assert broker.partitions.count(parent) == 30
-        deleting = asyncio.ensure_future(topic_admin.delete_partitioned(broker, parent, force=True))
+        deleting = asyncio.ensure_future(administration(broker).topics.delete_partitioned(parent, force=True))
         asked = []
         while not deleting.done():
             # A client that comes back at once, and asks first how many partitions there are.
@@ -329,7 +328,7 @@ async def test_partitions_go_with_their_partitioned_topic_and_are_not_made_again
             await asyncio.sleep(0)
         await deleting
         assert await list_topics(broker, parent.namespace_name) == []
-        assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
+        assert administration(broker).topics.list_partitioned(parent.namespace_name) == []
 
 
 @pytest.mark.parametrize("partitioned_first", [False, True])
@@ -338,7 +337,7 @@ async def test_a_name_does_not_become_a_topic_and_a_partitioned_topic_at_once(
 ) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        makers = [topic_admin.create_topic(broker, T), topic_admin.create_partitioned(broker, T, 2)]
+        makers = [administration(broker).topics.create(T), administration(broker).topics.create_partitioned(T, 2)]
         with harness.catalog_held():
             making = []
             for maker in reversed(makers) if partitioned_first else makers:
@@ -359,7 +358,7 @@ async def test_partitions_that_a_growth_left_behind_go_with_their_partitioned_to
         # A crash between the partitions and the document that counts them.
         await broker.topics.create(parent.of_partition(2), {})
         await broker.topics.create(TopicName.parse("persistent://public/default/p-partition-x"), {})
-        await topic_admin.delete_partitioned(broker, parent)
+        await administration(broker).topics.delete_partitioned(parent)
         left = await list_topics(broker, parent.namespace_name)
         assert left == ["persistent://public/default/p-partition-x"]
 
@@ -370,15 +369,15 @@ async def test_a_partitioned_topic_that_is_deleted_while_it_grows_leaves_nothing
         broker = harness.broker
         await broker.partitions.create(parent, 1)
         with harness.catalog_held():
-            growing = asyncio.ensure_future(topic_admin.update_partitioned(broker, parent, 3))
+            growing = asyncio.ensure_future(administration(broker).topics.update_partitioned(parent, 3))
             await turns(2)
-            deleting = asyncio.ensure_future(topic_admin.delete_partitioned(broker, parent))
+            deleting = asyncio.ensure_future(administration(broker).topics.delete_partitioned(parent))
             await turns(2)
         await deleting
         with pytest.raises(NotFound):
             await growing
         assert await list_topics(broker, parent.namespace_name) == []
-        assert topic_admin.list_partitioned(broker, parent.namespace_name) == []
+        assert administration(broker).topics.list_partitioned(parent.namespace_name) == []
 
 
 async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_other(tmp_path: Path) -> None:
@@ -390,9 +389,9 @@ async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_oth
         await broker.topics.create(left_behind, {})
         await broker.permissions.grant_topic(left_behind, "somebody", ["consume"])
         with harness.catalog_held():
-            deleting = asyncio.ensure_future(topic_admin.delete_topic(broker, left_behind))
+            deleting = asyncio.ensure_future(administration(broker).topics.delete(left_behind))
             await turns(2)
-            growing = asyncio.ensure_future(topic_admin.update_partitioned(broker, parent, 2))
+            growing = asyncio.ensure_future(administration(broker).topics.update_partitioned(parent, 2))
             await turns(2)
         async with asyncio.timeout(5):
             await deleting
@@ -473,7 +472,7 @@ async def test_a_compacted_ledger_belongs_to_its_topic(tmp_path: Path) -> None:
         broker = harness.broker
         await broker.reads.settled()
         assert taken[0] in broker.log.ledgers()
-        await topic_admin.delete_topic(broker, T)
+        await administration(broker).topics.delete(T)
         await broker.reads.settled()
         assert broker.log.ledgers() == set()
 
@@ -587,12 +586,12 @@ async def test_a_topic_that_is_unloaded_meanwhile_is_terminated_whole_or_not(tmp
 async def test_who_waits_for_the_end_of_a_delete_makes_the_topic_again_only_if_policies_let_it(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         broker = harness.broker
-        await topic_admin.create_topic(broker, T)
+        await administration(broker).topics.create(T)
         await broker.policies.set_namespace(
             "public/default", "autoTopicCreation", {"allowAutoTopicCreation": False, "topicType": "non-partitioned"}
         )
         with harness.catalog_held():
-            deleting = asyncio.ensure_future(topic_admin.delete_topic(broker, T))
+            deleting = asyncio.ensure_future(administration(broker).topics.delete(T))
             await until(lambda: (topic := broker.topics.get(T)) is not None and topic.fenced)
             asking = asyncio.ensure_future(broker.topics.get_or_create(T, create=True))
             await turns(2)
@@ -603,16 +602,16 @@ async def test_who_waits_for_the_end_of_a_delete_makes_the_topic_again_only_if_p
 
 async def test_who_only_looks_at_a_topic_that_is_being_deleted_does_not_bring_it_back(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        await topic_admin.create_topic(harness.broker, T)
+        await administration(harness.broker).topics.create(T)
     async with running(tmp_path) as harness:  # It is not loaded.
         broker = harness.broker
         with harness.catalog_held():
-            deleting = asyncio.ensure_future(topic_admin.delete_topic(broker, T))
+            deleting = asyncio.ensure_future(administration(broker).topics.delete(T))
             await turns(2)
             looks = [
-                asyncio.ensure_future(stats.topic_stats(broker, T)),
-                asyncio.ensure_future(topic_admin.last_message_id(broker, T)),
-                asyncio.ensure_future(topic_admin.trim(broker, T)),
+                asyncio.ensure_future(administration(broker).stats.of_topic(T)),
+                asyncio.ensure_future(administration(broker).messages.last_id(T)),
+                asyncio.ensure_future(administration(broker).topics.trim(T)),
             ]
             await turns(2)
         await deleting
@@ -629,8 +628,8 @@ async def test_a_truncated_topic_has_no_messages_and_goes_on_counting(tmp_path: 
         await subscribe(client, permits=0)
         client.publish(b"a", b"b", b"c")
         await client.receipts(3)
-        await topic_admin.truncate(harness.broker, T)
-        assert await topic_admin.last_message_id(harness.broker, T) == (Position(-1, -1), -1)
+        await administration(harness.broker).topics.truncate(T)
+        assert await administration(harness.broker).messages.last_id(T) == (Position(-1, -1), -1)
         assert await entries_of(harness) == []
     async with running(tmp_path) as harness:
         topic = await harness.broker.topics.get_or_create(T, create=False)
@@ -671,7 +670,7 @@ async def test_a_subscription_or_its_backlog_keeps_a_topic(
 ) -> None:
     defaults = PolicyDefaults(broker_delete_inactive_topics_mode=mode)
     async with producing(tmp_path, policies=defaults) as (harness, client):
-        await topic_admin.create_subscription(harness.broker, T, "s")
+        await administration(harness.broker).subscriptions.create(T, "s")
         client.publish(*backlog * [b"a"])
         await client.receipts(backlog)
         await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=0)
@@ -716,7 +715,7 @@ async def test_a_topic_goes_by_default_once_its_last_subscription_has_acknowledg
     tmp_path: Path,
 ) -> None:
     async with producing(tmp_path) as (harness, client):
-        await topic_admin.create_subscription(harness.broker, T, "s")
+        await administration(harness.broker).subscriptions.create(T, "s")
         await published_and_left(harness, client)
         topic = harness.broker.topics.get(T)
         assert topic is not None
@@ -756,7 +755,7 @@ async def test_a_topic_that_is_loaded_to_be_looked_at_was_not_unused_since_the_b
     async with running(tmp_path) as harness:
         broker = harness.broker
         harness.clock.advance(ns=10**6 * NS_PER_S)
-        await topic_admin.create_topic(broker, T)
+        await administration(broker).topics.create(T)
         topic = broker.topics.get(T)
         assert topic is not None
         now_ns = harness.clock.monotonic_ns()
@@ -787,9 +786,9 @@ async def test_an_empty_partitioned_topic_goes_with_its_last_partition_only_if_t
 
 async def test_messages_that_a_deleted_subscription_acknowledged_can_still_be_looked_at(tmp_path: Path) -> None:
     async with producing(tmp_path) as (harness, client):
-        await topic_admin.create_subscription(harness.broker, T, "s")
+        await administration(harness.broker).subscriptions.create(T, "s")
         await published_and_left(harness, client)
-        await topic_admin.skip_all(harness.broker, T, "s")
-        await topic_admin.delete_subscription(harness.broker, T, "s")
-        message = await topic_admin.examine_message(harness.broker, T, "earliest", 1)
+        await administration(harness.broker).subscriptions.skip_all(T, "s")
+        await administration(harness.broker).subscriptions.delete(T, "s")
+        message = await administration(harness.broker).messages.examine(T, "earliest", 1)
         assert message.entry_id == 0

@@ -19,7 +19,8 @@ import pytest
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
-from penstock.broker.administration import namespaces, schema_admin, topic_admin
+from penstock.broker.administration import schema_admin
+from penstock.broker.composition import administration
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST
 from penstock.testing.client import Type
@@ -311,10 +312,10 @@ class Asking:
         await administer(self.harness, tenant, OWNER, namespace, GRANTS)
         await broker.policies.update_namespace(namespace, partial(_dress, namespace))
         topic = TopicName.parse(f"persistent://{namespace}/t")
-        await topic_admin.create_topic(broker, topic, {"color": "blue"})
-        await topic_admin.create_partitioned(broker, topic.parse(f"persistent://{namespace}/p"), 2)
-        await topic_admin.create_subscription(broker, topic, "s", EARLIEST)
-        await schema_admin.post_schema(broker, topic, schema_admin.schema_of("STRING", "", {}))
+        await administration(broker).topics.create(topic, {"color": "blue"})
+        await administration(broker).topics.create_partitioned(topic.parse(f"persistent://{namespace}/p"), 2)
+        await administration(broker).subscriptions.create(topic, "s", EARLIEST)
+        await administration(broker).schemas.post(topic, schema_admin.schema_of("STRING", "", {}))
         schema = {"name": "s", "schema_data": b"", "type": Schema.String}
         await self.writer.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(topic), producer_id=0, schema=schema)
         self.writer.publish(SMALL, SMALL, SMALL)
@@ -336,9 +337,9 @@ async def asking(directory: Path) -> AsyncIterator[Asking]:
     """Real requests to the real application, on the test's loop."""
     async with guarded(directory) as harness:
         broker = harness.broker
-        await namespaces.create_cluster(broker, "far", {"serviceUrl": "http://far:8080"})
-        await namespaces.create_tenant(broker, "empty", {"adminRoles": [OWNER], "allowedClusters": ["test"]})
-        app = build(BrokerGateway(broker, lambda _: ["one 1\n"]))
+        await administration(broker).clusters.create("far", {"serviceUrl": "http://far:8080"})
+        await administration(broker).tenants.create("empty", {"adminRoles": [OWNER], "allowedClusters": ["test"]})
+        app = build(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
             yield Asking(harness, client, await connected(harness, ROOT))

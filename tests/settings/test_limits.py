@@ -7,8 +7,8 @@ import dataclasses
 
 import pytest
 
-from penstock.broker.broker import ServiceUrls
 from penstock.broker.limits import BrokerLimits
+from penstock.broker.service_urls import ServiceUrls
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import GIB, MIB
 from penstock.settings import MachineFacts, Settings, load

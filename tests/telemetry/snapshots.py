@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.broker import Health
+from penstock.broker.health import Health
 from penstock.broker.stats.snapshot import (
     BrokerSnapshot,
     LoopTurnsSnapshot,

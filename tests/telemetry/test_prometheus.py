@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.broker.broker import Health
+from penstock.broker.health import Health
 from penstock.broker.stats.snapshot import MutedConnection
 from penstock.governance.permit_types import Permit, PermitLimits
 from penstock.governance.permits import PermitQueue

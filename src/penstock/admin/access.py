@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.admin.gateway import Gateway
     from penstock.broker.access.authorization import Resource
-    from penstock.broker.broker import Broker
+    from penstock.broker.administration.administration import Administration
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Check:
         original_role = request.headers.get(_ORIGINAL_HEADER) or None
         action, path = self._action, request.path_params
 
-        async def allowed(_broker: Broker) -> None:
+        async def allowed(_broker: Administration) -> None:
             guard.check_pair(role, original_role)
             if action is not None:
                 resource = _resource(action, path, of_namespace=self._of_namespace)
@@ -133,7 +133,7 @@ def unguarded(app: FastAPI) -> list[str]:
     return [str(getattr(route, "path", route)) for route in _routes(app.routes) if not _checks(route)]
 
 
-async def _access_of(broker: Broker) -> Access:
+async def _access_of(broker: Administration) -> Access:
     return broker.access
 
 

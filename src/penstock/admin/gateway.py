@@ -3,25 +3,25 @@
 
 Why: the broker's state belongs to its loop. It is read there, in small portions; what becomes of it (text, JSON) is
 made here, where nobody publishes.
-Where: routes of `api` await these methods on the admin thread's loop.
+Where: routes of `api` await these methods on the admin thread's loop. What a route may ask for is `Administration`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-    from penstock.broker.broker import Broker, Health
+    from penstock.broker.administration.administration import Administration
+    from penstock.broker.health import Health
     from penstock.broker.stats.snapshot import BrokerSnapshot
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 # A loop that does not answer for so long does not publish either.
 ANSWER_S: Final = 5.0
@@ -33,8 +33,8 @@ OPERATION_S: Final = 50.0
 class Gateway(Protocol):
     """What the routes can ask. All raise ServiceNotReady when the broker does not answer."""
 
-    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
-        """Run what `question` makes of the broker, on the broker's loop; whatever it raises is raised here.
+    async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]]) -> T:
+        """Run `question` on the broker's loop and return its answer; whatever it raises is raised here.
 
         The answer must be plain values: what lives on that loop is not to be touched on this one.
         """
@@ -50,39 +50,54 @@ class Gateway(Protocol):
 
 
 class BrokerGateway:
-    """A broker on its own loop. Constructed anywhere; its methods are awaited on any other loop."""
+    """A broker on its own loop. Constructed anywhere; its methods are awaited on any other loop.
+
+    Args:
+        administration: what the broker can be asked; called on its loop, each time something is asked.
+        loop: the broker's.
+        render_metrics: makes Prometheus' text of a snapshot, on the thread of whoever asked.
+        answer_s: after how many seconds a broker that has only to look counts as one that does not answer.
+    """
 
     def __init__(
-        self, broker: Broker, render_metrics: Callable[[BrokerSnapshot], Iterable[str]], *, answer_s: float = ANSWER_S
+        self,
+        administration: Callable[[], Administration],
+        loop: asyncio.AbstractEventLoop,
+        render_metrics: Callable[[BrokerSnapshot], Iterable[str]],
+        *,
+        answer_s: float = ANSWER_S,
     ) -> None:
-        self._broker = broker
+        self._administration = administration
+        self._loop = loop
         self._render_metrics = render_metrics
         self._answer_s = answer_s
 
-    async def ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+    async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]]) -> T:
         """See `Gateway.ask`."""
-        return await self._ask(question(self._broker), OPERATION_S)
+        return await self._ask(question, OPERATION_S)
 
     async def health(self) -> Health:
         """See `Gateway.health`."""
-        return await self._ask(self._read_health())
+
+        async def health(broker: Administration) -> Health:
+            return broker.health()
+
+        return await self._ask(health, self._answer_s)
 
     async def metrics(self) -> Iterable[str]:
         """See `Gateway.metrics`."""
-        from penstock.broker.stats.snapshot import take_snapshot  # noqa: PLC0415 - a broker that nobody asks does without
+        snapshot = await self._ask(lambda broker: broker.snapshots.take(), self._answer_s)
+        return self._render_metrics(snapshot)
 
-        return self._render_metrics(await self._ask(take_snapshot(self._broker)))
+    async def _ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]], within_s: float) -> T:
+        async def answered() -> T:
+            return await question(self._administration())
 
-    async def _read_health(self) -> Health:
-        return self._broker.health
-
-    async def _ask(self, question: Coroutine[Any, Any, T], within_s: float | None = None) -> T:
-        """Run a coroutine on the broker's loop."""
-        within_s = within_s or self._answer_s
+        asked = answered()
         try:
-            answer = asyncio.run_coroutine_threadsafe(question, self._broker.loop)
+            answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
         except RuntimeError as error:  # The loop is closed.
-            question.close()
+            asked.close()
             raise ServiceNotReady("the broker has stopped") from error
         try:
             return await asyncio.wait_for(asyncio.wrap_future(answer), within_s)
@@ -91,26 +106,25 @@ class BrokerGateway:
 
 
 class Ask:
-    """A gateway as routes use it: `await ask(function, *arguments)` calls `function(broker, *arguments)` over there."""
+    """A gateway as routes use it: `await ask(lambda broker: broker.topics.delete(name))`.
+
+    The lambda runs on the broker's loop. What takes long to read or check is made before, on the admin thread.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     @overload
-    async def __call__(
-        self, function: Callable[Concatenate[Broker, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
+    async def __call__(self, question: Callable[[Administration], Awaitable[T]]) -> T: ...
 
     @overload
-    async def __call__(self, function: Callable[Concatenate[Broker, P], T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def __call__(self, question: Callable[[Administration], T]) -> T: ...
 
-    async def __call__(
-        self, function: Callable[Concatenate[Broker, P], Any], *args: P.args, **kwargs: P.kwargs
-    ) -> object:
-        """Run a function of the broker, plain or asynchronous, on the broker's loop; whatever it raises is raised."""
+    async def __call__(self, question: Callable[[Administration], Any]) -> object:
+        """Return what `question` returns or, if that has to be awaited, what comes of it; raises what either raises."""
 
-        async def question(broker: Broker) -> object:
-            answer = function(broker, *args, **kwargs)
-            return await cast("Awaitable[object]", answer) if inspect.isawaitable(answer) else answer
+        async def answered(broker: Administration) -> object:
+            answer = question(broker)
+            return await answer if inspect.isawaitable(answer) else answer
 
-        return await self._gateway.ask(question)
+        return await self._gateway.ask(answered)

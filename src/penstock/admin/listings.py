@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi.responses import Response
 
 from penstock.admin.models import Reason
-from penstock.broker.administration.listing_admin import lend_listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +58,9 @@ class ListingResponse(Response):
             with suppress(RuntimeError):  # This one is closed.
                 loop.call_soon_threadsafe(take, listing)
 
-        loan = asyncio.ensure_future(self._ask(lend_listing, self._namespace, self._mode, lend, system=self._system))
+        loan = asyncio.ensure_future(
+            self._ask(lambda broker: broker.listings.lend(self._namespace, self._mode, lend, system=self._system))
+        )
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait((loan, lent, gone), return_when=asyncio.FIRST_COMPLETED)

@@ -15,7 +15,7 @@ from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.administration.broker_admin import Place
+    from penstock.broker.administration.service import Place
     from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, TopicSnapshot
 
     Json = dict[str, Any]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.admin.http_memory import Charge
-    from penstock.broker.administration.topic_admin import RawMessage
+    from penstock.broker.administration.message_admin import RawMessage
     from penstock.wire.codec import MessageMetadata
 _LENGTH_BYTES: Final = 4
 _PROPERTY: Final = "X-Pulsar-PROPERTY-"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -23,6 +22,7 @@ from penstock.broker.commands.caps import refusal
 from penstock.broker.commands.revocation import Revocation
 from penstock.broker.commands.session import Session
 from penstock.broker.configuration import Configuration, NoKeys
+from penstock.broker.health import Health
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.log_reads import LogReads
 from penstock.broker.metadata_memory import MetadataMemory
@@ -35,6 +35,7 @@ from penstock.broker.publishing.publish import PublishServices
 from penstock.broker.publishing.rates import Rates
 from penstock.broker.rounds import Round, Rounds
 from penstock.broker.schemas.schema_registry import SchemaRegistry
+from penstock.broker.service_urls import ServiceUrls
 from penstock.broker.stats.meters import Meters
 from penstock.broker.subscriptions.cursor_saves import CursorSaves
 from penstock.broker.subscriptions.long_keys import LongKeys
@@ -75,29 +76,12 @@ if TYPE_CHECKING:
     from penstock.storage.entry_log import EntryLog
     from penstock.storage.snapshots import Snapshots
 
-__all__ = ["Broker", "BrokerLimits", "Health", "ServiceUrls"]
+__all__ = ["Broker", "BrokerLimits"]
 
 log = logging.getLogger(__name__)
 
 # Evictions, keep-alives and stalls are looked at this often.
 TICK_S: Final = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceUrls:
-    """What lookups tell clients to connect to."""
-
-    plain: str
-    tls: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether the broker can do its work, and if not, why; and what of the log it cannot serve while it does."""
-
-    ok: bool
-    reason: str
-    problems: tuple[str, ...] = ()
 
 
 class Broker:
@@ -243,7 +227,7 @@ class Broker:
         )
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         self._producer_names = 0
-        self.meters = Meters(self)
+        self.meters = Meters(self.topics.loaded, clock=clock, loop=loop)
         self._inactive = InactiveTopics(self)
         self.rounds = Rounds(
             self._kinds_of_rounds(),

@@ -13,9 +13,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.admin.server import HttpLimits
-from penstock.broker.broker import ServiceUrls
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.policies.policy_defaults import PolicyDefaults
+from penstock.broker.service_urls import ServiceUrls
 from penstock.core.setting import of_listener
 from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.connection import ARENA_BYTES

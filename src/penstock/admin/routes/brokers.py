@@ -6,7 +6,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from penstock import __version__
@@ -15,9 +15,6 @@ from penstock.admin.gateway import Ask
 from penstock.admin.models import Model
 from penstock.admin.models_stats import ListingMemories, MutedConnections
 from penstock.admin.routing import NO_CONTENT, REASON, Namespace
-from penstock.broker.administration import broker_admin
-from penstock.broker.administration.listing_memory import listing_memory
-from penstock.broker.stats.snapshot import take_snapshot
 from penstock.core.errors import NotFound, ServiceNotReady
 
 if TYPE_CHECKING:
@@ -60,19 +57,19 @@ def _brokers(ask: Ask, needs: Needs) -> APIRouter:
     @router.get("", dependencies=[needs.superuser])
     async def list_brokers() -> list[str]:
         """Name the brokers of this cluster."""
-        return await ask(broker_admin.active_brokers)
+        return await ask(lambda broker: broker.service.names())
 
     @router.get("/leaderBroker", dependencies=[needs.superuser])
     async def leader() -> dict[str, Any]:
         """Name the broker that leads."""
-        return await ask(broker_admin.leader)
+        return await ask(lambda broker: broker.service.leader())
 
     @router.get("/health", dependencies=[needs.superuser], response_class=PlainTextResponse)
     async def health(
-        broker: Annotated[str | None, Query(alias="brokerId", description="One of this cluster's brokers")] = None,
+        broker_id: Annotated[str | None, Query(alias="brokerId", description="One of this cluster's brokers")] = None,
     ) -> str:
         """Answer `ok` while the broker can do its work, with 503 and the reason otherwise."""
-        await ask(broker_admin.check_broker, broker)
+        await ask(lambda broker: broker.service.check(broker_id))
         return await _ok(ask)
 
     @router.get("/version", dependencies=[needs.anybody], response_class=PlainTextResponse)
@@ -83,28 +80,28 @@ def _brokers(ask: Ask, needs: Needs) -> APIRouter:
     @router.get("/internal-configuration", dependencies=[needs.superuser])
     async def internal_configuration() -> dict[str, Any]:
         """Say where metadata is kept."""
-        return await ask(broker_admin.internal_configuration)
+        return await ask(lambda broker: broker.service.internal_configuration())
 
     @router.get("/backlog-quota-check", dependencies=[needs.superuser], **NO_CONTENT)
     async def backlog_quota_check() -> None:
         """Enforce quotas of backlogs now."""
-        await ask(broker_admin.check_backlog_quotas)
+        await ask(lambda broker: broker.service.check_backlog_quotas())
 
     @router.post("/shutdown", dependencies=[needs.superuser], **NO_CONTENT)
     async def shutdown() -> None:
         """Stop the broker in good order."""
-        await ask(broker_admin.shut_down)
+        await ask(lambda broker: broker.service.shut_down())
 
     @router.get("/{cluster}/{broker}/ownedNamespaces", dependencies=[needs.superuser])
-    async def owned_namespaces(cluster: str, broker: str) -> dict[str, Any]:
+    async def owned_namespaces(cluster: str, broker_id: Annotated[str, Path(alias="broker")]) -> dict[str, Any]:
         """Name the bundles a broker serves."""
-        return await ask(broker_admin.owned_namespaces, cluster, broker)
+        return await ask(lambda broker: broker.service.owned_namespaces(cluster, broker_id))
 
     return router
 
 
 async def _ok(ask: Ask) -> str:
-    reason = await ask(broker_admin.ill)
+    reason = await ask(lambda broker: broker.service.ill())
     if reason is not None:
         raise ServiceNotReady(reason)
     return OK
@@ -116,27 +113,27 @@ def _configuration(ask: Ask, needs: Needs) -> APIRouter:
     @router.get("")
     async def dynamic_keys() -> list[str]:
         """Name the settings that can be changed while the broker runs."""
-        return await ask(broker_admin.dynamic_keys)
+        return await ask(lambda broker: broker.configuration.dynamic())
 
     @router.get("/values")
     async def overridden() -> dict[str, str]:
         """Show the settings that were changed so."""
-        return await ask(broker_admin.overridden)
+        return await ask(lambda broker: broker.configuration.overridden())
 
     @router.get("/runtime")
     async def runtime() -> dict[str, str]:
         """Show all settings in force; keys and passwords as ***."""
-        return await ask(broker_admin.runtime)
+        return await ask(lambda broker: broker.configuration.runtime())
 
     @router.post("/{key}/{value}", **NO_CONTENT)
     async def change(key: str, value: str) -> None:
         """Change a setting at once, and for all starts to come."""
-        await ask(broker_admin.put_setting, key, value)
+        await ask(lambda broker: broker.configuration.put(key, value))
 
     @router.delete("/{key}", **NO_CONTENT)
     async def take_back(key: str) -> None:
         """Let the file, the environment and the command line decide again."""
-        await ask(broker_admin.remove_setting, key)
+        await ask(lambda broker: broker.configuration.remove(key))
 
     return router
 
@@ -161,7 +158,7 @@ def _status(ask: Ask, needs: Needs) -> APIRouter:
     )
     async def status() -> str:
         """Answer OK while the file that statusFilePath names is there, and the broker is well."""
-        file = await ask(broker_admin.status_file)
+        file = await ask(lambda broker: broker.service.status_file())
         if file is None or not file.is_file():
             raise NotFound("the broker is not in service, or statusFilePath is not set")
         return "OK"
@@ -169,7 +166,7 @@ def _status(ask: Ask, needs: Needs) -> APIRouter:
     @router.get(f"{PREFIX}/{{cluster}}", dependencies=[needs.superuser])
     async def list_brokers_of(cluster: str) -> list[str]:
         """Name the brokers of a cluster."""
-        return await ask(broker_admin.active_brokers, cluster)
+        return await ask(lambda broker: broker.service.names(cluster))
 
     return router
 
@@ -181,38 +178,38 @@ def _statistics(ask: Ask, needs: Needs) -> APIRouter:
     @router.get("/load-report")
     async def load_report() -> dict[str, Any]:
         """Say how much the broker carries; rates are those since the report before."""
-        place = await ask(broker_admin.place)
-        return reporter.report(await ask(take_snapshot), place)
+        place = await ask(lambda broker: broker.service.place())
+        return reporter.report(await ask(lambda broker: broker.snapshots.take()), place)
 
     @router.get("/metrics")
     async def metrics() -> list[dict[str, Any]]:
         """Show totals of each namespace; /metrics has more."""
-        return load_reports.metrics(await ask(take_snapshot))
+        return load_reports.metrics(await ask(lambda broker: broker.snapshots.take()))
 
     @router.get("/topics")
     async def topics() -> dict[str, Any]:
         """Show every topic in use."""
-        return load_reports.topics(await ask(take_snapshot))
+        return load_reports.topics(await ask(lambda broker: broker.snapshots.take()))
 
     @router.get("/mbeans")
     async def process() -> list[dict[str, Any]]:
         """Show what the process uses."""
-        return load_reports.process(await ask(take_snapshot))
+        return load_reports.process(await ask(lambda broker: broker.snapshots.take()))
 
     @router.get("/allocator-stats/{allocator}")
     async def allocator_stats(allocator: str) -> dict[str, Any]:
         """Show what a part of the memory budget uses: `default` (on its way to clients) or `ml-cache`."""
-        return load_reports.allocator(await ask(take_snapshot), allocator)
+        return load_reports.allocator(await ask(lambda broker: broker.snapshots.take()), allocator)
 
     @router.get("/muted-connections", responses={200: {"model": MutedConnections}}, response_model=None)
     async def muted_connections() -> JSONResponse:
         """Show connections that are not read: why, for how long, what they want and what they hold."""
-        return JSONResponse(load_reports.muted(await ask(take_snapshot)))
+        return JSONResponse(load_reports.muted(await ask(lambda broker: broker.snapshots.take())))
 
     @router.get("/topic-listings", responses={200: {"model": ListingMemories}}, response_model=None)
     async def topic_listings() -> JSONResponse:
         """Show what topic listings take of their memory, and the first hundred that wait for it."""
-        return JSONResponse(await ask(listing_memory))
+        return JSONResponse(await ask(lambda broker: broker.listings.memory()))
 
     return router
 
@@ -224,27 +221,29 @@ def _quotas(ask: Ask, needs: Needs) -> APIRouter:
     @router.get("")
     async def default_quota() -> dict[str, Any]:
         """Show what a bundle is expected to carry."""
-        return await ask(broker_admin.quota)
+        return await ask(lambda broker: broker.quotas.expected())
 
     @router.post("", **NO_CONTENT)
     async def set_default_quota(quota: ResourceQuota) -> None:
         """Set what a bundle is expected to carry."""
-        await ask(broker_admin.put_quota, quota.given())
+        given = quota.given()
+        await ask(lambda broker: broker.quotas.put(given))
 
     @router.get(_BUNDLE)
     async def quota(name: Namespace, bundle: str) -> dict[str, Any]:
         """Show what one bundle is expected to carry."""
-        return await ask(broker_admin.quota, name, bundle)
+        return await ask(lambda broker: broker.quotas.expected(name, bundle))
 
     @router.post(_BUNDLE, **NO_CONTENT)
     async def set_quota(name: Namespace, bundle: str, quota: ResourceQuota) -> None:
         """Set what one bundle is expected to carry."""
-        await ask(broker_admin.put_quota, quota.given(), name, bundle)
+        given = quota.given()
+        await ask(lambda broker: broker.quotas.put(given, name, bundle))
 
     @router.delete(_BUNDLE, **NO_CONTENT)
     async def delete_quota(name: Namespace, bundle: str) -> None:
         """Let one bundle be like all others again."""
-        await ask(broker_admin.put_quota, None, name, bundle)
+        await ask(lambda broker: broker.quotas.put(None, name, bundle))
 
     return router
 

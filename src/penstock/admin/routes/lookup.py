@@ -11,7 +11,6 @@ from fastapi.responses import PlainTextResponse
 from penstock.admin.gateway import Ask
 from penstock.admin.models import LookupData
 from penstock.admin.routing import Topic  # noqa: TC001 -- FastAPI reads annotations
-from penstock.broker.topics import lookup
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
@@ -31,11 +30,11 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         listener: Annotated[str | None, Query(alias="listenerName", description="Of advertisedListeners")] = None,
     ) -> LookupData:
         """Say where clients of a topic connect."""
-        return LookupData.model_validate(await ask(lookup.of_topic, name, listener))
+        return LookupData.model_validate(await ask(lambda broker: broker.lookup.of_topic(name, listener)))
 
     @router.get(f"{TOPIC}/bundle", dependencies=[needs.namespace_lookup], response_class=PlainTextResponse)
     async def bundle(name: Topic) -> str:
         """Name the bundle that a topic is in, as the bounds of its hash."""
-        return await ask(lookup.bundle_of_topic, name)
+        return await ask(lambda broker: broker.lookup.bundle_of_topic(name))
 
     return router

@@ -13,13 +13,12 @@ from penstock.admin.http_memory import CHARGE
 from penstock.admin.message_response import message_response
 from penstock.admin.models import INT_MAX, LONG_MAX, BatchMessageId, MessageId
 from penstock.admin.routing import NO_CONTENT, READS_ENTRY, TOPIC, Topic, Wall
-from penstock.broker.administration import topic_admin
 from penstock.core.position import Position
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
     from penstock.admin.gateway import Gateway
-    from penstock.broker.administration.topic_admin import RawMessage
+    from penstock.broker.administration.message_admin import RawMessage
 
 Nth = Annotated[int, Path(ge=1, le=INT_MAX)]
 Number = Annotated[int, Path(ge=0, le=LONG_MAX)]
@@ -52,12 +51,12 @@ def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/subscription/{{subscription:twice}}/position/{{nth}}", **common)
     async def peek(request: Request, name: Topic, subscription: str, nth: Nth) -> Response:
         """Show the nth entry, from 1 on, that a subscription has not acknowledged."""
-        return await shown(request, await ask(topic_admin.peek_message, name, subscription, nth))
+        return await shown(request, await ask(lambda broker: broker.messages.peek(name, subscription, nth)))
 
     @router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", **common)
     async def entry(request: Request, name: Topic, ledger: Number, entry: Number) -> Response:
         """Show the entry at a position."""
-        return await shown(request, await ask(topic_admin.get_message, name, Position(ledger, entry)))
+        return await shown(request, await ask(lambda broker: broker.messages.get(name, Position(ledger, entry))))
 
     @router.get(f"{TOPIC}/examinemessage", **common)
     async def examine(
@@ -67,7 +66,7 @@ def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
         nth: Annotated[int, Query(alias="messagePosition", ge=1, le=LONG_MAX)] = 1,
     ) -> Response:
         """Show the nth entry from the beginning or from the end."""
-        return await shown(request, await ask(topic_admin.examine_message, name, initial, nth))
+        return await shown(request, await ask(lambda broker: broker.messages.examine(name, initial, nth)))
 
 
 async def shown(request: Request, message: RawMessage) -> Response:
@@ -83,19 +82,19 @@ def _add_delayed(router: APIRouter, ask: Ask, needs: Needs) -> None:
     )
     async def cancel_delayed(name: Topic, ledger: Number, entry: Number) -> None:
         """Cancel a delayed message: no subscription gets it. What is due already cannot be cancelled."""
-        await ask(topic_admin.cancel_delayed, name, Position(ledger, entry))
+        await ask(lambda broker: broker.delayed.cancel(name, Position(ledger, entry)))
 
 
 def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/messageid/{{wall_ms}}", dependencies=[needs.consume, READS_ENTRY])
     async def message_id_by_time(name: Topic, wall_ms: Wall) -> MessageId:
         """Find the first message published at this time (ms since 1970) or later."""
-        return _message_id(name, await ask(topic_admin.message_id_by_time, name, wall_ms))
+        return _message_id(name, await ask(lambda broker: broker.messages.id_by_time(name, wall_ms)))
 
     @router.get(f"{TOPIC}/lastMessageId", dependencies=[needs.consume, READS_ENTRY])
     async def last_message_id(name: Topic) -> BatchMessageId:
         """Find the last message; -1 when there is none."""
-        position, batch_index = await ask(topic_admin.last_message_id, name)
+        position, batch_index = await ask(lambda broker: broker.messages.last_id(name))
         return BatchMessageId(
             ledgerId=position.ledger_id,
             entryId=position.entry_id,
@@ -106,7 +105,7 @@ def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/getMessageIdByIndex", dependencies=[needs.consume])
     async def message_id_by_index(name: Topic, index: Annotated[int, Query(ge=0, le=LONG_MAX)]) -> MessageId:
         """Find the entry with this index among all entries of a topic."""
-        return _message_id(name, await ask(topic_admin.message_id_by_index, name, index))
+        return _message_id(name, await ask(lambda broker: broker.messages.id_by_index(name, index)))
 
 
 def _message_id(name: Topic, position: Position) -> MessageId:

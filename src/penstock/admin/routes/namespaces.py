@@ -13,7 +13,6 @@ from penstock.admin.listings import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.models import AuthAction, Bundles
 from penstock.admin.models_policies import Policies
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
-from penstock.broker.administration import namespaces, topic_admin
 from penstock.broker.topics.listing import Mode
 
 if TYPE_CHECKING:
@@ -42,23 +41,24 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get("/admin/v2/namespaces/{tenant}", dependencies=[needs.tenant_admin])
     async def list_namespaces(tenant: str) -> list[str]:
         """Name the namespaces of a tenant."""
-        return await ask(namespaces.list_namespaces, tenant)
+        return await ask(lambda broker: broker.namespaces.names(tenant))
 
     @router.get(NAMESPACE, dependencies=[needs.namespace_admin], response_model=Policies, response_class=JSONResponse)
     async def get_policies(name: Namespace) -> JSONResponse:
         """Read all policies of a namespace."""
-        policies = await ask(namespaces.get_namespace, name)
+        policies = await ask(lambda broker: broker.namespaces.get(name))
         return JSONResponse({key: value for key, value in policies.items() if value is not None})
 
     @router.put(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)
     async def create_namespace(name: Namespace, policies: Annotated[Policies | None, Body()] = None) -> None:
         """Create a namespace, with policies or without."""
-        await ask(namespaces.create_namespace, name, policies.given() if policies is not None else None)
+        given = policies.given() if policies is not None else None
+        await ask(lambda broker: broker.namespaces.create(name, given))
 
     @router.delete(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)
     async def delete_namespace(name: Namespace, *, force: Force = False) -> None:
         """Delete a namespace without topics; with `force`, one with."""
-        await ask(namespaces.delete_namespace, name, force=force)
+        await ask(lambda broker: broker.namespaces.delete(name, force=force))
 
 
 def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -83,22 +83,22 @@ def _add_bundles(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{NAMESPACE}/bundles", dependencies=[needs.namespace_lookup])
     async def bundles(name: Namespace) -> Bundles:
         """Say into which bundles a namespace is divided."""
-        return Bundles.model_validate((await ask(namespaces.get_namespace, name))["bundles"])
+        return Bundles.model_validate((await ask(lambda broker: broker.namespaces.get(name)))["bundles"])
 
     @router.put(f"{NAMESPACE}/unload", **common)
     async def unload(name: Namespace) -> None:
         """Close all topics of a namespace; clients connect anew."""
-        await ask(namespaces.unload_namespace, name)
+        await ask(lambda broker: broker.namespaces.unload(name))
 
     @router.put(f"{NAMESPACE}/{{bundle}}/unload", **common)
     async def unload_bundle(name: Namespace, bundle: str) -> None:
         """Close the topics of one bundle; clients connect anew."""
-        await ask(namespaces.unload_namespace, name, bundle)
+        await ask(lambda broker: broker.namespaces.unload(name, bundle))
 
     @router.put(f"{NAMESPACE}/{{bundle}}/split", **common)
     async def split_bundle(name: Namespace, bundle: str) -> None:
         """Divide a bundle in two."""
-        await ask(namespaces.split_bundle, name, bundle)
+        await ask(lambda broker: broker.namespaces.split_bundle(name, bundle))
 
 
 def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -141,19 +141,19 @@ def _add_backlog(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.post(f"{NAMESPACE}/clearBacklog", **common)
     async def clear_backlog(name: Namespace) -> None:
         """Acknowledge everything, for every subscription of every topic."""
-        await ask(topic_admin.clear_namespace_backlog, name)
+        await ask(lambda broker: broker.subscriptions.clear_backlogs(name))
 
     @router.post(f"{NAMESPACE}/clearBacklog/{{subscription:twice}}", **common)
     async def clear_backlog_of_subscription(name: Namespace, subscription: str) -> None:
         """Acknowledge everything for this subscription, on every topic."""
-        await ask(topic_admin.clear_namespace_backlog, name, subscription)
+        await ask(lambda broker: broker.subscriptions.clear_backlogs(name, subscription))
 
     @router.post(f"{NAMESPACE}/{{bundle}}/clearBacklog", **common)
     async def clear_backlog_of_bundle(name: Namespace, bundle: str) -> None:
         """Acknowledge everything, for every subscription of the topics of one bundle."""
-        await ask(topic_admin.clear_namespace_backlog, name, None, bundle)
+        await ask(lambda broker: broker.subscriptions.clear_backlogs(name, None, bundle))
 
     @router.post(f"{NAMESPACE}/unsubscribe/{{subscription:twice}}", **common)
     async def unsubscribe(name: Namespace, subscription: str) -> None:
         """Delete this subscription from every topic."""
-        await ask(topic_admin.unsubscribe_namespace, name, subscription)
+        await ask(lambda broker: broker.subscriptions.delete_everywhere(name, subscription))

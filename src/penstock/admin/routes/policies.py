@@ -18,7 +18,6 @@ from penstock.admin import models_policies as models
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Int, Long, Model, Properties
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
-from penstock.broker.administration import namespaces, policy_admin
 from penstock.broker.policies.policy_checks import Json  # noqa: TC001 -- FastAPI reads annotations
 
 if TYPE_CHECKING:
@@ -185,13 +184,14 @@ def _add_of_namespace(router: APIRouter, ask: Ask, resource: Resource, need: Dep
     common = {"tags": ["namespace policies"], "dependencies": [need]}
 
     async def get(name: Namespace) -> Response:
-        return _answer(await ask(policy_admin.of_namespace, name, key), resource.unset)
+        return _answer(await ask(lambda broker: broker.policies.of_namespace(name, key)), resource.unset)
 
     async def put(name: Namespace, value: Json = NoBody) -> None:
-        await ask(policy_admin.set_of_namespace, name, key, _plain(value))
+        given = _plain(value)
+        await ask(lambda broker: broker.policies.set_of_namespace(name, key, given))
 
     async def delete(name: Namespace) -> None:
-        await ask(policy_admin.set_of_namespace, name, key, None)
+        await ask(lambda broker: broker.policies.set_of_namespace(name, key, None))
 
     put.__annotations__["value"] = resource.model | None
     _add(router, "GET", path, get, summary=f"Read {resource.path} of a namespace", **_reads(resource.model), **common)
@@ -205,13 +205,14 @@ def _add_of_topic(router: APIRouter, ask: Ask, resource: Resource, need: Depends
     common = {"tags": ["topic policies"], "dependencies": [need]}
 
     async def get(name: Topic, *, applied: Applied = False) -> Response:
-        return _answer(await ask(policy_admin.of_topic, name, key, applied=applied), resource.unset)
+        return _answer(await ask(lambda broker: broker.policies.of_topic(name, key, applied=applied)), resource.unset)
 
     async def put(name: Topic, value: Json = NoBody) -> None:
-        await ask(policy_admin.set_of_topic, name, key, _plain(value))
+        given = _plain(value)
+        await ask(lambda broker: broker.policies.set_of_topic(name, key, given))
 
     async def delete(name: Topic) -> None:
-        await ask(policy_admin.set_of_topic, name, key, None)
+        await ask(lambda broker: broker.policies.set_of_topic(name, key, None))
 
     put.__annotations__["value"] = resource.model | None
     _add(router, "GET", path, get, summary=f"Read {resource.path} of a topic", **_reads(resource.model), **common)
@@ -228,19 +229,20 @@ def _add_quotas_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> None:
     )
     async def backlog_quotas(name: Namespace) -> Response:
         """Read the backlog quotas of a namespace."""
-        return JSONResponse(await ask(policy_admin.quotas_of_namespace, name))
+        return JSONResponse(await ask(lambda broker: broker.policies.quotas_of_namespace(name)))
 
     @router.post(f"{NAMESPACE}/backlogQuota", **NO_CONTENT, **common)
     async def set_backlog_quota(
         name: Namespace, quota: models.BacklogQuota, kind: QuotaKind = "destination_storage"
     ) -> None:
         """Set one backlog quota of a namespace."""
-        await ask(policy_admin.set_quota_of_namespace, name, kind, quota.given())
+        given = quota.given()
+        await ask(lambda broker: broker.policies.set_quota_of_namespace(name, kind, given))
 
     @router.delete(f"{NAMESPACE}/backlogQuota", **NO_CONTENT, **common)
     async def remove_backlog_quota(name: Namespace, kind: QuotaKind = "destination_storage") -> None:
         """Remove one backlog quota of a namespace."""
-        await ask(policy_admin.set_quota_of_namespace, name, kind, None)
+        await ask(lambda broker: broker.policies.set_quota_of_namespace(name, kind, None))
 
 
 def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -249,70 +251,72 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
     @router.get(f"{NAMESPACE}/replication", **common)
     async def replication(name: Namespace) -> list[str]:
         """Name the clusters a namespace is in."""
-        clusters: list[str] = (await ask(namespaces.get_namespace, name))["replication_clusters"]
+        clusters: list[str] = (await ask(lambda broker: broker.namespaces.get(name)))["replication_clusters"]
         return clusters
 
     @router.post(f"{NAMESPACE}/replication", **NO_CONTENT, **common)
     async def set_replication(name: Namespace, clusters: list[str]) -> None:
         """Say which clusters a namespace is in; nothing is copied between clusters."""
-        await ask(policy_admin.set_replication, name, clusters)
+        await ask(lambda broker: broker.policies.set_replication(name, clusters))
 
     @router.get(f"{NAMESPACE}/properties", **common)
     async def properties(name: Namespace) -> Properties:
         """Read what users attached to a namespace."""
-        return await ask(policy_admin.properties_of_namespace, name)
+        return await ask(lambda broker: broker.policies.properties_of_namespace(name))
 
     @router.put(f"{NAMESPACE}/properties", **NO_CONTENT, **common)
     async def put_properties(name: Namespace, properties: Properties) -> None:
         """Attach properties to a namespace, beside those it has."""
-        await ask(policy_admin.change_properties_of_namespace, name, properties, remove=[])
+        await ask(lambda broker: broker.policies.change_properties_of_namespace(name, properties, remove=[]))
 
     @router.delete(f"{NAMESPACE}/properties", **NO_CONTENT, **common)
     async def clear_properties(name: Namespace) -> None:
         """Detach all properties of a namespace."""
-        await ask(policy_admin.change_properties_of_namespace, name, {})
+        await ask(lambda broker: broker.policies.change_properties_of_namespace(name, {}))
 
     @router.get(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
     async def get_property(name: Namespace, key: str) -> Response:
         """Read one property of a namespace."""
-        return _text((await ask(policy_admin.properties_of_namespace, name)).get(key))
+        return _text((await ask(lambda broker: broker.policies.properties_of_namespace(name))).get(key))
 
     @router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", **NO_CONTENT, **common)
     async def put_property(name: Namespace, key: str, value: str) -> None:
         """Attach one property to a namespace."""
-        await ask(policy_admin.change_properties_of_namespace, name, {key: value}, remove=[])
+        await ask(lambda broker: broker.policies.change_properties_of_namespace(name, {key: value}, remove=[]))
 
     @router.delete(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
     async def remove_property(name: Namespace, key: str) -> Response:
         """Detach one property of a namespace, and answer with what it was."""
-        return _text((await ask(policy_admin.change_properties_of_namespace, name, {}, remove=[key])).get(key))
+        return _text(
+            (await ask(lambda broker: broker.policies.change_properties_of_namespace(name, {}, remove=[key]))).get(key)
+        )
 
     @router.get(f"{NAMESPACE}/resourcegroup", **TEXT, **common)
     async def resource_group(name: Namespace) -> Response:
         """Name the resource group of a namespace."""
-        return _text(await ask(policy_admin.of_namespace, name, "resource_group_name"))
+        return _text(await ask(lambda broker: broker.policies.of_namespace(name, "resource_group_name")))
 
     @router.post(f"{NAMESPACE}/resourcegroup/{{group}}", **NO_CONTENT, **common)
     async def set_resource_group(name: Namespace, group: str) -> None:
         """Put a namespace into a resource group."""
-        await ask(policy_admin.set_of_namespace, name, "resource_group_name", group)
+        await ask(lambda broker: broker.policies.set_of_namespace(name, "resource_group_name", group))
 
     @router.delete(f"{NAMESPACE}/resourcegroup", **NO_CONTENT, **common)
     async def leave_resource_group(name: Namespace) -> None:
         """Take a namespace out of its resource group."""
-        await ask(policy_admin.set_of_namespace, name, "resource_group_name", None)
+        await ask(lambda broker: broker.policies.set_of_namespace(name, "resource_group_name", None))
 
     @router.get(f"{NAMESPACE}/antiAffinity", response_class=Response, status_code=204, **common)
     async def anti_affinity(name: Namespace) -> None:
         """Name the group of namespaces that keep apart: one broker has none."""
-        await ask(policy_admin.check_namespace, name)
+        await ask(lambda broker: broker.namespaces.check(name))
 
     superuser: dict[str, Any] = {**common, "dependencies": [needs.superuser]}
 
     @router.get(f"{NAMESPACE}/persistence/bookieAffinity", response_class=Response, status_code=204, **superuser)
     async def bookie_affinity(name: Namespace) -> None:
         """Name the disks a namespace prefers: there is one."""
-        await ask(policy_admin.check_namespace, name)
+        await ask(lambda broker: broker.namespaces.check(name))
 
 
 def _add_quotas_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -321,19 +325,20 @@ def _add_quotas_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/backlogQuotaMap", response_class=JSONResponse, response_model=models.BacklogQuotas, **common)
     async def backlog_quotas_of_topic(name: Topic, *, applied: Applied = False) -> Response:
         """Read the backlog quotas of a topic."""
-        return JSONResponse(await ask(policy_admin.quotas_of_topic, name, applied=applied))
+        return JSONResponse(await ask(lambda broker: broker.policies.quotas_of_topic(name, applied=applied)))
 
     @router.post(f"{TOPIC}/backlogQuota", **NO_CONTENT, **common)
     async def set_backlog_quota_of_topic(
         name: Topic, quota: models.BacklogQuota, kind: QuotaKind = "destination_storage"
     ) -> None:
         """Set one backlog quota of a topic."""
-        await ask(policy_admin.set_quota_of_topic, name, kind, quota.given())
+        given = quota.given()
+        await ask(lambda broker: broker.policies.set_quota_of_topic(name, kind, given))
 
     @router.delete(f"{TOPIC}/backlogQuota", **NO_CONTENT, **common)
     async def remove_backlog_quota_of_topic(name: Topic, kind: QuotaKind = "destination_storage") -> None:
         """Remove one backlog quota of a topic."""
-        await ask(policy_admin.set_quota_of_topic, name, kind, None)
+        await ask(lambda broker: broker.policies.set_quota_of_topic(name, kind, None))
 
 
 def _add_odd_ones_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -342,34 +347,37 @@ def _add_odd_ones_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/messageTTL", **_reads(Int), **common)
     async def ttl_of_topic(name: Topic, *, applied: Applied = False) -> Response:
         """Read messageTTL of a topic."""
-        return _answer(await ask(policy_admin.of_topic, name, "messageTTL", applied=applied))
+        return _answer(await ask(lambda broker: broker.policies.of_topic(name, "messageTTL", applied=applied)))
 
     @router.post(f"{TOPIC}/messageTTL", **NO_CONTENT, **common)
     async def set_ttl_of_topic(name: Topic, seconds: Annotated[Int, Query(alias="messageTTL")]) -> None:
         """Set messageTTL of a topic."""
-        await ask(policy_admin.set_of_topic, name, "messageTTL", seconds)
+        await ask(lambda broker: broker.policies.set_of_topic(name, "messageTTL", seconds))
 
     @router.delete(f"{TOPIC}/messageTTL", **NO_CONTENT, **common)
     async def remove_ttl_of_topic(name: Topic) -> None:
         """Remove messageTTL of a topic."""
-        await ask(policy_admin.set_of_topic, name, "messageTTL", None)
+        await ask(lambda broker: broker.policies.set_of_topic(name, "messageTTL", None))
 
     @router.get(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **_reads(models.DispatchRate), **common)
     async def rate_of_subscription(name: Topic, subscription: str, *, applied: Applied = False) -> Response:
         """Read the dispatch rate of one subscription."""
-        return _answer(await ask(policy_admin.rate_of_subscription, name, subscription, applied=applied))
+        return _answer(
+            await ask(lambda broker: broker.policies.rate_of_subscription(name, subscription, applied=applied))
+        )
 
     @router.post(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **NO_CONTENT, **common)
     async def set_rate_of_subscription(name: Topic, subscription: str, rate: models.DispatchRate) -> None:
         """Set the dispatch rate of one subscription."""
-        await ask(policy_admin.set_rate_of_subscription, name, subscription, rate.given())
+        given = rate.given()
+        await ask(lambda broker: broker.policies.set_rate_of_subscription(name, subscription, given))
 
     @router.delete(f"{TOPIC}/{{subscription:twice}}/dispatchRate", **NO_CONTENT, **common)
     async def remove_rate_of_subscription(name: Topic, subscription: str) -> None:
         """Remove the dispatch rate of one subscription."""
-        await ask(policy_admin.set_rate_of_subscription, name, subscription, None)
+        await ask(lambda broker: broker.policies.set_rate_of_subscription(name, subscription, None))
 
     @router.delete(f"{TOPIC}/policies", **NO_CONTENT, **common)
     async def remove_policies_of_topic(name: Topic) -> None:
         """Remove everything that is set for a topic alone."""
-        await ask(policy_admin.delete_topic_policies, name)
+        await ask(lambda broker: broker.policies.delete_topic_policies(name))

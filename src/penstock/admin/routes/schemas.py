@@ -89,29 +89,30 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     @router.get(f"{TOPIC}/schema", dependencies=[needs.topic_lookup])
     async def get_schema(name: Topic) -> GetSchemaResponse:
         """Answer with the latest version."""
-        return GetSchemaResponse.model_validate(await ask(schema_admin.get_schema, name))
+        return GetSchemaResponse.model_validate(await ask(lambda broker: broker.schemas.get(name)))
 
     @router.get(f"{TOPIC}/schema/{{version}}", dependencies=[needs.topic_lookup])
     async def get_schema_version(name: Topic, version: int) -> GetSchemaResponse:
         """Answer with one version."""
-        return GetSchemaResponse.model_validate(await ask(schema_admin.get_schema, name, version))
+        return GetSchemaResponse.model_validate(await ask(lambda broker: broker.schemas.get(name, version)))
 
     @router.get(f"{TOPIC}/schemas", dependencies=[needs.topic_lookup])
     async def get_all_schemas(name: Topic) -> GetAllVersionsSchemaResponse:
         """Answer with all versions since the schema was last deleted."""
-        found = await ask(schema_admin.get_all_schemas, name)
+        found = await ask(lambda broker: broker.schemas.versions(name))
         return GetAllVersionsSchemaResponse.model_validate({"getSchemaResponses": found})
 
     @router.post(f"{TOPIC}/schema", dependencies=[needs.tenant_admin], responses=INVALID)
     async def post_schema(name: Topic, payload: PostSchemaPayload) -> PostSchemaResponse:
         """Add a version, if it may follow those that are there."""
-        version = await ask(schema_admin.post_schema, name, payload.read())
+        schema = payload.read()
+        version = await ask(lambda broker: broker.schemas.post(name, schema))
         return PostSchemaResponse(version=SchemaVersion(version=version))
 
     @router.delete(f"{TOPIC}/schema", dependencies=[needs.tenant_admin])
     async def delete_schema(name: Topic, *, force: Force = False) -> SchemaVersion:
         """Leave the topic without a schema. Versions count on; with `force` they start from 0 again."""
-        return SchemaVersion(version=await ask(schema_admin.delete_schema, name, force=force))
+        return SchemaVersion(version=await ask(lambda broker: broker.schemas.delete(name, force=force)))
 
     @router.post(
         f"{TOPIC}/compatibility",
@@ -121,12 +122,14 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     )
     async def test_compatibility(name: Topic, payload: PostSchemaPayload) -> IsCompatibilityResponse:
         """Say whether the topic would take a schema."""
-        fits, strategy = await ask(schema_admin.check_compatibility, name, payload.read())
+        schema = payload.read()
+        fits, strategy = await ask(lambda broker: broker.schemas.check_compatibility(name, schema))
         return IsCompatibilityResponse(compatibility=fits, schemaCompatibilityStrategy=strategy)
 
     @router.post(f"{TOPIC}/version", dependencies=[needs.topic_lookup], responses=INVALID)
     async def get_version_by_schema(name: Topic, payload: PostSchemaPayload) -> SchemaVersion:
         """Say which version a schema is; -1 when the topic does not have it."""
-        return SchemaVersion(version=await ask(schema_admin.find_version, name, payload.read()))
+        schema = payload.read()
+        return SchemaVersion(version=await ask(lambda broker: broker.schemas.find_version(name, schema)))
 
     return router

@@ -11,9 +11,7 @@ from fastapi.responses import JSONResponse
 from penstock.admin import models_stats as models
 from penstock.admin.gateway import Ask
 from penstock.admin.routing import READS_ENTRY, TOPIC, Topic
-from penstock.broker.stats import stats_internal, stats_partitioned
-from penstock.broker.stats.backlog_analysis import analyze_backlog
-from penstock.broker.stats.stats import StatsOptions, topic_stats
+from penstock.broker.stats.stats import StatsOptions
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
@@ -51,30 +49,30 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     @router.get(f"{TOPIC}/stats", dependencies=[READS_ENTRY], **shows(models.TopicStats))
     async def stats(name: Topic, options: Options) -> JSONResponse:
         """Show what goes through a topic, and who is connected to it."""
-        return JSONResponse(await ask(topic_stats, name, options))
+        return JSONResponse(await ask(lambda broker: broker.stats.of_topic(name, options)))
 
     @router.get(f"{TOPIC}/partitioned-stats", dependencies=[READS_ENTRY], **shows(models.PartitionedTopicStats))
     async def partitioned_stats(
         name: Topic, options: Options, *, per_partition: Annotated[bool, Query(alias="perPartition")] = True
     ) -> JSONResponse:
         """Show the same of a partitioned topic, and of each partition."""
-        found = await ask(stats_partitioned.partitioned_stats, name, options, per_partition=per_partition)
+        found = await ask(lambda broker: broker.partitioned_stats.of_topic(name, options, per_partition=per_partition))
         return JSONResponse(found)
 
     @router.get(f"{TOPIC}/internalStats", **shows(models.InternalStats))
     async def internal_stats(name: Topic, *, metadata: bool = False) -> JSONResponse:
         """Show a topic's ledger, and the cursors of its subscriptions."""
-        return JSONResponse(await ask(stats_internal.internal_stats, name, metadata=metadata))
+        return JSONResponse(await ask(lambda broker: broker.internal_stats.of_topic(name, metadata=metadata)))
 
     @router.get(f"{TOPIC}/partitioned-internalStats", **shows(models.PartitionedInternalStats))
     async def partitioned_internal_stats(name: Topic) -> JSONResponse:
         """Show the same of each partition."""
-        return JSONResponse(await ask(stats_partitioned.partitioned_internal_stats, name))
+        return JSONResponse(await ask(lambda broker: broker.partitioned_stats.internal(name)))
 
     @router.get(f"{TOPIC}/internal-info", **shows(models.InternalInfo | models.PartitionedInternalInfo))
     async def internal_info(name: Topic) -> JSONResponse:
         """Show what is stored about a topic, or about each of its partitions."""
-        return JSONResponse(await ask(stats_partitioned.internal_info, name))
+        return JSONResponse(await ask(lambda broker: broker.partitioned_stats.info(name)))
 
     @router.post(
         f"{TOPIC}/subscription/{{subscription:twice}}/analyzeBacklog",
@@ -83,6 +81,6 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     )
     async def analyze(name: Topic, subscription: str) -> JSONResponse:
         """Count the entries and messages that a subscription has not acknowledged."""
-        return JSONResponse(await ask(analyze_backlog, name, subscription))
+        return JSONResponse(await ask(lambda broker: broker.backlogs.analyze(name, subscription)))
 
     return router

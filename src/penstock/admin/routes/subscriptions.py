@@ -10,7 +10,6 @@ from fastapi import APIRouter, Body, Path
 from penstock.admin.gateway import Ask
 from penstock.admin.models import INT_MAX, LONG_MAX, Properties, ResetPosition
 from penstock.admin.routing import NO_CONTENT, READS_ENTRY, TOPIC, Force, Topic, Wall
-from penstock.broker.administration import topic_admin
 from penstock.core.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/subscriptions", dependencies=[needs.consume])
     async def list_subscriptions(name: Topic) -> list[str]:
         """Name the subscriptions of a topic."""
-        return await ask(topic_admin.list_subscriptions, name)
+        return await ask(lambda broker: broker.subscriptions.names(name))
 
     @router.put(SUBSCRIPTION, dependencies=[needs.consume], **NO_CONTENT)
     async def create_subscription(
@@ -59,21 +58,22 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
         """Create a subscription at a position; without one, behind the last message."""
         del replicated  # One cluster.
         if position is None:
-            await ask(topic_admin.create_subscription, name, subscription)
+            await ask(lambda broker: broker.subscriptions.create(name, subscription))
             return
         await ask(
-            topic_admin.create_subscription,
-            name,
-            subscription,
-            position_of(position),
-            batch_index=position.batch_index,
-            properties=position.properties,
+            lambda broker: broker.subscriptions.create(
+                name,
+                subscription,
+                position_of(position),
+                batch_index=position.batch_index,
+                properties=position.properties,
+            )
         )
 
     @router.delete(SUBSCRIPTION, dependencies=[needs.consume], **NO_CONTENT)
     async def delete_subscription(name: Topic, subscription: str, *, force: Force = False) -> None:
         """Delete a subscription without consumers; with `force`, disconnect them."""
-        await ask(topic_admin.delete_subscription, name, subscription, force=force)
+        await ask(lambda broker: broker.subscriptions.delete(name, subscription, force=force))
 
 
 def _add_moves(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -82,30 +82,31 @@ def _add_moves(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.post(f"{SUBSCRIPTION}/skip_all", **common)
     async def skip_all(name: Topic, subscription: str) -> None:
         """Acknowledge everything."""
-        await ask(topic_admin.skip_all, name, subscription)
+        await ask(lambda broker: broker.subscriptions.skip_all(name, subscription))
 
     @router.post(f"{SUBSCRIPTION}/skip/{{count}}", **common)
     async def skip(name: Topic, subscription: str, count: Messages) -> None:
         """Acknowledge the next entries."""
-        await ask(topic_admin.skip_messages, name, subscription, count)
+        await ask(lambda broker: broker.subscriptions.skip_messages(name, subscription, count))
 
     reading = {**common, "dependencies": [*common["dependencies"], READS_ENTRY]}
 
     @router.post(f"{SUBSCRIPTION}/resetcursor/{{wall_ms}}", **reading)
     async def reset_to_time(name: Topic, subscription: str, wall_ms: Wall) -> None:
         """Go on from the first message published at this time (ms since 1970) or later."""
-        await ask(topic_admin.reset_to_time, name, subscription, wall_ms)
+        await ask(lambda broker: broker.subscriptions.reset_to_time(name, subscription, wall_ms))
 
     @router.post(f"{SUBSCRIPTION}/resetcursor", **reading)
     async def reset_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
         """Go on from this message; with `excluded`, from the one after it."""
         await ask(
-            topic_admin.reset_to_position,
-            name,
-            subscription,
-            position_of(position),
-            excluded=position.is_excluded,
-            batch_index=position.batch_index,
+            lambda broker: broker.subscriptions.reset_to_position(
+                name,
+                subscription,
+                position_of(position),
+                excluded=position.is_excluded,
+                batch_index=position.batch_index,
+            )
         )
 
 
@@ -115,34 +116,36 @@ def _add_expiry(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", **common)
     async def expire(name: Topic, subscription: str, seconds: Seconds) -> None:
         """Acknowledge what was published longer ago than this."""
-        await ask(topic_admin.expire_older_than, name, subscription, seconds)
+        await ask(lambda broker: broker.subscriptions.expire_older_than(name, subscription, seconds))
 
     @router.post(f"{SUBSCRIPTION}/expireMessages", **common)
     async def expire_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
         """Acknowledge everything up to this message; with `excluded`, without it."""
         await ask(
-            topic_admin.expire_to_position, name, subscription, position_of(position), excluded=position.is_excluded
+            lambda broker: broker.subscriptions.expire_to_position(
+                name, subscription, position_of(position), excluded=position.is_excluded
+            )
         )
 
     @router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", **common)
     async def expire_everywhere(name: Topic, seconds: Seconds) -> None:
         """Acknowledge what was published longer ago than this, for every subscription."""
-        await ask(topic_admin.expire_all_older_than, name, seconds)
+        await ask(lambda broker: broker.subscriptions.expire_all_older_than(name, seconds))
 
 
 def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{SUBSCRIPTION}/properties", dependencies=[needs.consume])
     async def get_properties(name: Topic, subscription: str) -> Properties:
         """Read what users attached to a subscription."""
-        return await ask(topic_admin.get_subscription_properties, name, subscription)
+        return await ask(lambda broker: broker.subscriptions.get_properties(name, subscription))
 
     @router.put(f"{SUBSCRIPTION}/properties", dependencies=[needs.consume], **NO_CONTENT)
     async def put_properties(name: Topic, subscription: str, properties: Properties) -> None:
         """Replace what users attached to a subscription."""
-        await ask(topic_admin.update_subscription_properties, name, subscription, properties)
+        await ask(lambda broker: broker.subscriptions.update_properties(name, subscription, properties))
 
     @router.get(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", dependencies=[needs.consume])
     async def replicated(name: Topic, subscription: str) -> dict[str, bool]:
         """Say whether a subscription is the same in other clusters: never."""
-        await ask(topic_admin.get_subscription_properties, name, subscription)
+        await ask(lambda broker: broker.subscriptions.get_properties(name, subscription))
         return {str(name): False}

@@ -27,8 +27,6 @@ from penstock.admin.models import (
     Reason,
 )
 from penstock.admin.routing import NO_CONTENT, TOPIC, Domain, Force, Namespace, Topic
-from penstock.broker.administration import namespaces, topic_admin
-from penstock.broker.topics import compaction
 from penstock.broker.topics.listing import Mode
 from penstock.core.errors import NotAllowed
 from penstock.core.position import Position
@@ -79,7 +77,8 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
     ) -> list[str] | ListingResponse:
         """Name the topics of a namespace, or of one bundle of it, in one domain, partitions one by one."""
         if bundle is not None:
-            return [topic for topic in await ask(namespaces.in_bundle, name, bundle) if topic.startswith(f"{domain}:")]
+            topics = await ask(lambda broker: broker.namespaces.topics(name, bundle))
+            return [topic for topic in topics if topic.startswith(f"{domain}:")]
         return ListingResponse(
             ask, name, Mode.PERSISTENT if domain == PERSISTENT else Mode.NON_PERSISTENT, system=system
         )
@@ -87,12 +86,15 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{IN_NAMESPACE}/partitioned", dependencies=[needs.topic_lookup])
     async def list_partitioned(domain: Domain, name: Namespace, *, system: IncludeSystem = False) -> list[str]:
         """Name the partitioned topics of a namespace in one domain."""
-        return await ask(topic_admin.list_partitioned, name, persistent=domain == PERSISTENT, system=system)
+        return await ask(
+            lambda broker: broker.topics.list_partitioned(name, persistent=domain == PERSISTENT, system=system)
+        )
 
     @router.get(BUNDLE, dependencies=[needs.topic_lookup])
     async def list_bundle(name: Namespace, bundle: str) -> list[str]:
         """Name the topics of one bundle that are not persistent."""
-        return [topic for topic in await ask(namespaces.in_bundle, name, bundle) if topic.startswith("non-persistent:")]
+        topics = await ask(lambda broker: broker.namespaces.topics(name, bundle))
+        return [topic for topic in topics if topic.startswith("non-persistent:")]
 
 
 def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -103,14 +105,16 @@ def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
     async def create_partitioned(name: Topic, partitions: Annotated[Int | PartitionedRequest, Body()]) -> None:
         """Create a partitioned topic: a number of partitions, or an object with properties beside it."""
         if isinstance(partitions, PartitionedRequest):
-            await ask(topic_admin.create_partitioned, name, partitions.partitions, partitions.properties)
+            await ask(
+                lambda broker: broker.topics.create_partitioned(name, partitions.partitions, partitions.properties)
+            )
         else:
-            await ask(topic_admin.create_partitioned, name, partitions)
+            await ask(lambda broker: broker.topics.create_partitioned(name, partitions))
 
     @router.post(path, **admin, **NO_CONTENT, responses={**NOT_ACCEPTABLE, **UNPROCESSABLE})
     async def update_partitioned(name: Topic, partitions: Annotated[Int, Body()]) -> None:
         """Give a partitioned topic more partitions."""
-        await ask(topic_admin.update_partitioned, name, partitions)
+        await ask(lambda broker: broker.topics.update_partitioned(name, partitions))
 
     @router.get(path, dependencies=[needs.topic_lookup], response_model_exclude_none=True)
     async def get_partitioned(
@@ -122,18 +126,18 @@ def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
     ) -> PartitionedMetadata:
         """Say how many partitions a topic has; 0: it is none."""
         return PartitionedMetadata.model_validate(
-            await ask(topic_admin.get_partitioned, name, check_auto_creation=check)
+            await ask(lambda broker: broker.topics.get_partitioned(name, check_auto_creation=check))
         )
 
     @router.delete(path, **admin, **NO_CONTENT)
     async def delete_partitioned(name: Topic, *, force: Force = False) -> None:
         """Delete a partitioned topic with its partitions."""
-        await ask(topic_admin.delete_partitioned, name, force=force)
+        await ask(lambda broker: broker.topics.delete_partitioned(name, force=force))
 
     @router.post(f"{TOPIC}/createMissedPartitions", **admin, **NO_CONTENT)
     async def create_missed_partitions(name: Topic) -> None:
         """Create the partitions that are missing."""
-        await ask(topic_admin.create_missed_partitions, name)
+        await ask(lambda broker: broker.topics.create_missed_partitions(name))
 
 
 def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -142,27 +146,27 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.put(TOPIC, **admin)
     async def create_topic(name: Topic, properties: Annotated[Properties | None, Body()] = None) -> None:
         """Create a topic without partitions."""
-        await ask(topic_admin.create_topic, name, properties)
+        await ask(lambda broker: broker.topics.create(name, properties))
 
     @router.delete(TOPIC, **admin)
     async def delete_topic(name: Topic, *, force: Force = False) -> None:
         """Delete a topic that nobody uses; with `force`, disconnect those who do."""
-        await ask(topic_admin.delete_topic, name, force=force)
+        await ask(lambda broker: broker.topics.delete(name, force=force))
 
     @router.put(f"{TOPIC}/unload", **admin)
     async def unload_topic(name: Topic) -> None:
         """Disconnect all clients of a topic and close it; they connect anew."""
-        await ask(topic_admin.unload, name)
+        await ask(lambda broker: broker.topics.unload(name))
 
     @router.post(f"{TOPIC}/trim", **admin)
     async def trim_topic(name: Topic) -> None:
         """Give back what every subscription has acknowledged and retention does not keep."""
-        await ask(topic_admin.trim, name)
+        await ask(lambda broker: broker.topics.trim(name))
 
     @router.delete(f"{TOPIC}/truncate", **admin)
     async def truncate_topic(name: Topic) -> None:
         """Acknowledge everything for all subscriptions, and give it back whatever retention says."""
-        await ask(topic_admin.truncate, name)
+        await ask(lambda broker: broker.topics.truncate(name))
 
 
 def _add_end(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -171,18 +175,19 @@ def _add_end(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.post(f"{TOPIC}/terminate", **admin)
     async def terminate(name: Topic) -> MessageId:
         """End a topic: it takes no more messages. Answers with the last one."""
-        return _message_id(name.partition, await ask(topic_admin.terminate, name))
+        return _message_id(name.partition, await ask(lambda broker: broker.topics.terminate(name)))
 
     @router.post(f"{TOPIC}/terminate/partitions", **admin)
     async def terminate_partitions(name: Topic) -> dict[str, MessageId]:
         """End all partitions of a topic. Answers with the last message of each."""
-        last = await ask(topic_admin.terminate_partitions, name)
+        last = await ask(lambda broker: broker.topics.terminate_partitions(name))
         return {str(index): _message_id(index, position) for index, position in last.items()}
 
     @router.put(f"{TOPIC}/backlogSize", dependencies=[needs.consume])
     async def backlog_size(name: Topic, position: BatchMessageId) -> Long:
         """Estimate how many bytes lie behind a position."""
-        return await ask(topic_admin.backlog_size, name, Position(position.ledger_id, position.entry_id))
+        start = Position(position.ledger_id, position.entry_id)
+        return await ask(lambda broker: broker.messages.backlog_size(name, start))
 
     @router.put(f"{TOPIC}/offload", **admin, **NO_CONTENT)
     async def offload(name: Topic, _position: MessageId) -> None:
@@ -192,7 +197,7 @@ def _add_end(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/offload", **admin)
     async def offload_status(name: Topic) -> CompactionStatus:
         """Say what became of the last offload: there was none."""
-        await ask(topic_admin.list_subscriptions, name)
+        await ask(lambda broker: broker.subscriptions.names(name))
         return CompactionStatus(status="NOT_RUN", lastError="")
 
 
@@ -202,12 +207,12 @@ def _add_compaction(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.put(f"{TOPIC}/compaction", **admin, **NO_CONTENT)
     async def compact(name: Topic) -> None:
         """Begin to compact a topic: of each key, the last message."""
-        await ask(compaction.trigger, name)
+        await ask(lambda broker: broker.topics.compact(name))
 
     @router.get(f"{TOPIC}/compaction", **admin)
     async def compaction_status(name: Topic) -> CompactionStatus:
         """Say what became of the last compaction."""
-        return CompactionStatus.model_validate(await ask(compaction.status, name))
+        return CompactionStatus.model_validate(await ask(lambda broker: broker.topics.compaction_status(name)))
 
 
 def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
@@ -236,17 +241,17 @@ def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(path, dependencies=[needs.topic_lookup])
     async def get_properties(name: Topic) -> Properties:
         """Read what users attached to a topic."""
-        return await ask(topic_admin.get_properties, name)
+        return await ask(lambda broker: broker.topics.get_properties(name))
 
     @router.put(path, **admin, **NO_CONTENT)
     async def update_properties(name: Topic, properties: Properties) -> None:
         """Attach properties to a topic, beside those it has."""
-        await ask(topic_admin.update_properties, name, properties)
+        await ask(lambda broker: broker.topics.update_properties(name, properties))
 
     @router.delete(path, **admin, **NO_CONTENT)
     async def remove_property(name: Topic, key: str) -> None:
         """Detach one property of a topic."""
-        await ask(topic_admin.remove_property, name, key)
+        await ask(lambda broker: broker.topics.remove_property(name, key))
 
 
 def _message_id(partition: int, position: Position) -> MessageId:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port reads of topics: single messages, and where messages are. See `topic_admin` for the list."""
+"""What the admin port reads of topics: single messages, and where messages are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.broker.administration.subscription_admin import entry_at, one, topic_of
+from penstock.broker.administration.subscription_admin import entry_at
 from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.position import Position
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.administration.finder import Finder
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.policies.quotas import Quotas
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import TopicName
 
@@ -28,78 +30,79 @@ class RawMessage(NamedTuple):
     entry: bytes
 
 
-async def peek_message(broker: Broker, name: TopicName, subscription: str, nth: int) -> RawMessage:
-    """The nth entry, from 1 on, that the subscription has not acknowledged. Raises NotFound."""
-    _check_stored(name, "Peek messages")
-    found = await one(broker, name, subscription, "Peek messages")
-    topic = found.topic
-    if 0 < nth <= found.backlog:
-        entry_id = found.cursor.nth_unacknowledged(nth - 1, topic.first_entry_id)
-        if entry_id <= topic.last_entry_id:
-            return await _read(topic, entry_id)
-    raise NotFound("Message not found")
+class MessageAdmin:
+    """Messages of one topic; of a partitioned one, of one of its partitions."""
 
+    def __init__(self, *, reads: LogReads, quotas: Quotas[Topic], finder: Finder) -> None:
+        self._reads = reads
+        self._quotas = quotas
+        self._finder = finder
 
-async def get_message(broker: Broker, name: TopicName, position: Position) -> RawMessage:
-    """The entry at a position. Raises NotFound."""
-    _check_stored(name, "Get message by id")
-    topic = await topic_of(broker, name, "Get message by id")
-    if position.ledger_id != topic.ledger_id:
-        raise NotFound("Message id not found")
-    return await _read(topic, position.entry_id)
-
-
-async def examine_message(broker: Broker, name: TopicName, initial_position: str, nth: int) -> RawMessage:
-    """The nth entry, from 1 on, counted from the `earliest` or from the `latest` one."""
-    _check_stored(name, "Examine messages")
-    topic = await topic_of(broker, name, "Examine messages")
-    if topic.last_entry_id < topic.first_entry_id:
-        raise PreconditionFailed("Could not examine messages due to the total message is zero")
-    first, last = topic.first_entry_id, topic.last_entry_id
-    wanted = first + nth - 1 if initial_position == "earliest" else last - nth + 1
-    return await _read(topic, min(max(wanted, first), last))
-
-
-async def _read(topic: Topic, entry_id: int) -> RawMessage:
-    entry = await topic.broker.reads.read_entry(topic.ledger_id, entry_id)
-    if entry is None:
+    async def peek(self, name: TopicName, subscription: str, nth: int) -> RawMessage:
+        """The nth entry, from 1 on, that the subscription has not acknowledged. Raises NotFound."""
+        _check_stored(name, "Peek messages")
+        found = await self._finder.subscription(name, subscription, "Peek messages")
+        topic = found.topic
+        if 0 < nth <= found.backlog:
+            entry_id = found.cursor.nth_unacknowledged(nth - 1, topic.first_entry_id)
+            if entry_id <= topic.last_entry_id:
+                return await self._read(topic, entry_id)
         raise NotFound("Message not found")
-    return RawMessage(topic.ledger_id, entry_id, topic.partition, entry)
 
+    async def get(self, name: TopicName, position: Position) -> RawMessage:
+        """The entry at a position. Raises NotFound."""
+        _check_stored(name, "Get message by id")
+        topic = await self._finder.topic(name, "Get message by id")
+        if position.ledger_id != topic.ledger_id:
+            raise NotFound("Message id not found")
+        return await self._read(topic, position.entry_id)
 
-async def last_message_id(broker: Broker, name: TopicName) -> tuple[Position, int]:
-    """The last entry, and the index of its last message when it is a batch, else -1; (-1, -1) when there is none."""
-    _check_stored(name, "GetLastMessageId")
-    topic = await topic_of(broker, name, "GetLastMessageId")
-    if topic.last_entry_id < topic.first_entry_id:
-        return NOTHING, -1
-    entry = await broker.reads.read_entry(topic.ledger_id, topic.last_entry_id)
-    try:
-        size = metadata.batch_size(entry) if entry is not None else None
-    except ProtocolError:
-        size = None
-    return Position(topic.ledger_id, topic.last_entry_id), (size or 0) - 1
+    async def examine(self, name: TopicName, initial_position: str, nth: int) -> RawMessage:
+        """The nth entry, from 1 on, counted from the `earliest` or from the `latest` one."""
+        _check_stored(name, "Examine messages")
+        topic = await self._finder.topic(name, "Examine messages")
+        if topic.last_entry_id < topic.first_entry_id:
+            raise PreconditionFailed("Could not examine messages due to the total message is zero")
+        first, last = topic.first_entry_id, topic.last_entry_id
+        wanted = first + nth - 1 if initial_position == "earliest" else last - nth + 1
+        return await self._read(topic, min(max(wanted, first), last))
 
+    async def last_id(self, name: TopicName) -> tuple[Position, int]:
+        """The last entry, and the index of its last message when it is a batch, else -1; (-1, -1) for no entry."""
+        _check_stored(name, "GetLastMessageId")
+        topic = await self._finder.topic(name, "GetLastMessageId")
+        if topic.last_entry_id < topic.first_entry_id:
+            return NOTHING, -1
+        entry = await self._reads.read_entry(topic.ledger_id, topic.last_entry_id)
+        try:
+            size = metadata.batch_size(entry) if entry is not None else None
+        except ProtocolError:
+            size = None
+        return Position(topic.ledger_id, topic.last_entry_id), (size or 0) - 1
 
-async def message_id_by_time(broker: Broker, name: TopicName, wall_ms: int) -> Position:
-    """The first entry published at this time or later; behind the last one when there is none."""
-    _check_stored(name, "Get message id by timestamp")
-    topic = await topic_of(broker, name, "Get message id by timestamp")
-    return Position(topic.ledger_id, await broker.reads.first_published_since(topic, wall_ms))
+    async def id_by_time(self, name: TopicName, wall_ms: int) -> Position:
+        """The first entry published at this time or later; behind the last one when there is none."""
+        _check_stored(name, "Get message id by timestamp")
+        topic = await self._finder.topic(name, "Get message id by timestamp")
+        return Position(topic.ledger_id, await self._reads.first_published_since(topic, wall_ms))
 
+    async def id_by_index(self, name: TopicName, index: int) -> Position:
+        """Messages are not given an index by this broker. Raises TopicNotFound, PreconditionFailed."""
+        await self._finder.topic(name, "Get message id by index")
+        raise PreconditionFailed(f"GetMessageIDByIndex {index} is not allowed when broker entry metadata is disabled")
 
-async def message_id_by_index(broker: Broker, name: TopicName, index: int) -> Position:
-    """Messages are not given an index by this broker. Raises TopicNotFound, PreconditionFailed."""
-    await topic_of(broker, name, "Get message id by index")
-    raise PreconditionFailed(f"GetMessageIDByIndex {index} is not allowed when broker entry metadata is disabled")
+    async def backlog_size(self, name: TopicName, position: Position) -> int:
+        """Bytes of this entry and all behind it, estimated as the broker's statistics are."""
+        _check_stored(name, "Get backlog size")
+        topic = await self._finder.topic(name, "Get backlog size for a topic")
+        start = entry_at(topic, position)
+        return await self._quotas.bytes_from(topic, start)
 
-
-async def backlog_size(broker: Broker, name: TopicName, position: Position) -> int:
-    """Bytes of this entry and all behind it."""
-    _check_stored(name, "Get backlog size")
-    topic = await topic_of(broker, name, "Get backlog size for a topic")
-    start = entry_at(topic, position)
-    return await broker.quotas.bytes_from(topic, start)
+    async def _read(self, topic: Topic, entry_id: int) -> RawMessage:
+        entry = await self._reads.read_entry(topic.ledger_id, entry_id)
+        if entry is None:
+            raise NotFound("Message not found")
+        return RawMessage(topic.ledger_id, entry_id, topic.partition, entry)
 
 
 def _check_stored(name: TopicName, doing: str) -> None:

@@ -14,8 +14,12 @@ from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.administration.clusters import Clusters
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.policies.policies import PolicyBook
     from penstock.broker.policies.policy_checks import Json
+    from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.partitions import Partitions
     from penstock.core.names import NamespaceName, TopicName
 
 QUOTAS: Final = "backlogQuotaMap"
@@ -24,140 +28,136 @@ _RATES_OF_SUBSCRIPTIONS: Final = "subscriptionPolicies"
 _PER_CLUSTER: Final = frozenset({"replicatorDispatchRate"})
 
 
-# -- namespaces
+class PolicyAdmin:
+    """Policies of namespaces and topics, by the keys of `policy_table`."""
+
+    def __init__(
+        self,
+        *,
+        policies: PolicyBook,
+        topics: TopicDirectory,
+        partitions: Partitions,
+        clusters: Clusters,
+        limits: Callable[[], BrokerLimits],
+    ) -> None:
+        self._policies = policies
+        self._topics = topics
+        self._partitions = partitions
+        self._clusters = clusters
+        self._limits = limits
+
+    # -- namespaces ---------------------------------------------------------------------------------------------------
+
+    def of_namespace(self, name: NamespaceName, key: str) -> Json:
+        """What is set for a namespace; None when nothing is."""
+        value = self._policies.set_in_namespace(str(name), key)
+        return (value or {}).get(self._clusters.own) if key in _PER_CLUSTER else value
+
+    async def set_of_namespace(self, name: NamespaceName, key: str, value: Json) -> None:
+        """Set a policy of a namespace, or with None remove it."""
+        if key in _PER_CLUSTER:
+            value = None if value is None else {self._clusters.own: value}
+        elif value is None and policy(key) is None:
+            value = EMPTY_NAMESPACE.get(key)
+        await self._policies.set_namespace(str(name), key, value)
+
+    async def set_replication(self, name: NamespaceName, clusters: list[str]) -> None:
+        """Say which clusters a namespace is in. One that nobody knows is refused; nothing is copied to the others."""
+        if not clusters:
+            raise PreconditionFailed("ClusterIds should not be null")
+        unknown = set(clusters) - set(self._clusters.names())
+        if unknown:
+            raise AuthorizationFailed(f"Invalid cluster id: {min(unknown)}")
+        await self._policies.set_namespace(str(name), "replication_clusters", clusters)
+
+    def quotas_of_namespace(self, name: NamespaceName) -> dict[str, Json]:
+        """A namespace's backlog quotas by their kind."""
+        return dict(self._policies.set_in_namespace(str(name), QUOTAS) or {})
+
+    async def set_quota_of_namespace(self, name: NamespaceName, kind: str, quota: Json) -> None:
+        """Set a backlog quota of a namespace, or with None remove it."""
+        await self._policies.set_namespace_quota(str(name), kind, quota)
+
+    def properties_of_namespace(self, name: NamespaceName) -> dict[str, str]:
+        """What users attached to a namespace."""
+        return dict(self._policies.namespace(str(name)).get("properties") or {})
+
+    async def change_properties_of_namespace(
+        self, name: NamespaceName, put: dict[str, str], remove: list[str] | None = None
+    ) -> dict[str, str]:
+        """Merge properties into a namespace's, take some out (None: all); the ones that were there before."""
+        before: dict[str, str] = {}
+
+        def change(stored: dict[str, Json]) -> None:
+            before.update(stored.get("properties") or {})
+            kept = {} if remove is None else {key: value for key, value in before.items() if key not in remove}
+            stored["properties"] = {**kept, **put}
+
+        await self._policies.update_namespace(str(name), change)
+        return before
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def _check_topic(self, name: TopicName) -> None:
+        """Raises TopicNotFound unless there is such a topic, partitioned or not."""
+        if not (self._topics.exists(name) or self._partitions.count(name)):
+            raise TopicNotFound(str(name))
+
+    def check_topic_policies(self, name: TopicName) -> None:
+        """Raises NotAllowed where topics have no policies of their own, TopicNotFound where there is no topic."""
+        if not self._limits().policies.topic_level_policies_enabled:
+            raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
+        self._check_topic(name)
+
+    def of_topic(self, name: TopicName, key: str, *, applied: bool = False) -> Json:
+        """What is set for a topic, or what is in force for it; None when nothing is."""
+        self.check_topic_policies(name)
+        own = self._policies.set_in_topic(name, key)
+        if not applied:
+            return own
+        if policy(key) is not None:
+            return self._policies.applied_to_topic(name, key)
+        namespace_key = _NAMESPACE_KEYS.get(key, key)
+        if own is not None or namespace_key is None:
+            return own
+        of_its_namespace = self.of_namespace(name.namespace_name, namespace_key)
+        return of_its_namespace or (_IN_FORCE[key](self._clusters.own) if key in _IN_FORCE else None)
+
+    async def set_of_topic(self, name: TopicName, key: str, value: Json) -> None:
+        """Set a policy of a topic, or with None remove it."""
+        self.check_topic_policies(name)
+        await self._policies.set_topic(name, key, value)
+
+    def quotas_of_topic(self, name: TopicName, *, applied: bool = False) -> dict[str, Json]:
+        """A topic's backlog quotas by their kind."""
+        return dict(self.of_topic(name, QUOTAS, applied=applied) or {})
+
+    async def set_quota_of_topic(self, name: TopicName, kind: str, quota: Json) -> None:
+        """Set a backlog quota of a topic, or with None remove it."""
+        self.check_topic_policies(name)
+        await self._policies.set_topic_quota(name, kind, quota)
+
+    def rate_of_subscription(self, name: TopicName, subscription: str, *, applied: bool = False) -> Json:
+        """The dispatch rate of one subscription; with `applied`, that of all subscriptions where it has none."""
+        own = (self.of_topic(name, _RATES_OF_SUBSCRIPTIONS) or {}).get(subscription)
+        if own is not None:
+            return own["dispatchRate"]
+        return self.of_topic(name, "subscriptionDispatchRate", applied=True) if applied else None
+
+    async def set_rate_of_subscription(self, name: TopicName, subscription: str, rate: Json) -> None:
+        """Set the dispatch rate of one subscription, or with None remove it."""
+        self.check_topic_policies(name)
+        await self._policies.set_subscription_rate(name, subscription, rate)
+
+    async def delete_topic_policies(self, name: TopicName) -> None:
+        """Forget what is set for a topic alone."""
+        self.check_topic_policies(name)
+        await self._policies.delete_topic_policies(name)
 
 
-def check_namespace(broker: Broker, name: NamespaceName) -> None:
-    """Raises TenantNotFound or NamespaceNotFound."""
-    broker.places.check_namespace(name)
-
-
-def of_namespace(broker: Broker, name: NamespaceName, key: str) -> Json:
-    """What is set for a namespace; None when nothing is."""
-    value = broker.policies.set_in_namespace(str(name), key)
-    return (value or {}).get(broker.limits.cluster_name) if key in _PER_CLUSTER else value
-
-
-async def set_of_namespace(broker: Broker, name: NamespaceName, key: str, value: Json) -> None:
-    """Set a policy of a namespace, or with None remove it."""
-    if key in _PER_CLUSTER:
-        value = None if value is None else {broker.limits.cluster_name: value}
-    elif value is None and policy(key) is None:
-        value = EMPTY_NAMESPACE.get(key)
-    await broker.policies.set_namespace(str(name), key, value)
-
-
-async def set_replication(broker: Broker, name: NamespaceName, clusters: list[str]) -> None:
-    """Say which clusters a namespace is in. One that nobody knows is refused; nothing is copied to the others."""
-    if not clusters:
-        raise PreconditionFailed("ClusterIds should not be null")
-    unknown = set(clusters) - {broker.limits.cluster_name, *broker.catalog.documents("cluster")}
-    if unknown:
-        raise AuthorizationFailed(f"Invalid cluster id: {min(unknown)}")
-    await broker.policies.set_namespace(str(name), "replication_clusters", clusters)
-
-
-def quotas_of_namespace(broker: Broker, name: NamespaceName) -> dict[str, Json]:
-    """A namespace's backlog quotas by their kind."""
-    return dict(broker.policies.set_in_namespace(str(name), QUOTAS) or {})
-
-
-async def set_quota_of_namespace(broker: Broker, name: NamespaceName, kind: str, quota: Json) -> None:
-    """Set a backlog quota of a namespace, or with None remove it."""
-    await broker.policies.set_namespace_quota(str(name), kind, quota)
-
-
-def properties_of_namespace(broker: Broker, name: NamespaceName) -> dict[str, str]:
-    """What users attached to a namespace."""
-    return dict(broker.policies.namespace(str(name)).get("properties") or {})
-
-
-async def change_properties_of_namespace(
-    broker: Broker, name: NamespaceName, put: dict[str, str], remove: list[str] | None = None
-) -> dict[str, str]:
-    """Merge properties into a namespace's, take some out (None: all); the ones that were there before."""
-    before: dict[str, str] = {}
-
-    def change(stored: dict[str, Json]) -> None:
-        before.update(stored.get("properties") or {})
-        kept = {} if remove is None else {key: value for key, value in before.items() if key not in remove}
-        stored["properties"] = {**kept, **put}
-
-    await broker.policies.update_namespace(str(name), change)
-    return before
-
-
-# -- topics
-
-
-def check_topic(broker: Broker, name: TopicName) -> None:
-    """Raises TopicNotFound unless there is such a topic, partitioned or not."""
-    if not (broker.topics.exists(name) or broker.partitions.count(name)):
-        raise TopicNotFound(str(name))
-
-
-def check_topic_policies(broker: Broker, name: TopicName) -> None:
-    """Raises NotAllowed where topics have no policies of their own, TopicNotFound where there is no topic."""
-    if not broker.limits.policies.topic_level_policies_enabled:
-        raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
-    check_topic(broker, name)
-
-
-def of_topic(broker: Broker, name: TopicName, key: str, *, applied: bool = False) -> Json:
-    """What is set for a topic, or what is in force for it; None when nothing is."""
-    check_topic_policies(broker, name)
-    own = broker.policies.set_in_topic(name, key)
-    if not applied:
-        return own
-    if policy(key) is not None:
-        return broker.policies.applied_to_topic(name, key)
-    namespace_key = _NAMESPACE_KEYS.get(key, key)
-    if own is not None or namespace_key is None:
-        return own
-    of_its_namespace = of_namespace(broker, name.namespace_name, namespace_key)
-    return of_its_namespace or (_IN_FORCE[key](broker) if key in _IN_FORCE else None)
-
-
-async def set_of_topic(broker: Broker, name: TopicName, key: str, value: Json) -> None:
-    """Set a policy of a topic, or with None remove it."""
-    check_topic_policies(broker, name)
-    await broker.policies.set_topic(name, key, value)
-
-
-def quotas_of_topic(broker: Broker, name: TopicName, *, applied: bool = False) -> dict[str, Json]:
-    """A topic's backlog quotas by their kind."""
-    return dict(of_topic(broker, name, QUOTAS, applied=applied) or {})
-
-
-async def set_quota_of_topic(broker: Broker, name: TopicName, kind: str, quota: Json) -> None:
-    """Set a backlog quota of a topic, or with None remove it."""
-    check_topic_policies(broker, name)
-    await broker.policies.set_topic_quota(name, kind, quota)
-
-
-def rate_of_subscription(broker: Broker, name: TopicName, subscription: str, *, applied: bool = False) -> Json:
-    """The dispatch rate of one subscription; with `applied`, that of all subscriptions when it has none of its own."""
-    own = (of_topic(broker, name, _RATES_OF_SUBSCRIPTIONS) or {}).get(subscription)
-    if own is not None:
-        return own["dispatchRate"]
-    return of_topic(broker, name, "subscriptionDispatchRate", applied=True) if applied else None
-
-
-async def set_rate_of_subscription(broker: Broker, name: TopicName, subscription: str, rate: Json) -> None:
-    """Set the dispatch rate of one subscription, or with None remove it."""
-    check_topic_policies(broker, name)
-    await broker.policies.set_subscription_rate(name, subscription, rate)
-
-
-async def delete_topic_policies(broker: Broker, name: TopicName) -> None:
-    """Forget what is set for a topic alone."""
-    check_topic_policies(broker, name)
-    await broker.policies.delete_topic_policies(name)
-
-
-# What holds where nothing is set, of what is only kept.
-_IN_FORCE: Final[dict[str, Callable[[Broker], Json]]] = {
-    "replicationClusters": lambda broker: [broker.limits.cluster_name],
+# What holds where nothing is set, of what is only kept, by the name of the cluster.
+_IN_FORCE: Final[dict[str, Callable[[str], Json]]] = {
+    "replicationClusters": lambda cluster: [cluster],
     "entryFilters": lambda _: {"entryFilterNames": ""},
     "persistence": lambda _: {
         "bookkeeperEnsemble": 1,

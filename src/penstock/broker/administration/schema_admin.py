@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the admin port does to schemas: read, add, compare, delete.
 
-Plain functions on the broker, on its loop; answers are plain values. The topic itself need not be there: its schema may
-be set before it. They raise NamespaceNotFound when the namespace isn't.
+The topic itself need not be there: its schema may be set before it. They raise NamespaceNotFound when the namespace
+isn't.
 """
 
 from __future__ import annotations
@@ -17,58 +17,69 @@ from penstock.core.errors import IncompatibleSchema, NotFound
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.schemas.schema_registry import StoredSchema
+    from penstock.broker.policies.policies import PolicyBook
+    from penstock.broker.schemas.schema_registry import SchemaRegistry, StoredSchema
+    from penstock.broker.topics.places import Places
     from penstock.core.names import TopicName
 
 
-def get_schema(broker: Broker, name: TopicName, version: int | None = None) -> dict[str, Any]:
-    """The latest version, or one by its number. Raises NotFound."""
-    _check_namespace(broker, name)
-    stored = broker.schemas.latest(name) if version is None else broker.schemas.version(name, version)
-    if stored is None:
-        raise NotFound("Schema not found")
-    return _shown(stored)
+class SchemaAdmin:
+    """Schemas of topics, by their names."""
 
+    def __init__(self, *, registry: SchemaRegistry, policies: PolicyBook, places: Places) -> None:
+        self._registry = registry
+        self._policies = policies
+        self._places = places
 
-def get_all_schemas(broker: Broker, name: TopicName) -> list[dict[str, Any]]:
-    """All versions since the schema was last deleted, the oldest first."""
-    _check_namespace(broker, name)
-    return [_shown(stored) for stored in broker.schemas.versions(name)]
+    def get(self, name: TopicName, version: int | None = None) -> dict[str, Any]:
+        """The latest version, or one by its number. Raises NotFound."""
+        self._check_namespace(name)
+        stored = self._registry.latest(name) if version is None else self._registry.version(name, version)
+        if stored is None:
+            raise NotFound("Schema not found")
+        return _shown(stored)
 
+    def versions(self, name: TopicName) -> list[dict[str, Any]]:
+        """All versions since the schema was last deleted, the oldest first."""
+        self._check_namespace(name)
+        return [_shown(stored) for stored in self._registry.versions(name)]
 
-async def post_schema(broker: Broker, name: TopicName, schema: Schema) -> int:
-    """The version that a schema is, or becomes if the topic's strategy lets it. An administrator may always add one.
+    async def post(self, name: TopicName, schema: Schema) -> int:
+        """The version that a schema is, or becomes if the topic's strategy lets it. Administrators may always add one.
 
-    Raises:
-        IncompatibleSchema: the strategy does not let it.
-        InvalidSchema: the definition does not read as one.
-    """
-    return await broker.schemas.put(name, schema, _strategy(broker, name))
+        Raises:
+            IncompatibleSchema: the strategy does not let it.
+            InvalidSchema: the definition does not read as one.
+        """
+        return await self._registry.put(name, schema, self._strategy(name))
 
+    async def delete(self, name: TopicName, *, force: bool) -> int:
+        """Leave the topic without a schema; with `force`, as if there never was one. Returns a version; -1 for none."""
+        self._check_namespace(name)
+        return await (self._registry.forget(name.parent) if force else self._registry.delete(name))
 
-async def delete_schema(broker: Broker, name: TopicName, *, force: bool) -> int:
-    """Leave the topic without a schema; with `force`, as if there never was one. Returns a version; -1 for none."""
-    _check_namespace(broker, name)
-    return await (broker.schemas.forget(name.parent) if force else broker.schemas.delete(name))
+    async def check_compatibility(self, name: TopicName, schema: Schema) -> tuple[bool, str]:
+        """Whether the topic would take this schema, and the strategy that says so. Raises InvalidSchema."""
+        strategy = self._strategy(name)
+        try:
+            await self._registry.check(name, schema, strategy)
+        except IncompatibleSchema:
+            return False, str(strategy)
+        return True, str(strategy)
 
+    async def find_version(self, name: TopicName, schema: Schema) -> int:
+        """The version with this very definition, byte by byte as Pulsar compares here; -1 when the topic has none."""
+        self._check_namespace(name)
+        versions = self._registry.versions(name)
+        same = (found for found in versions if (found.schema.type, found.schema.data) == (schema.type, schema.data))
+        return next((found.version for found in same), -1)
 
-async def check_compatibility(broker: Broker, name: TopicName, schema: Schema) -> tuple[bool, str]:
-    """Whether the topic would take this schema, and the strategy that says so. Raises InvalidSchema."""
-    strategy = _strategy(broker, name)
-    try:
-        await broker.schemas.check(name, schema, strategy)
-    except IncompatibleSchema:
-        return False, str(strategy)
-    return True, str(strategy)
+    def _strategy(self, name: TopicName) -> Strategy:
+        self._check_namespace(name)
+        return strategy_of(self._policies.of_topic(name).schema_compatibility)
 
-
-async def find_version(broker: Broker, name: TopicName, schema: Schema) -> int:
-    """The version with this very definition, byte by byte as Pulsar compares here; -1 when the topic has none."""
-    _check_namespace(broker, name)
-    versions = broker.schemas.versions(name)
-    same = (found for found in versions if (found.schema.type, found.schema.data) == (schema.type, schema.data))
-    return next((found.version for found in same), -1)
+    def _check_namespace(self, name: TopicName) -> None:
+        self._places.check_namespace(name.namespace_name)
 
 
 def schema_of(kind: str, text: str, properties: Mapping[str, str]) -> Schema:
@@ -76,15 +87,6 @@ def schema_of(kind: str, text: str, properties: Mapping[str, str]) -> Schema:
     found = type_named(kind)
     data = key_value.from_json_text(text) if found is SchemaType.KEY_VALUE else text.encode()
     return Schema(found, data, properties)
-
-
-def _strategy(broker: Broker, name: TopicName) -> Strategy:
-    _check_namespace(broker, name)
-    return strategy_of(broker.policies.of_topic(name).schema_compatibility)
-
-
-def _check_namespace(broker: Broker, name: TopicName) -> None:
-    broker.places.check_namespace(name.namespace_name)
 
 
 def _shown(stored: StoredSchema) -> dict[str, Any]:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from penstock.broker.broker import Broker, ServiceUrls
+    from penstock.broker.broker import Broker
     from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.service_urls import ServiceUrls
     from penstock.broker.topics.shared_listings import SharedListing
 
 NO_WATCHER: Final = "Unable to create topic list watcher: "

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.stats.stats import loaded
 from penstock.core.errors import NotAllowed, SubscriptionNotFound
 from penstock.core.units import MIB
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.stats.stats import TopicStats
     from penstock.core.names import TopicName
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import Batch
@@ -24,38 +24,45 @@ SCAN_ENTRIES_MAX: Final = 10_000
 READ_BYTES: Final = MIB
 
 
-async def analyze_backlog(broker: Broker, name: TopicName, subscription: str) -> dict[str, Any]:
-    """Count what is not acknowledged. Raises TopicNotFound, SubscriptionNotFound, NotAllowed."""
-    topic = await loaded(broker, name)
-    if not topic.persistent:
-        raise NotAllowed("Analyze backlog on a non-persistent topic is not allowed")
-    found = topic.subscriptions.get(subscription)
-    if found is None:
-        raise SubscriptionNotFound(str(name), subscription)
-    entries = messages = 0
-    at, last = found.cursor.mark_delete + 1, topic.last_entry_id
-    while at <= last and entries < SCAN_ENTRIES_MAX:
-        wanted = min(last + 1 - at, SCAN_ENTRIES_MAX - entries)
-        result = await broker.reads.read(topic.ledger_id, at, bytes_max=READ_BYTES, entries_max=wanted)
-        for batch in result.batches:
-            counts = _unacknowledged(found.cursor, batch)
-            entries += len(counts)
-            messages += sum(counts)
-        if result.next_entry_id <= at:
-            break
-        at = result.next_entry_id
-    return {
-        "entries": entries,
-        "messages": messages,
-        "markerMessages": 0,
-        "filterRejectedEntries": 0,
-        "filterAcceptedEntries": entries,
-        "filterRescheduledEntries": 0,
-        "filterRejectedMessages": 0,
-        "filterAcceptedMessages": messages,
-        "filterRescheduledMessages": 0,
-        "aborted": at <= last,
-    }
+class BacklogAnalysis:
+    """Counts backlogs, one at a time."""
+
+    def __init__(self, *, stats: TopicStats, reads: LogReads) -> None:
+        self._stats = stats
+        self._reads = reads
+
+    async def analyze(self, name: TopicName, subscription: str) -> dict[str, Any]:
+        """Count what is not acknowledged. Raises TopicNotFound, SubscriptionNotFound, NotAllowed."""
+        topic = await self._stats.loaded(name)
+        if not topic.persistent:
+            raise NotAllowed("Analyze backlog on a non-persistent topic is not allowed")
+        found = topic.subscriptions.get(subscription)
+        if found is None:
+            raise SubscriptionNotFound(str(name), subscription)
+        entries = messages = 0
+        at, last = found.cursor.mark_delete + 1, topic.last_entry_id
+        while at <= last and entries < SCAN_ENTRIES_MAX:
+            wanted = min(last + 1 - at, SCAN_ENTRIES_MAX - entries)
+            result = await self._reads.read(topic.ledger_id, at, bytes_max=READ_BYTES, entries_max=wanted)
+            for batch in result.batches:
+                counts = _unacknowledged(found.cursor, batch)
+                entries += len(counts)
+                messages += sum(counts)
+            if result.next_entry_id <= at:
+                break
+            at = result.next_entry_id
+        return {
+            "entries": entries,
+            "messages": messages,
+            "markerMessages": 0,
+            "filterRejectedEntries": 0,
+            "filterAcceptedEntries": entries,
+            "filterRescheduledEntries": 0,
+            "filterRejectedMessages": 0,
+            "filterAcceptedMessages": messages,
+            "filterRescheduledMessages": 0,
+            "aborted": at <= last,
+        }
 
 
 def _unacknowledged(cursor: Cursor, batch: Batch) -> list[int]:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.broker.broker import Broker
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
+    from penstock.core.clock import Clock
 
     Counted: TypeAlias = Topic | Subscription | Producer | Consumer
     Key: TypeAlias = tuple[int, object]
@@ -64,9 +64,11 @@ class _Notes(NamedTuple):
 class Meters:
     """The notes of the last minute, of everything that is loaded."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        now_ns = broker.clock.monotonic_ns()
+    def __init__(self, loaded: Callable[[], Iterable[Topic]], *, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._loaded = loaded  # every loaded topic
+        self._clock = clock
+        self._loop = loop
+        now_ns = clock.monotonic_ns()
         # What was not there when a note was taken began at zero after it.
         self._older = self._newer = _Notes(now_ns, {}, {})
         self._noting: asyncio.Task[None] | None = None
@@ -74,7 +76,7 @@ class Meters:
     def tick(self, now_ns: int) -> None:
         """Take the next notes, if it is time to; in portions, beside everything else."""
         if now_ns - self._newer.at_ns >= NOTE_INTERVAL_NS and self._noting is None:
-            self._noting = self._broker.loop.create_task(self._note(now_ns))
+            self._noting = self._loop.create_task(self._note(now_ns))
             self._noting.add_done_callback(self._noted)
 
     def stop(self) -> None:
@@ -88,7 +90,7 @@ class Meters:
     async def _note(self, now_ns: int) -> None:
         notes = _Notes(now_ns, {}, {})
         rows = 0
-        for topic in self._broker.topics.loaded():
+        for topic in self._loaded():
             rows += 1 + _note_topic(notes, topic)
             if rows >= ROWS_PER_TURN:
                 rows = 0
@@ -107,7 +109,7 @@ class Meters:
 
     def _grown(self, now: Iterable[float], before: Iterable[float]) -> Iterator[float]:
         # Never over so few seconds that one message seems many.
-        seconds = max(1.0, (self._broker.clock.monotonic_ns() - self._older.at_ns) / NS_PER_S)
+        seconds = max(1.0, (self._clock.monotonic_ns() - self._older.at_ns) / NS_PER_S)
         for count, then in zip(now, before, strict=True):
             # Below the note: it began anew, under the name and in the place of another that is gone.
             yield (count - then if count >= then else count) / seconds

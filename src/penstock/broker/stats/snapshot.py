@@ -17,21 +17,31 @@ import resource
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.stats.stats import in_replay
 from penstock.broker.subscriptions.subscription import TYPE_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from penstock.broker.broker import Broker, Health
+    from penstock.broker.health import Health
+    from penstock.broker.stats.meters import Meters
     from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.subscriptions.tail import TailCache
     from penstock.broker.topics.delayed_index import DelayedIndex
+    from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.gate import Gate
+    from penstock.broker.topics.shared_listings import SharedListings
     from penstock.broker.topics.topic import Topic
+    from penstock.core.clock import Clock
+    from penstock.governance.delayed_memory import DelayedMemory
     from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
+    from penstock.net.connection import Connection
+    from penstock.net.listener import Connections
+    from penstock.net.loop_turns import LoopTurns
     from penstock.net.topic_list_limiter import TopicListSnapshot
-    from penstock.storage.entry_log import LogStats
+    from penstock.storage.entry_log import EntryLog, LogStats
 
 # Topics, subscriptions, consumers and connections read in one turn of the loop: well under a millisecond's worth, where
 # nothing but publishing may hold it for more than five.
@@ -171,52 +181,185 @@ class BrokerSnapshot:
     process: ProcessUse
 
 
-async def take_snapshot(broker: Broker) -> BrokerSnapshot:
-    """Read everything. Runs on the broker's loop, and lets others have it between portions."""
-    pace = _Pace()
-    topics = []
-    for topic in broker.topics.loaded():
-        topics.append(_topic(topic))
-        await pace.rows(1 + len(topic.subscriptions) + sum(len(s.consumers) for s in topic.subscriptions.values()))
-    connections = broker.connections
-    request_memory = connections.memory.snapshot(broker.clock.monotonic_ns())
-    muted = await _muted_connections(broker, {reader.owner: reader for reader in request_memory.muted}, pace)
-    log_health = broker.log.health
-    return BrokerSnapshot(
-        cluster=broker.limits.cluster_name,
-        started_at_ms=broker.started_at_ms,
-        taken_at_ms=broker.clock.wall_ms(),
-        stopping=broker.stopping,
-        health=broker.health,
-        connections_accepted=connections.accepted,
-        connections_open=len(connections),
-        lookups_pending=broker.lookups.inside,
-        topic_loads_pending=broker.topics.loading,
-        muted=muted,
-        topics=tuple(topics),
-        log=broker.log.stats(),
-        log_read_only=log_health.read_only is not None,
-        log_stalled=log_health.stalled,
-        request_memory=request_memory,
-        listings=broker.shared_listings.snapshot(),
-        outbound=MemoryUse(used_bytes=connections.outbound.used_bytes, budget_bytes=connections.outbound.budget_bytes),
-        tail_cache=MemoryUse(used_bytes=broker.tail_cache.used_bytes, budget_bytes=broker.tail_cache.budget_bytes),
-        delayed_index=MemoryUse(
-            used_bytes=broker.delays.memory.used_bytes, budget_bytes=broker.delays.memory.size_bytes
-        ),
-        rows={
-            row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes)
-            for row in (
-                broker.commands_memory,
-                broker.sessions_memory,
-                broker.metadata_memory,
-                broker.dispatch_memory,
-                broker.http_memory,
-            )
-        },
-        loop_turns=LoopTurnsSnapshot(longest_ns=broker.loop_turns.longest_ns, longer=dict(broker.loop_turns.longer)),
-        process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),
-    )
+class Row(Protocol):
+    """A row of the memory budget."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in metrics."""
+        ...
+
+    @property
+    def used_bytes(self) -> int:
+        """What is in use."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """What may be."""
+        ...
+
+
+class Client(Protocol):
+    """A connected client."""
+
+    @property
+    def connection(self) -> Connection:
+        """Its connection."""
+        ...
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What its commands that wait are charged."""
+        ...
+
+
+class Snapshots:
+    """Takes snapshots of what it was given. Everything is called on the broker's loop."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        started_at_ms: int,
+        stopping: Callable[[], bool],
+        health: Callable[[], Health],
+        topics: TopicDirectory,
+        lookups: Gate,
+        clients: Collection[Client],
+        meters: Meters,
+        connections: Connections,
+        log: EntryLog,
+        listings: SharedListings,
+        tail_cache: TailCache,
+        delayed_memory: Callable[[], DelayedMemory],
+        rows: Sequence[Row],
+        loop_turns: Callable[[], LoopTurns],
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._started_at_ms = started_at_ms
+        self._stopping = stopping
+        self._health = health
+        self._topics = topics
+        self._lookups = lookups
+        self._clients = clients
+        self._meters = meters
+        self._connections = connections
+        self._log = log
+        self._listings = listings
+        self._tail_cache = tail_cache
+        self._delayed_memory = delayed_memory
+        self._rows = rows
+        self._loop_turns = loop_turns
+        self._clock = clock
+
+    async def take(self) -> BrokerSnapshot:
+        """Read everything. Runs on the broker's loop, and lets others have it between portions."""
+        pace = _Pace()
+        topics = []
+        for topic in self._topics.loaded():
+            topics.append(self._topic(topic))
+            await pace.rows(1 + len(topic.subscriptions) + sum(len(s.consumers) for s in topic.subscriptions.values()))
+        connections = self._connections
+        request_memory = connections.memory.snapshot(self._clock.monotonic_ns())
+        muted = await self._muted_connections({reader.owner: reader for reader in request_memory.muted}, pace)
+        log_health, loop_turns, delayed_memory = self._log.health, self._loop_turns(), self._delayed_memory()
+        return BrokerSnapshot(
+            cluster=self._cluster,
+            started_at_ms=self._started_at_ms,
+            taken_at_ms=self._clock.wall_ms(),
+            stopping=self._stopping(),
+            health=self._health(),
+            connections_accepted=connections.accepted,
+            connections_open=len(connections),
+            lookups_pending=self._lookups.inside,
+            topic_loads_pending=self._topics.loading,
+            muted=muted,
+            topics=tuple(topics),
+            log=self._log.stats(),
+            log_read_only=log_health.read_only is not None,
+            log_stalled=log_health.stalled,
+            request_memory=request_memory,
+            listings=self._listings.snapshot(),
+            outbound=MemoryUse(
+                used_bytes=connections.outbound.used_bytes, budget_bytes=connections.outbound.budget_bytes
+            ),
+            tail_cache=MemoryUse(used_bytes=self._tail_cache.used_bytes, budget_bytes=self._tail_cache.budget_bytes),
+            delayed_index=MemoryUse(used_bytes=delayed_memory.used_bytes, budget_bytes=delayed_memory.size_bytes),
+            rows={row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes) for row in self._rows},
+            loop_turns=LoopTurnsSnapshot(longest_ns=loop_turns.longest_ns, longer=dict(loop_turns.longer)),
+            process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),
+        )
+
+    def _topic(self, topic: Topic) -> TopicSnapshot:
+        subscriptions = topic.subscriptions.values()
+        rate = self._meters.taken_in(topic)
+        return TopicSnapshot(
+            name=topic.text,
+            namespace=f"{topic.name.tenant}/{topic.name.namespace}",
+            producers=len(topic.producers),
+            messages_in=topic.messages_in,
+            bytes_in=topic.bytes_in,
+            entries_in=topic.entries_in,
+            messages_out=topic.messages_out,
+            bytes_out=topic.bytes_out,
+            message_rate_in=rate.messages,
+            byte_rate_in=rate.bytes,
+            publish_limited=topic.publish_limited_times,
+            delayed=_delayed(topic.delayed) if topic.delayed is not None else DelayedSnapshot(),
+            subscriptions=tuple(map(self._subscription, subscriptions)),
+        )
+
+    def _subscription(self, subscription: Subscription) -> SubscriptionSnapshot:
+        rate = self._meters.given_out(subscription)
+        return SubscriptionSnapshot(
+            name=subscription.name,
+            type=TYPE_NAMES[subscription.kind],
+            durable=subscription.durable,
+            consumers=len(subscription.consumers),
+            backlog=subscription.backlog,
+            unacked=subscription.unacked,
+            blocked=subscription.blocked,
+            messages_out=subscription.messages_out,
+            bytes_out=subscription.bytes_out,
+            dropped=subscription.dropped,
+            delayed=subscription.delayed,
+            delayed_index_bytes=subscription.view.buffer_memory_bytes() if subscription.view is not None else 0,
+            in_replay=in_replay(subscription),
+            expired=subscription.expired,
+            message_rate_out=rate.messages,
+            byte_rate_out=rate.bytes,
+            redelivery_rate=rate.redelivered,
+            ack_rate=rate.acks,
+            expiry_rate=rate.expired,
+            drop_rate=rate.dropped,
+            last_expired_ms=subscription.last_expired_ms,
+            last_flow_ms=subscription.last_flow_ms,
+            last_consumed_ms=subscription.last_consumed_ms,
+            last_acked_ms=subscription.last_acked_ms,
+        )
+
+    async def _muted_connections(self, waiting: dict[int, MutedReader], pace: _Pace) -> tuple[MutedConnection, ...]:
+        muted = []
+        for client in list(self._clients):
+            connection = client.connection
+            mutes = connection.muted.snapshot()
+            if mutes:
+                reader = waiting.get(connection.id)
+                muted.append(
+                    MutedConnection(
+                        peer=connection.peer,
+                        muted_ns=self._clock.monotonic_ns() - mutes[0].since_ns,
+                        reasons=tuple(dict.fromkeys(mute.reason.value for mute in mutes)),
+                        held_bytes=connection.held_bytes,
+                        want_bytes=reader.want_bytes if reader is not None else 0,
+                        command_bytes=client.waiting_bytes,
+                        unsent_bytes=connection.out_bytes,
+                    )
+                )
+            await pace.rows(1)
+        return tuple(muted)
 
 
 class _Pace:
@@ -232,26 +375,6 @@ class _Pace:
             await asyncio.sleep(0)
 
 
-def _topic(topic: Topic) -> TopicSnapshot:
-    subscriptions = topic.subscriptions.values()
-    rate = topic.broker.meters.taken_in(topic)
-    return TopicSnapshot(
-        name=topic.text,
-        namespace=f"{topic.name.tenant}/{topic.name.namespace}",
-        producers=len(topic.producers),
-        messages_in=topic.messages_in,
-        bytes_in=topic.bytes_in,
-        entries_in=topic.entries_in,
-        messages_out=topic.messages_out,
-        bytes_out=topic.bytes_out,
-        message_rate_in=rate.messages,
-        byte_rate_in=rate.bytes,
-        publish_limited=topic.publish_limited_times,
-        delayed=_delayed(topic.delayed) if topic.delayed is not None else DelayedSnapshot(),
-        subscriptions=tuple(map(_subscription, subscriptions)),
-    )
-
-
 def _delayed(index: DelayedIndex) -> DelayedSnapshot:
     manager = index.manager
     return DelayedSnapshot(
@@ -263,60 +386,6 @@ def _delayed(index: DelayedIndex) -> DelayedSnapshot:
         lateness_ms_sum=index.lateness_ms_sum,
         lateness_ms_max=index.lateness_ms_max,
     )
-
-
-def _subscription(subscription: Subscription) -> SubscriptionSnapshot:
-    rate = subscription.topic.broker.meters.given_out(subscription)
-    return SubscriptionSnapshot(
-        name=subscription.name,
-        type=TYPE_NAMES[subscription.kind],
-        durable=subscription.durable,
-        consumers=len(subscription.consumers),
-        backlog=subscription.backlog,
-        unacked=subscription.unacked,
-        blocked=subscription.blocked,
-        messages_out=subscription.messages_out,
-        bytes_out=subscription.bytes_out,
-        dropped=subscription.dropped,
-        delayed=subscription.delayed,
-        delayed_index_bytes=subscription.view.buffer_memory_bytes() if subscription.view is not None else 0,
-        in_replay=in_replay(subscription),
-        expired=subscription.expired,
-        message_rate_out=rate.messages,
-        byte_rate_out=rate.bytes,
-        redelivery_rate=rate.redelivered,
-        ack_rate=rate.acks,
-        expiry_rate=rate.expired,
-        drop_rate=rate.dropped,
-        last_expired_ms=subscription.last_expired_ms,
-        last_flow_ms=subscription.last_flow_ms,
-        last_consumed_ms=subscription.last_consumed_ms,
-        last_acked_ms=subscription.last_acked_ms,
-    )
-
-
-async def _muted_connections(
-    broker: Broker, waiting: dict[int, MutedReader], pace: _Pace
-) -> tuple[MutedConnection, ...]:
-    muted = []
-    for session in list(broker.sessions):
-        connection = session.connection
-        mutes = connection.muted.snapshot()
-        if mutes:
-            reader = waiting.get(connection.id)
-            muted.append(
-                MutedConnection(
-                    peer=connection.peer,
-                    muted_ns=broker.clock.monotonic_ns() - mutes[0].since_ns,
-                    reasons=tuple(dict.fromkeys(mute.reason.value for mute in mutes)),
-                    held_bytes=connection.held_bytes,
-                    want_bytes=reader.want_bytes if reader is not None else 0,
-                    command_bytes=session.waiting_bytes,
-                    unsent_bytes=connection.out_bytes,
-                )
-            )
-        await pace.rows(1)
-    return tuple(muted)
 
 
 def _resident_bytes() -> int:

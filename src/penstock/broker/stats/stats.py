@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.broker.publishing.access_modes import AccessMode
 from penstock.broker.publishing.rates import throttled_events
@@ -24,14 +24,19 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.policies.quotas import Quotas
     from penstock.broker.publishing.producer import Producer
+    from penstock.broker.service_urls import ServiceUrls
     from penstock.broker.stats.meters import Meters
     from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.compaction import Compactor
+    from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
+    from penstock.core.clock import Clock
     from penstock.core.names import TopicName
 
 Json = dict[str, Any]
@@ -65,88 +70,272 @@ class StatsOptions:
     exclude_consumers: bool = False
 
 
-async def topic_stats(broker: Broker, name: TopicName, options: StatsOptions | None = None) -> Json:
-    """TopicStats of a topic or a partition. Raises TopicNotFound, also for a partitioned topic."""
-    return await stats_of(await loaded(broker, name), options or StatsOptions())
+class PartitionCounts(Protocol):
+    """What is partitioned."""
+
+    def count(self, name: TopicName) -> int:
+        """How many partitions this name has; 0 when it is not partitioned."""
+        ...
+
+    def names(self, name: TopicName) -> list[TopicName]:
+        """Its partitions, by index, whether or not they were made yet; none when it is not partitioned."""
+        ...
 
 
-async def loaded(broker: Broker, name: TopicName) -> Topic:
-    """The topic, if it exists, without counting this as a use of it. Raises TopicNotFound."""
-    if broker.partitions.count(name) or not broker.topics.exists(name):
-        raise TopicNotFound(str(name))
-    return broker.topics.get(name) or await broker.topics.load(name)
+class TopicStats:
+    """Statistics of topics, one by one."""
 
+    def __init__(
+        self,
+        *,
+        topics: TopicDirectory,
+        partitions: PartitionCounts,
+        quotas: Quotas[Topic],
+        meters: Meters,
+        reads: LogReads,
+        compaction: Compactor,
+        clock: Clock,
+        web_urls: Callable[[], ServiceUrls],
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._quotas = quotas
+        self._meters = meters
+        self._reads = reads
+        self._compaction = compaction
+        self._clock = clock
+        self._web_urls = web_urls
 
-async def stats_of(topic: Topic, options: StatsOptions) -> Json:
-    """TopicStats of a loaded topic."""
-    held = await topic.broker.quotas.sizes(topic)
-    earliest = await _earliest_times(topic) if options.earliest_time else {}
-    last_published_ms = await published_ms(topic, topic.last_entry_id)
-    # From here on nothing waits, so that all figures are of one moment.
-    stats, meters = _counted(topic), topic.broker.meters
-    stats |= {
-        "storageSize": held.storage,
-        "backlogSize": max(held.backlogs.values(), default=0),
-        "publishers": [] if options.exclude_publishers else [publisher(meters, p) for p in topic.producers.values()],
-        "waitingPublishers": len(topic.write_access.waiting),
-        "subscriptions": {
-            subscription.name: _subscription_stats(
-                subscription,
-                backlog_bytes=held.backlogs.get(subscription.name, 0) if options.subscription_backlog_size else -1,
-                earliest_ms=earliest.get(subscription.name, 0),
-                consumers=not options.exclude_consumers,
-            )
-            for subscription in topic.subscriptions.values()
-        },
-        "replication": {},
-        "lastPublishTimeStamp": last_published_ms,
-    }
-    stats |= _oldest(topic, earliest)
-    if not topic.persistent:
-        stats["msgDropRate"] = sum(topic.broker.meters.given_out(s).dropped for s in topic.subscriptions.values())
-    return stats
+    async def of_topic(self, name: TopicName, options: StatsOptions | None = None) -> Json:
+        """TopicStats of a topic or a partition. Raises TopicNotFound, also for a partitioned topic."""
+        return await self.of(await self.loaded(name), options or StatsOptions())
 
+    async def loaded(self, name: TopicName) -> Topic:
+        """The topic, if it exists, without counting this as a use of it. Raises TopicNotFound."""
+        if self._partitions.count(name) or not self._topics.exists(name):
+            raise TopicNotFound(str(name))
+        return self._topics.get(name) or await self._topics.load(name)
 
-def _counted(topic: Topic) -> Json:
-    broker, subscriptions = topic.broker, list(topic.subscriptions.values())
-    taken = broker.meters.taken_in(topic)
-    given = [broker.meters.given_out(subscription) for subscription in subscriptions]
-    ranges = sum(subscription.cursor.range_count for subscription in subscriptions)
-    quota_size, quota_age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
-    stats: Json = {
-        "msgRateIn": taken.messages,
-        "msgThroughputIn": taken.bytes,
-        "msgRateOut": sum(out.messages for out in given),
-        "msgThroughputOut": sum(out.bytes for out in given),
-        "bytesInCounter": topic.bytes_in,
-        "msgInCounter": topic.messages_in,
-        "systemTopicBytesInCounter": 0,
-        "bytesOutCounter": topic.bytes_out,
-        "msgOutCounter": topic.messages_out,
-        "bytesOutInternalCounter": 0,
-        "averageMsgSize": taken.bytes / taken.messages if taken.messages > 0 else 0.0,
-        "msgChunkPublished": False,
-        "backlogQuotaLimitSize": quota_size.limit or -1,
-        "backlogQuotaLimitTime": quota_age.limit or -1,
-        "publishRateLimitedTimes": topic.publish_limited_times,
-        "offloadedStorageSize": 0,
-        "lastOffloadLedgerId": 0,
-        "lastOffloadSuccessTimeStamp": 0,
-        "lastOffloadFailureTimeStamp": 0,
-        "ongoingTxnCount": 0,
-        "abortedTxnCount": 0,
-        "committedTxnCount": 0,
-        "deduplicationStatus": "Enabled" if topic.deduplication is not None else "Disabled",
-        "nonContiguousDeletedMessagesRanges": ranges,
-        "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
-        **_delayed(topic),
-        "compaction": broker.compaction.stats(topic.text),
-        "ownerBroker": broker.web_urls.plain.removeprefix("http://"),
-        "topicCreationTimeStamp": topic.created_ms,
-    }
-    if topic.write_access.epoch is not None:
-        stats["topicEpoch"] = topic.write_access.epoch
-    return stats
+    async def of(self, topic: Topic, options: StatsOptions) -> Json:
+        """TopicStats of a loaded topic."""
+        held = await self._quotas.sizes(topic)
+        earliest = await self._earliest_times(topic) if options.earliest_time else {}
+        last_published_ms = await self.published_ms(topic, topic.last_entry_id)
+        # From here on nothing waits, so that all figures are of one moment.
+        stats = self._counted(topic)
+        stats |= {
+            "storageSize": held.storage,
+            "backlogSize": max(held.backlogs.values(), default=0),
+            "publishers": [] if options.exclude_publishers else [self._publisher(p) for p in topic.producers.values()],
+            "waitingPublishers": len(topic.write_access.waiting),
+            "subscriptions": {
+                subscription.name: self._subscription_stats(
+                    subscription,
+                    backlog_bytes=held.backlogs.get(subscription.name, 0) if options.subscription_backlog_size else -1,
+                    earliest_ms=earliest.get(subscription.name, 0),
+                    consumers=not options.exclude_consumers,
+                )
+                for subscription in topic.subscriptions.values()
+            },
+            "replication": {},
+            "lastPublishTimeStamp": last_published_ms,
+        }
+        stats |= self._oldest(earliest)
+        if not topic.persistent:
+            stats["msgDropRate"] = sum(self._meters.given_out(s).dropped for s in topic.subscriptions.values())
+        return stats
+
+    def _counted(self, topic: Topic) -> Json:
+        subscriptions = list(topic.subscriptions.values())
+        taken = self._meters.taken_in(topic)
+        given = [self._meters.given_out(subscription) for subscription in subscriptions]
+        ranges = sum(subscription.cursor.range_count for subscription in subscriptions)
+        quota_size, quota_age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
+        stats: Json = {
+            "msgRateIn": taken.messages,
+            "msgThroughputIn": taken.bytes,
+            "msgRateOut": sum(out.messages for out in given),
+            "msgThroughputOut": sum(out.bytes for out in given),
+            "bytesInCounter": topic.bytes_in,
+            "msgInCounter": topic.messages_in,
+            "systemTopicBytesInCounter": 0,
+            "bytesOutCounter": topic.bytes_out,
+            "msgOutCounter": topic.messages_out,
+            "bytesOutInternalCounter": 0,
+            "averageMsgSize": taken.bytes / taken.messages if taken.messages > 0 else 0.0,
+            "msgChunkPublished": False,
+            "backlogQuotaLimitSize": quota_size.limit or -1,
+            "backlogQuotaLimitTime": quota_age.limit or -1,
+            "publishRateLimitedTimes": topic.publish_limited_times,
+            "offloadedStorageSize": 0,
+            "lastOffloadLedgerId": 0,
+            "lastOffloadSuccessTimeStamp": 0,
+            "lastOffloadFailureTimeStamp": 0,
+            "ongoingTxnCount": 0,
+            "abortedTxnCount": 0,
+            "committedTxnCount": 0,
+            "deduplicationStatus": "Enabled" if topic.deduplication is not None else "Disabled",
+            "nonContiguousDeletedMessagesRanges": ranges,
+            "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
+            **_delayed(topic),
+            "compaction": self._compaction.stats(topic.text),
+            "ownerBroker": self._web_urls().plain.removeprefix("http://"),
+            "topicCreationTimeStamp": topic.created_ms,
+        }
+        if topic.write_access.epoch is not None:
+            stats["topicEpoch"] = topic.write_access.epoch
+        return stats
+
+    def _oldest(self, earliest: dict[str, int]) -> Json:
+        """How old the oldest entry is that somebody has not acknowledged, if that was asked for."""
+        waiting = {name: wall_ms for name, wall_ms in earliest.items() if wall_ms > 0}
+        if not waiting:
+            return {"earliestMsgPublishTimeInBacklogs": 0, "oldestBacklogMessageAgeSeconds": -1}
+        slowest = min(waiting, key=waiting.__getitem__)
+        age_ms = max(0, self._clock.wall_ms() - waiting[slowest])
+        return {
+            "earliestMsgPublishTimeInBacklogs": waiting[slowest],
+            "oldestBacklogMessageAgeSeconds": age_ms // 1000,
+            "oldestBacklogMessageSubscriptionName": slowest,
+        }
+
+    def _publisher(self, producer: Producer) -> Json:
+        """PublisherStats."""
+        taken = self._meters.taken_in(producer)
+        return {
+            "accessMode": ACCESS_MODES[producer.access_mode],
+            "msgRateIn": taken.messages,
+            "msgThroughputIn": taken.bytes,
+            "averageMsgSize": taken.bytes / taken.messages if taken.messages > 0 else 0.0,
+            "chunkedMessageRate": 0.0,
+            "producerId": producer.producer_id,
+            "supportsPartialProducer": False,
+            "producerName": producer.name,
+            "address": f"/{producer.address}",
+            "connectedSince": iso_time(producer.connected_at_ms),
+            "clientVersion": producer.session.client_version,
+            "metadata": dict(producer.metadata),
+        }
+
+    def _subscription_stats(
+        self, subscription: Subscription, *, backlog_bytes: int, earliest_ms: int, consumers: bool
+    ) -> Json:
+        given = self._meters.given_out(subscription)
+        delivery = subscription.delivery
+        held, ranges = subscription.delayed, subscription.cursor.range_count
+        stats: Json = {
+            "msgRateOut": given.messages,
+            "msgThroughputOut": given.bytes,
+            "bytesOutCounter": subscription.bytes_out,
+            "msgOutCounter": subscription.messages_out,
+            "msgRateRedeliver": given.redelivered,
+            "messageAckRate": given.acks,
+            "chunkedMessageRate": 0.0,
+            "msgBacklog": subscription.backlog,
+            "backlogSize": backlog_bytes,
+            "earliestMsgPublishTimeInBacklog": earliest_ms,
+            "msgBacklogNoDelayed": max(0, subscription.backlog - held),
+            "blockedSubscriptionOnUnackedMsgs": subscription.blocked,
+            "msgDelayed": held,
+            "msgInReplay": in_replay(subscription),
+            "unackedMessages": subscription.unacked,
+            "type": TYPE_NAMES[subscription.kind],
+            "msgRateExpired": given.expired,
+            "msgExpired": subscription.expired,
+            "totalMsgExpired": subscription.expired,
+            "lastExpireTimestamp": subscription.last_expired_ms,
+            "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+            "lastConsumedTimestamp": subscription.last_consumed_ms,
+            "lastAckedTimestamp": subscription.last_acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": subscription.last_acked_ms,
+            "consumers": self._consumers_stats(subscription) if consumers else [],
+            "isDurable": subscription.durable,
+            "isReplicated": subscription.replicated,
+            "allowOutOfOrderDelivery": isinstance(delivery, KeyShared) and not delivery.order.in_order,
+            "consumersAfterMarkDeletePosition": {},
+            **_draining(delivery, subscription.consumers),
+            "nonContiguousDeletedMessagesRanges": ranges,
+            "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
+            **(_delayed(subscription.topic) if subscription.view is not None else NOTHING_DELAYED),
+            "subscriptionProperties": dict(subscription.properties),
+            "filterProcessedMsgCount": 0,
+            "filterAcceptedMsgCount": 0,
+            "filterRejectedMsgCount": 0,
+            "filterRescheduledMsgCount": 0,
+            **throttled_events(subscription),
+            "durable": subscription.durable,
+            "replicated": subscription.replicated,
+        }
+        active = subscription.active_consumer
+        if active is not None and TYPE_NAMES[subscription.kind] == "Failover":
+            stats["activeConsumerName"] = active.name
+        if isinstance(delivery, KeyShared):
+            stats["keySharedMode"] = "STICKY" if delivery.sticky else "AUTO_SPLIT"
+        if not subscription.topic.persistent:
+            stats["msgDropRate"] = given.dropped
+        return stats
+
+    def _consumers_stats(self, subscription: Subscription) -> list[Json]:
+        delivery = subscription.delivery
+        ranges = delivery.hash_ranges() if isinstance(delivery, KeyShared) else {}
+        return [self._consumer_stats(consumer, ranges.get(consumer, [])) for consumer in subscription.consumers]
+
+    def _consumer_stats(self, consumer: Consumer, ranges: Sequence[tuple[int, int]]) -> Json:
+        subscription = consumer.subscription
+        given = self._meters.given_out(consumer)
+        stats: Json = {
+            "msgRateOut": given.messages,
+            "msgThroughputOut": given.bytes,
+            "bytesOutCounter": consumer.bytes_out,
+            "msgOutCounter": consumer.messages_out,
+            "msgRateRedeliver": given.redelivered,
+            "messageAckRate": given.acks,
+            "chunkedMessageRate": 0.0,
+            "consumerName": consumer.name,
+            "availablePermits": consumer.permits,
+            "unackedMessages": consumer.unacked,
+            "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
+            "blockedConsumerOnUnackedMsgs": consumer.blocked,
+            **_draining(subscription.delivery, [consumer]),
+            "address": f"/{consumer.address}",
+            "connectedSince": iso_time(consumer.connected_at_ms),
+            "clientVersion": consumer.client_version,
+            "lastAckedTimestamp": consumer.last_acked_ms,
+            "lastConsumedTimestamp": consumer.last_consumed_ms,
+            "firstMessagesSentTimestamp": 0,
+            "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+            "firstConsumedFlowTimestamp": 0,
+            "metadata": dict(consumer.metadata),
+            "lastAckedTime": iso_time(consumer.last_acked_ms),
+            "lastConsumedTime": iso_time(consumer.last_consumed_ms),
+        }
+        if isinstance(subscription.delivery, KeyShared):
+            stats["keyHashRangeArrays"] = [list(one) for one in ranges]
+            stats["drainingHashes"] = [
+                {"hash": slot.slot, "unackMsgs": slot.entries, "blockedAttempts": 0}
+                for slot in subscription.delivery.draining(consumer)
+            ]
+        return stats
+
+    async def _earliest_times(self, topic: Topic) -> dict[str, int]:
+        """When the first entry that each subscription has not acknowledged was published; 0 when there is none."""
+        if not topic.persistent:
+            return {}
+        firsts = {s.name: s.cursor.mark_delete + 1 for s in topic.subscriptions.values()}
+        times = {entry_id: await self.published_ms(topic, entry_id) for entry_id in set(firsts.values())}
+        return {name: times[entry_id] for name, entry_id in firsts.items()}
+
+    async def published_ms(self, topic: Topic, entry_id: int) -> int:
+        """When the client says it published this entry; 0 when there is no such entry."""
+        if not topic.persistent or not topic.first_entry_id <= entry_id <= topic.last_entry_id:
+            return 0
+        entry = await self._reads.read_entry(topic.ledger_id, entry_id)
+        if entry is None:
+            return 0
+        try:
+            return metadata.publish_time(entry)
+        except ProtocolError:
+            return 0
 
 
 def _delayed(topic: Topic) -> Json:
@@ -161,146 +350,12 @@ def _delayed(topic: Topic) -> Json:
     }
 
 
-def _oldest(topic: Topic, earliest: dict[str, int]) -> Json:
-    """How old the oldest entry is that somebody has not acknowledged, if that was asked for."""
-    waiting = {name: wall_ms for name, wall_ms in earliest.items() if wall_ms > 0}
-    if not waiting:
-        return {"earliestMsgPublishTimeInBacklogs": 0, "oldestBacklogMessageAgeSeconds": -1}
-    slowest = min(waiting, key=waiting.__getitem__)
-    age_ms = max(0, topic.broker.clock.wall_ms() - waiting[slowest])
-    return {
-        "earliestMsgPublishTimeInBacklogs": waiting[slowest],
-        "oldestBacklogMessageAgeSeconds": age_ms // 1000,
-        "oldestBacklogMessageSubscriptionName": slowest,
-    }
-
-
-def publisher(meters: Meters, producer: Producer) -> Json:
-    """PublisherStats."""
-    taken = meters.taken_in(producer)
-    return {
-        "accessMode": ACCESS_MODES[producer.access_mode],
-        "msgRateIn": taken.messages,
-        "msgThroughputIn": taken.bytes,
-        "averageMsgSize": taken.bytes / taken.messages if taken.messages > 0 else 0.0,
-        "chunkedMessageRate": 0.0,
-        "producerId": producer.producer_id,
-        "supportsPartialProducer": False,
-        "producerName": producer.name,
-        "address": f"/{producer.address}",
-        "connectedSince": iso_time(producer.connected_at_ms),
-        "clientVersion": producer.session.client_version,
-        "metadata": dict(producer.metadata),
-    }
-
-
-def _subscription_stats(subscription: Subscription, *, backlog_bytes: int, earliest_ms: int, consumers: bool) -> Json:
-    given = subscription.topic.broker.meters.given_out(subscription)
-    delivery = subscription.delivery
-    held, ranges = subscription.delayed, subscription.cursor.range_count
-    stats: Json = {
-        "msgRateOut": given.messages,
-        "msgThroughputOut": given.bytes,
-        "bytesOutCounter": subscription.bytes_out,
-        "msgOutCounter": subscription.messages_out,
-        "msgRateRedeliver": given.redelivered,
-        "messageAckRate": given.acks,
-        "chunkedMessageRate": 0.0,
-        "msgBacklog": subscription.backlog,
-        "backlogSize": backlog_bytes,
-        "earliestMsgPublishTimeInBacklog": earliest_ms,
-        "msgBacklogNoDelayed": max(0, subscription.backlog - held),
-        "blockedSubscriptionOnUnackedMsgs": subscription.blocked,
-        "msgDelayed": held,
-        "msgInReplay": in_replay(subscription),
-        "unackedMessages": subscription.unacked,
-        "type": TYPE_NAMES[subscription.kind],
-        "msgRateExpired": given.expired,
-        "msgExpired": subscription.expired,
-        "totalMsgExpired": subscription.expired,
-        "lastExpireTimestamp": subscription.last_expired_ms,
-        "lastConsumedFlowTimestamp": subscription.last_flow_ms,
-        "lastConsumedTimestamp": subscription.last_consumed_ms,
-        "lastAckedTimestamp": subscription.last_acked_ms,
-        "lastMarkDeleteAdvancedTimestamp": subscription.last_acked_ms,
-        "consumers": _consumers_stats(subscription) if consumers else [],
-        "isDurable": subscription.durable,
-        "isReplicated": subscription.replicated,
-        "allowOutOfOrderDelivery": isinstance(delivery, KeyShared) and not delivery.order.in_order,
-        "consumersAfterMarkDeletePosition": {},
-        **_draining(delivery, subscription.consumers),
-        "nonContiguousDeletedMessagesRanges": ranges,
-        "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
-        **(_delayed(subscription.topic) if subscription.view is not None else NOTHING_DELAYED),
-        "subscriptionProperties": dict(subscription.properties),
-        "filterProcessedMsgCount": 0,
-        "filterAcceptedMsgCount": 0,
-        "filterRejectedMsgCount": 0,
-        "filterRescheduledMsgCount": 0,
-        **throttled_events(subscription),
-        "durable": subscription.durable,
-        "replicated": subscription.replicated,
-    }
-    active = subscription.active_consumer
-    if active is not None and TYPE_NAMES[subscription.kind] == "Failover":
-        stats["activeConsumerName"] = active.name
-    if isinstance(delivery, KeyShared):
-        stats["keySharedMode"] = "STICKY" if delivery.sticky else "AUTO_SPLIT"
-    if not subscription.topic.persistent:
-        stats["msgDropRate"] = given.dropped
-    return stats
-
-
 def in_replay(subscription: Subscription) -> int:
     """Entries that wait to be delivered again, as far as they are counted."""
     delivery = subscription.delivery
     if isinstance(delivery, KeyShared):
         return len(delivery.order)
     return len(delivery.replay) if isinstance(delivery, Shared) else 0
-
-
-def _consumers_stats(subscription: Subscription) -> list[Json]:
-    delivery = subscription.delivery
-    ranges = delivery.hash_ranges() if isinstance(delivery, KeyShared) else {}
-    return [_consumer_stats(consumer, ranges.get(consumer, [])) for consumer in subscription.consumers]
-
-
-def _consumer_stats(consumer: Consumer, ranges: Sequence[tuple[int, int]]) -> Json:
-    subscription = consumer.subscription
-    given = subscription.topic.broker.meters.given_out(consumer)
-    stats: Json = {
-        "msgRateOut": given.messages,
-        "msgThroughputOut": given.bytes,
-        "bytesOutCounter": consumer.bytes_out,
-        "msgOutCounter": consumer.messages_out,
-        "msgRateRedeliver": given.redelivered,
-        "messageAckRate": given.acks,
-        "chunkedMessageRate": 0.0,
-        "consumerName": consumer.name,
-        "availablePermits": consumer.permits,
-        "unackedMessages": consumer.unacked,
-        "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
-        "blockedConsumerOnUnackedMsgs": consumer.blocked,
-        **_draining(subscription.delivery, [consumer]),
-        "address": f"/{consumer.address}",
-        "connectedSince": iso_time(consumer.connected_at_ms),
-        "clientVersion": consumer.client_version,
-        "lastAckedTimestamp": consumer.last_acked_ms,
-        "lastConsumedTimestamp": consumer.last_consumed_ms,
-        "firstMessagesSentTimestamp": 0,
-        "lastConsumedFlowTimestamp": consumer.last_flow_ms,
-        "firstConsumedFlowTimestamp": 0,
-        "metadata": dict(consumer.metadata),
-        "lastAckedTime": iso_time(consumer.last_acked_ms),
-        "lastConsumedTime": iso_time(consumer.last_consumed_ms),
-    }
-    if isinstance(subscription.delivery, KeyShared):
-        stats["keyHashRangeArrays"] = [list(one) for one in ranges]
-        stats["drainingHashes"] = [
-            {"hash": slot.slot, "unackMsgs": slot.entries, "blockedAttempts": 0}
-            for slot in subscription.delivery.draining(consumer)
-        ]
-    return stats
 
 
 def _draining(delivery: object, consumers: Sequence[Consumer]) -> Json:
@@ -312,31 +367,6 @@ def _draining(delivery: object, consumers: Sequence[Consumer]) -> Json:
         counts = (len(slots), sum(map(delivery.drained, consumers)), sum(slot.entries for slot in slots))
     names = ("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages")
     return dict(zip(names, counts, strict=True))
-
-
-# -- asked of the log -------------------------------------------------------------------------------------------------
-
-
-async def _earliest_times(topic: Topic) -> dict[str, int]:
-    """When the first entry that each subscription has not acknowledged was published; 0 when there is none."""
-    if not topic.persistent:
-        return {}
-    firsts = {s.name: s.cursor.mark_delete + 1 for s in topic.subscriptions.values()}
-    times = {entry_id: await published_ms(topic, entry_id) for entry_id in set(firsts.values())}
-    return {name: times[entry_id] for name, entry_id in firsts.items()}
-
-
-async def published_ms(topic: Topic, entry_id: int) -> int:
-    """When the client says it published this entry; 0 when there is no such entry."""
-    if not topic.persistent or not topic.first_entry_id <= entry_id <= topic.last_entry_id:
-        return 0
-    entry = await topic.broker.reads.read_entry(topic.ledger_id, entry_id)
-    if entry is None:
-        return 0
-    try:
-        return metadata.publish_time(entry)
-    except ProtocolError:
-        return 0
 
 
 def iso_time(wall_ms: int) -> str:

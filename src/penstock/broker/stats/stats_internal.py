@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
-from penstock.broker.stats.stats import iso_time, loaded
+from penstock.broker.stats.stats import iso_time
 from penstock.broker.subscriptions.delivery_shared import Shared
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.policies.quotas import Quotas
+    from penstock.broker.stats.stats import TopicStats
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import TopicName
@@ -27,63 +29,77 @@ RANGES_SHOWN_MAX: Final = 1_000
 NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
 
-async def internal_stats(broker: Broker, name: TopicName, *, metadata: bool = False) -> Json:
-    """PersistentTopicInternalStats. Raises TopicNotFound, also for a partitioned topic."""
-    topic = await loaded(broker, name)
-    if not topic.persistent:
-        return _not_persistent(topic)
-    entries = topic.last_entry_id + 1 - topic.first_entry_id
-    nbytes = (await broker.quotas.sizes(topic)).storage
-    ledger = _ledger(topic.ledger_id, entries, nbytes)
-    if metadata:
-        ledger["metadata"] = f"{{log=broker-0, firstEntry={topic.first_entry_id}}}"
-    return {
-        "entriesAddedCounter": topic.entries_in,
-        "numberOfEntries": entries,
-        "totalSize": nbytes,
-        "currentLedgerEntries": entries,
-        "currentLedgerSize": nbytes,
-        "lastLedgerCreatedTimestamp": iso_time(topic.created_ms),
-        "waitingCursorsCount": sum(_waits(subscription) for subscription in topic.subscriptions.values()),
-        "pendingAddEntriesCount": topic.next_entry_id - topic.last_entry_id - 1,
-        "lastConfirmedEntry": f"{topic.ledger_id}:{topic.last_entry_id}",
-        "state": _state(topic),
-        "ledgers": [ledger],
-        "cursors": {quote_plus(s.name): _cursor(s) for s in topic.subscriptions.values()},
-        "properties": {},
-        "schemaLedgers": [],
-        "compactedLedger": await _compacted(topic),
-    }
+class InternalStats:
+    """Ledgers and cursors of topics, one by one."""
 
+    def __init__(self, *, stats: TopicStats, quotas: Quotas[Topic], reads: LogReads) -> None:
+        self._stats = stats
+        self._quotas = quotas
+        self._reads = reads
 
-async def internal_info(broker: Broker, name: TopicName) -> Json:
-    """What is stored about a topic. Raises TopicNotFound, also for a partitioned topic."""
-    topic = await loaded(broker, name)
-    created = iso_time(topic.created_ms)
-    return {
-        "version": 1,
-        "creationDate": created,
-        "modificationDate": created,
-        "ledgers": [
-            {
-                "ledgerId": topic.ledger_id,
-                "entries": topic.last_entry_id + 1 - topic.first_entry_id,
-                "timestamp": topic.created_ms,
-                "isOffloaded": False,
-            }
-        ],
-        "cursors": {
-            quote_plus(subscription.name): {
-                "version": subscription.cursor.version,
-                "creationDate": created,
-                "modificationDate": created,
-                "cursorsLedgerId": -1,
-                "markDelete": {"ledgerId": topic.ledger_id, "entryId": subscription.cursor.mark_delete},
-            }
-            for subscription in topic.subscriptions.values()
-            if subscription.durable
-        },
-    }
+    async def of_topic(self, name: TopicName, *, metadata: bool = False) -> Json:
+        """PersistentTopicInternalStats. Raises TopicNotFound, also for a partitioned topic."""
+        topic = await self._stats.loaded(name)
+        if not topic.persistent:
+            return _not_persistent(topic)
+        entries = topic.last_entry_id + 1 - topic.first_entry_id
+        nbytes = (await self._quotas.sizes(topic)).storage
+        ledger = _ledger(topic.ledger_id, entries, nbytes)
+        if metadata:
+            ledger["metadata"] = f"{{log=broker-0, firstEntry={topic.first_entry_id}}}"
+        return {
+            "entriesAddedCounter": topic.entries_in,
+            "numberOfEntries": entries,
+            "totalSize": nbytes,
+            "currentLedgerEntries": entries,
+            "currentLedgerSize": nbytes,
+            "lastLedgerCreatedTimestamp": iso_time(topic.created_ms),
+            "waitingCursorsCount": sum(_waits(subscription) for subscription in topic.subscriptions.values()),
+            "pendingAddEntriesCount": topic.next_entry_id - topic.last_entry_id - 1,
+            "lastConfirmedEntry": f"{topic.ledger_id}:{topic.last_entry_id}",
+            "state": _state(topic),
+            "ledgers": [ledger],
+            "cursors": {quote_plus(s.name): _cursor(s) for s in topic.subscriptions.values()},
+            "properties": {},
+            "schemaLedgers": [],
+            "compactedLedger": await self._compacted(topic),
+        }
+
+    async def info(self, name: TopicName) -> Json:
+        """What is stored about a topic. Raises TopicNotFound, also for a partitioned topic."""
+        topic = await self._stats.loaded(name)
+        created = iso_time(topic.created_ms)
+        return {
+            "version": 1,
+            "creationDate": created,
+            "modificationDate": created,
+            "ledgers": [
+                {
+                    "ledgerId": topic.ledger_id,
+                    "entries": topic.last_entry_id + 1 - topic.first_entry_id,
+                    "timestamp": topic.created_ms,
+                    "isOffloaded": False,
+                }
+            ],
+            "cursors": {
+                quote_plus(subscription.name): {
+                    "version": subscription.cursor.version,
+                    "creationDate": created,
+                    "modificationDate": created,
+                    "cursorsLedgerId": -1,
+                    "markDelete": {"ledgerId": topic.ledger_id, "entryId": subscription.cursor.mark_delete},
+                }
+                for subscription in topic.subscriptions.values()
+                if subscription.durable
+            },
+        }
+
+    async def _compacted(self, topic: Topic) -> Json:
+        compacted = topic.compacted
+        if compacted is None:
+            return dict(NO_LEDGER)
+        (nbytes,) = await self._reads.bytes_from(compacted.ledger_id, [0])
+        return _ledger(compacted.ledger_id, compacted.entries, nbytes)
 
 
 def _state(topic: Topic) -> str:
@@ -94,14 +110,6 @@ def _state(topic: Topic) -> str:
 
 def _ledger(ledger_id: int, entries: int, nbytes: int) -> Json:
     return {"ledgerId": ledger_id, "entries": entries, "size": nbytes, "offloaded": False, "underReplicated": False}
-
-
-async def _compacted(topic: Topic) -> Json:
-    compacted = topic.compacted
-    if compacted is None:
-        return dict(NO_LEDGER)
-    (nbytes,) = await topic.broker.reads.bytes_from(compacted.ledger_id, [0])
-    return _ledger(compacted.ledger_id, compacted.entries, nbytes)
 
 
 def _waits(subscription: Subscription) -> bool:

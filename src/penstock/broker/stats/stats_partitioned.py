@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.stats import stats_internal
-from penstock.broker.stats.stats import NO_COMPACTION, StatsOptions, loaded, stats_of
-from penstock.broker.topics.partitioned import KIND as PARTITIONED
+from penstock.broker.stats.stats import NO_COMPACTION
+from penstock.broker.topics.partitioned import KIND
 from penstock.core.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.stats.stats import PartitionCounts, StatsOptions, TopicStats
+    from penstock.broker.stats.stats_internal import InternalStats
+    from penstock.broker.topics.directory import TopicDirectory
     from penstock.core.names import TopicName
+    from penstock.storage.catalog import Catalog
 
 Json = dict[str, Any]
 
@@ -70,52 +72,63 @@ _OF_ONE: Final = frozenset(
 )
 
 
-async def partitioned_stats(
-    broker: Broker, name: TopicName, options: StatsOptions | None = None, *, per_partition: bool = True
-) -> Json:
-    """Sums over the partitions, and with `per_partition` each of them. Raises NotFound when it is not partitioned."""
-    of_partitions = {
-        str(partition): await stats_of(await loaded(broker, partition), options or StatsOptions())
-        for partition in _existing(broker, name)
-    }
-    return {
-        **added(list(of_partitions.values())),
-        "metadata": described(broker, name),
-        "partitions": of_partitions if per_partition else {},
-    }
+class PartitionedStats:
+    """Statistics of topics with partitions."""
 
+    def __init__(
+        self,
+        *,
+        stats: TopicStats,
+        internal: InternalStats,
+        catalog: Catalog,
+        topics: TopicDirectory,
+        partitions: PartitionCounts,
+    ) -> None:
+        self._stats = stats
+        self._internal = internal
+        self._catalog = catalog
+        self._topics = topics
+        self._partitions = partitions
 
-async def partitioned_internal_stats(broker: Broker, name: TopicName) -> Json:
-    """Internal statistics of each partition. Raises NotFound when it is not partitioned."""
-    of_partitions = {str(one): await stats_internal.internal_stats(broker, one) for one in _existing(broker, name)}
-    return {"metadata": described(broker, name), "partitions": of_partitions}
+    async def of_topic(
+        self, name: TopicName, options: StatsOptions | None = None, *, per_partition: bool = True
+    ) -> Json:
+        """Sums over the partitions, and with `per_partition` each of them. Raises NotFound for no partitioned topic."""
+        of_partitions = {
+            str(partition): await self._stats.of_topic(partition, options) for partition in self._existing(name)
+        }
+        return {
+            **added(list(of_partitions.values())),
+            "metadata": self.described(name),
+            "partitions": of_partitions if per_partition else {},
+        }
 
+    async def internal(self, name: TopicName) -> Json:
+        """Internal statistics of each partition. Raises NotFound when it is not partitioned."""
+        of_partitions = {str(one): await self._internal.of_topic(one) for one in self._existing(name)}
+        return {"metadata": self.described(name), "partitions": of_partitions}
 
-async def internal_info(broker: Broker, name: TopicName) -> Json:
-    """What is stored about a topic, or about each of its partitions. Raises TopicNotFound."""
-    if not broker.partitions.count(name):
-        return await stats_internal.internal_info(broker, name)
-    return {
-        "partitions": {str(one): await stats_internal.internal_info(broker, one) for one in _existing(broker, name)}
-    }
+    async def info(self, name: TopicName) -> Json:
+        """What is stored about a topic, or about each of its partitions. Raises TopicNotFound."""
+        if not self._partitions.count(name):
+            return await self._internal.info(name)
+        return {"partitions": {str(one): await self._internal.info(one) for one in self._existing(name)}}
 
+    def described(self, name: TopicName) -> Json:
+        """A partitioned topic's metadata, as its statistics show it. Raises NotFound when it is not one any more."""
+        document = self._catalog.documents(KIND).get(str(name))
+        if document is None:
+            raise NotFound(f"Partitioned Topic {name} not found")
+        metadata: Json = {"partitions": int(document["partitions"]), "deleted": False}
+        if document.get("properties"):
+            metadata["properties"] = dict(document["properties"])
+        return metadata
 
-def described(broker: Broker, name: TopicName) -> Json:
-    """A partitioned topic's metadata, as its statistics show it. Raises NotFound when it is not one any more."""
-    document = broker.catalog.documents(PARTITIONED).get(str(name))
-    if document is None:
-        raise NotFound(f"Partitioned Topic {name} not found")
-    metadata: Json = {"partitions": int(document["partitions"]), "deleted": False}
-    if document.get("properties"):
-        metadata["properties"] = dict(document["properties"])
-    return metadata
-
-
-def _existing(broker: Broker, name: TopicName) -> list[TopicName]:
-    named = broker.partitions.names(name)
-    if not named:
-        raise NotFound(f"Partitioned Topic {name} not found")
-    return [one for one in named if broker.topics.exists(one)]
+    def _existing(self, name: TopicName) -> list[TopicName]:
+        named = self._partitions.names(name)
+        if not named:
+            raise NotFound(f"Partitioned Topic {name} not found")
+        return [one for one in named if self._topics.exists(one)]
 
 
 # -- adding up --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from itertools import accumulate
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.administration import subscription_admin
 from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topics.topic_states import (
     compacted_in,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
-    from penstock.core.names import TopicName
     from penstock.storage.entry_log import ReadResult
 
 log = logging.getLogger(__name__)
@@ -334,22 +332,3 @@ class Sink:
         self._rows += len(entries)
         self._broker.loop.call_soon_threadsafe(partial(self._broker.log.append, run))
         durable.result()
-
-
-# -- for the admin port -----------------------------------------------------------------------------------------------
-
-
-async def trigger(broker: Broker, name: TopicName) -> None:
-    """Begin to compact a topic, or all partitions of one. Raises TopicNotFound, AlreadyExists, NotAllowed."""
-
-    async def begin(topic: Topic) -> None:
-        broker.compaction.start(topic)
-
-    await subscription_admin.on_each(broker, name, begin)
-
-
-async def status(broker: Broker, name: TopicName) -> dict[str, str]:
-    """What became of the last compaction of a topic. Raises TopicNotFound."""
-    topic = await subscription_admin.topic_of(broker, name, "Compaction status")
-    progress = broker.compaction.progress(topic.text)
-    return {"status": progress.status, "lastError": progress.last_error}

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that an administrator can ask of a broker: what routes of the admin port reach through the gateway.
+
+Everything is called on the broker's loop, raises `core.errors` with Pulsar's texts and statuses, and returns plain
+values, which may be used on any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.broker.access import Access
+    from penstock.broker.administration.clusters import Clusters
+    from penstock.broker.administration.delayed_admin import DelayedAdmin
+    from penstock.broker.administration.listing_admin import ListingAdmin
+    from penstock.broker.administration.lookup_admin import LookupAdmin
+    from penstock.broker.administration.message_admin import MessageAdmin
+    from penstock.broker.administration.namespaces import Namespaces
+    from penstock.broker.administration.policy_admin import PolicyAdmin
+    from penstock.broker.administration.resource_quotas import ResourceQuotas
+    from penstock.broker.administration.schema_admin import SchemaAdmin
+    from penstock.broker.administration.service import Service
+    from penstock.broker.administration.subscription_admin import SubscriptionAdmin
+    from penstock.broker.administration.tenants import Tenants
+    from penstock.broker.administration.topic_admin import TopicAdmin
+    from penstock.broker.configuration import Configuration
+    from penstock.broker.health import Health
+    from penstock.broker.policies.permissions import Permissions
+    from penstock.broker.stats.backlog_analysis import BacklogAnalysis
+    from penstock.broker.stats.snapshot import Snapshots
+    from penstock.broker.stats.stats import TopicStats
+    from penstock.broker.stats.stats_internal import InternalStats
+    from penstock.broker.stats.stats_partitioned import PartitionedStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Administration:
+    """One broker, as its administrators see it."""
+
+    access: Access
+    health: Callable[[], Health]
+    service: Service
+    configuration: Configuration
+    quotas: ResourceQuotas
+    clusters: Clusters
+    tenants: Tenants
+    namespaces: Namespaces
+    policies: PolicyAdmin
+    permissions: Permissions
+    topics: TopicAdmin
+    subscriptions: SubscriptionAdmin
+    messages: MessageAdmin
+    delayed: DelayedAdmin
+    schemas: SchemaAdmin
+    lookup: LookupAdmin
+    listings: ListingAdmin
+    stats: TopicStats
+    partitioned_stats: PartitionedStats
+    internal_stats: InternalStats
+    backlogs: BacklogAnalysis
+    snapshots: Snapshots

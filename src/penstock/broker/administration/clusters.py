@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the admin port does to clusters: this one, and whatever others an administrator names.
+
+They raise `core.errors` with Pulsar's texts and statuses, and return copies, as all of administration does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.administration.entities import check_name, is_taken
+from penstock.core.errors import AlreadyExists, NotFound, PreconditionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.broker.changes import Changes
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.service_urls import ServiceUrls
+    from penstock.storage.catalog import Catalog
+
+KIND: Final = "cluster"  # the kind of document a cluster is
+
+
+class Clusters:
+    """The broker's own cluster, and what was made."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        limits: Callable[[], BrokerLimits],
+        service_urls: Callable[[], ServiceUrls],
+        web_urls: Callable[[], ServiceUrls],
+    ) -> None:
+        self._catalog = catalog
+        self._changes = changes
+        self._limits = limits
+        self._service_urls = service_urls
+        self._web_urls = web_urls
+
+    @property
+    def own(self) -> str:
+        """The name of the cluster that the broker is."""
+        return self._limits().cluster_name
+
+    def names(self) -> list[str]:
+        """Names of all clusters: the broker's own, and what was made."""
+        return sorted({self.own, *self._catalog.documents(KIND)})
+
+    def get(self, cluster: str) -> dict[str, Any]:
+        """What is known of a cluster, as ClusterData. Raises NotFound."""
+        self._check(cluster)
+        stored = dict(self._catalog.documents(KIND).get(cluster) or {})
+        if cluster == self.own:
+            web, service = self._web_urls(), self._service_urls()
+            stored.setdefault("serviceUrl", web.plain or None)
+            stored.setdefault("serviceUrlTls", web.tls)
+            stored.setdefault("brokerServiceUrl", service.plain or None)
+            stored.setdefault("brokerServiceUrlTls", service.tls)
+        return stored
+
+    async def create(self, cluster: str, data: Mapping[str, Any]) -> None:
+        """Make a cluster known. Raises AlreadyExists, PreconditionFailed."""
+        check_name(cluster, "Cluster name is not valid")
+        ours: dict[str, Any] | None = {} if cluster == self.own else None
+        if is_taken(self._catalog.documents(KIND).get(cluster, ours), self._limits()):
+            raise AlreadyExists("Cluster already exists")
+        await self._put(cluster, data)
+
+    async def update(self, cluster: str, data: Mapping[str, Any]) -> None:
+        """Replace what is known of a cluster. Raises NotFound."""
+        self._check(cluster)
+        await self._put(cluster, data)
+
+    async def delete(self, cluster: str) -> None:
+        """Forget a cluster. Raises NotFound, or PreconditionFailed while namespaces are in it."""
+        self._check(cluster)
+        namespaces = self._catalog.namespaces().values()
+        used = any(cluster in (policies.get("replication_clusters") or ()) for policies in namespaces)
+        if used or cluster == self.own:
+            raise PreconditionFailed("Cluster not empty")
+        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, None, done))
+
+    async def _put(self, cluster: str, data: Mapping[str, Any]) -> None:
+        stored = {key: value for key, value in data.items() if value is not None}
+        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, stored, done))
+
+    def _check(self, cluster: str) -> None:
+        if cluster not in self.names():
+            raise NotFound("Cluster does not exist")

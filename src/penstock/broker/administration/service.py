@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What administrators ask of the broker as a whole: who it is, whether it is well, what it serves; and its end."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.core.errors import NotAllowed, NotFound
+from penstock.core.names import NamespaceName
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.broker.health import Health
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.rounds import Rounds
+    from penstock.broker.service_urls import ServiceUrls
+    from penstock.broker.topics.places import Places
+    from penstock.storage.catalog import Catalog
+
+    Json = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Where the broker is reached, and what it serves there."""
+
+    web_url: str | None
+    web_url_tls: str | None
+    service_url: str | None
+    service_url_tls: str | None
+    persistent_topics: bool
+    non_persistent_topics: bool
+    bundles: list[str]
+
+
+class Service:
+    """The broker as one member of its cluster: the only one."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        places: Places,
+        rounds: Rounds,
+        limits: Callable[[], BrokerLimits],
+        health: Callable[[], Health],
+        service_urls: Callable[[], ServiceUrls],
+        web_urls: Callable[[], ServiceUrls],
+        shut_down: Callable[[], Callable[[], None] | None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._catalog = catalog
+        self._places = places
+        self._rounds = rounds
+        self._limits = limits
+        self._health = health
+        self._service_urls = service_urls
+        self._web_urls = web_urls
+        self._shut_down = shut_down
+        self._loop = loop
+
+    @property
+    def id(self) -> str:
+        """The broker's name among brokers: host and port of its admin port."""
+        web, service = self._web_urls(), self._service_urls()
+        return (web.plain or web.tls or service.plain or service.tls or "").partition("://")[2]
+
+    def names(self, cluster: str | None = None) -> list[str]:
+        """The brokers of a cluster: this one. Raises NotFound for a cluster that is not ours."""
+        self._check_cluster(cluster)
+        return [self.id]
+
+    def leader(self) -> Json:
+        """The broker that leads: alone, this one."""
+        web = self._web_urls()
+        return {"brokerId": self.id, "serviceUrl": web.plain or web.tls}
+
+    def owned_namespaces(self, cluster: str, broker_id: str) -> Json:
+        """The bundles that a broker serves: all of them. Raises NotFound for a broker that is not this one."""
+        self._check_cluster(cluster)
+        self.check(broker_id)
+        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return dict.fromkeys(self.place().bundles, status)
+
+    def check(self, broker_id: str | None) -> None:
+        """Raises NotFound for a broker that is not this one; None means this one."""
+        if broker_id is not None and broker_id != self.id:
+            raise NotFound(f"broker {broker_id} does not exist; this one is {self.id}")
+
+    def ill(self) -> str | None:
+        """Why the broker cannot do its work; None while it can."""
+        health = self._health()
+        return None if health.ok else health.reason
+
+    def status_file(self) -> Path | None:
+        """The file whose presence says that the broker is in service; None when there is none, or when it is ill."""
+        return self._limits().status_file if self._health().ok else None
+
+    def internal_configuration(self) -> Json:
+        """Where metadata is kept: in the broker's own data directory."""
+        return {
+            "metadataStoreUrl": "sqlite:meta.sqlite",
+            "configurationMetadataStoreUrl": "sqlite:meta.sqlite",
+            "ledgersRootPath": "broker-0/log",
+            "bookkeeperMetadataServiceUri": None,
+            "stateStorageServiceUrl": None,
+        }
+
+    async def check_backlog_quotas(self) -> None:
+        """Enforce quotas of backlogs now."""
+        await self._rounds.run("backlog quota check")
+
+    def shut_down(self) -> None:
+        """End the process as SIGTERM would; answers under way go out first.
+
+        Raises:
+            NotAllowed: the broker runs inside another program.
+        """
+        shut_down = self._shut_down()
+        if shut_down is None:
+            raise NotAllowed("this broker runs inside another program, which alone can end it")
+        self._loop.call_soon(shut_down)
+
+    def place(self) -> Place:
+        """What a load report says of the broker beside its load."""
+        web, service, limits = self._web_urls(), self._service_urls(), self._limits()
+        return Place(
+            web.plain or None,
+            web.tls,
+            service.plain or None,
+            service.tls,
+            limits.persistent_topics,
+            limits.non_persistent_topics,
+            [bundle for namespace in self._catalog.namespaces() for bundle in self._bundles(namespace)],
+        )
+
+    def _bundles(self, namespace: str) -> list[str]:
+        bounds = self._places.boundaries(NamespaceName(*namespace.split("/")))
+        return [f"{namespace}/{low}_{high}" for low, high in pairwise(bounds)]
+
+    def _check_cluster(self, cluster: str | None) -> None:
+        if cluster is not None and cluster != self._limits().cluster_name:
+            raise NotFound(f"Cluster does not exist: cluster={cluster}")
