@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.spark.client.endpoint import Endpoint, parse_service_url
+from penstock.spark.client.endpoint import Endpoint
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.producer import Producer
 from penstock.spark.client.reader import ReadOptions, read
 from penstock.spark.client.subscription import Subscription
 from penstock.spark.entries import Messages, batches
+from penstock.wire.client.addresses import parse_service_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

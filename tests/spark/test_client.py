@@ -14,7 +14,7 @@ import pytest
 from penstock.core.errors import WireCode
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.credentials import of_token
-from penstock.spark.client.endpoint import Address, Endpoint, TlsOptions, parse_service_url
+from penstock.spark.client.endpoint import Endpoint, TlsOptions
 from penstock.spark.client.errors import (
     BadAnswer,
     BrokerUnreachable,
@@ -30,6 +30,7 @@ from penstock.spark.client.subscription import Subscription, earliest_id
 from penstock.testing.broker import serving
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame, send
+from penstock.wire.client.addresses import Address, parse_service_url
 from penstock.wire.codec import MessageMetadata
 from tests.spark.numbered import end_of
 from tests.spark.topics import ask, path_of
@@ -360,7 +361,7 @@ def test_a_connection_knows_when_it_is_over(broker: BrokerProcess, cluster: Clus
         connection.write(frame(Type.PING))
         connection.write(b"\xff\xff\xff\xff")  # no broker goes on after this
         with pytest.raises(ConnectionLost):
-            connection.next_frame(TIMEOUT_S)
+            connection.next_event(TIMEOUT_S)
         assert not connection.is_alive()
 
 

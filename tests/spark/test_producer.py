@@ -13,11 +13,12 @@ import pytest
 
 from penstock.core.errors import WireCode
 from penstock.spark.client.cluster import Cluster
-from penstock.spark.client.endpoint import Endpoint, parse_service_url
+from penstock.spark.client.endpoint import Endpoint
 from penstock.spark.client.errors import BrokerUnreachable, Refused
 from penstock.spark.client.producer import NoReceipt, Producer, ProducerOptions
 from penstock.spark.entries import Messages, batches, said_of
 from penstock.wire import compression
+from penstock.wire.client.addresses import parse_service_url
 from penstock.wire.codec import SingleMessageMetadata
 from tests.spark.topics import ask, path_of, payloads, stored
 

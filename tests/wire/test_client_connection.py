@@ -354,6 +354,18 @@ def test_a_message_says_where_it_is_how_often_it_came_and_what_it_holds() -> Non
     assert (came.is_whole, bytes(came.payload), came.metadata().producer_name) == (True, b"payload", "p")
 
 
+def test_whoever_takes_messages_from_the_buffer_hears_what_stands_before_them() -> None:
+    both = Both.connected()
+    both.consuming(10)
+    both.client.receive_data(codec.ping() + message(0) + codec.close_consumer(3, -1))
+    assert both.client.next_event(before_messages=True) is None
+    assert both.heard()[-1].type == Type.PONG
+    frame = both.client.inbound.take_frame()
+    assert frame is not None
+    assert (frame.kind, frame.payload) == (Type.MESSAGE, b"payload")
+    assert both.client.next_event(before_messages=True) == events.ConsumerClosed(3)
+
+
 def test_what_the_broker_puts_before_an_entry_is_taken_off() -> None:
     stored = seal(entry_body())
     both = Both.connected()

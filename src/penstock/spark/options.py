@@ -19,9 +19,10 @@ from penstock.core.errors import InvalidTopicName
 from penstock.core.names import TopicName
 from penstock.core.units import parse_bytes
 from penstock.spark.client import credentials
-from penstock.spark.client.endpoint import Endpoint, TlsOptions, parse_service_url
+from penstock.spark.client.endpoint import Endpoint, TlsOptions
 from penstock.spark.client.message_id import MessageId
 from penstock.spark.client.reader import ReadOptions
+from penstock.wire.client.addresses import parse_service_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

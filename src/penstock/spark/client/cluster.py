@@ -20,9 +20,11 @@ from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client.connection import Connection
-from penstock.spark.client.endpoint import Address, parse_service_url
 from penstock.spark.client.errors import BadAnswer, ClientError, RedirectedInCircles, Refused
 from penstock.wire import codec
+from penstock.wire.client import lookup as lookups
+from penstock.wire.client.lookup import Lookup, Owner
+from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +33,11 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.spark.client.endpoint import Endpoint
+    from penstock.wire.client.addresses import Address
+    from penstock.wire.client.lookup import Redirect
 
     T = TypeVar("T")
 
-# Redirects followed before a lookup is given up, however many brokers there are; as Java's client does.
-_REDIRECTS_MAX: Final = 20
 # Pauses between attempts double from the first to the last.
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
@@ -150,27 +152,22 @@ class Cluster:
     def open_once(self, topic: str) -> Connection:
         """One attempt of `open_topic`: look up, and connect. A redirect asks the broker it names."""
         name = str(TopicName.parse(topic))
-        asked, authoritative = self._any(), False
+        lookup = Lookup(name, listener=self.endpoint.listener)
+        asked = self._any()
         redirected: list[Connection] = []
-        # A broker may send us back to one that was asked before, with the word that it decides; but only once.
-        hops: dict[tuple[Address, bool], None] = {}
         try:
-            while (hop := (asked.address, authoritative)) not in hops and len(hops) <= _REDIRECTS_MAX:
-                hops[hop] = None
-                body = codec.CommandLookupTopic(topic=name, request_id=0, authoritative=authoritative)
-                if self.endpoint.listener:
-                    body.advertised_listener_name = self.endpoint.listener
-                answer = asked.request(body, what=f"looking up {name}")
-                owner = _owner_in(answer, asked.address)
-                if answer.response == codec.CommandLookupTopicResponse.Connect:
-                    through = asked.address if answer.proxy_through_service_url else None
-                    return Connection(self.endpoint, owner, through=through, clock=self._clock)
-                asked, authoritative = Connection(self.endpoint, owner, clock=self._clock), answer.authoritative
+            while True:
+                answer = asked.request(lookup.question(asked.address), what=f"looking up {name}")
+                owner = _owner(lookup, answer, asked.address)
+                if isinstance(owner, Owner):
+                    return Connection(self.endpoint, owner.address, through=owner.through, clock=self._clock)
+                asked = Connection(self.endpoint, owner.address, clock=self._clock)
                 redirected.append(asked)
+        except lookups.RedirectedInCircles as error:
+            raise RedirectedInCircles(name, error.addresses) from None
         finally:
             for connection in redirected:
                 connection.close()
-        raise RedirectedInCircles(name, [str(address) for address, _ in (*hops, hop)])
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -193,13 +190,10 @@ class Cluster:
         return Connection(self.endpoint, self._addresses[0], clock=self._clock)
 
 
-def _owner_in(answer: codec.CommandLookupTopicResponse, asked: Address) -> Address:
-    url = answer.brokerServiceUrlTls if asked.tls else answer.brokerServiceUrl
+def _owner(lookup: Lookup, answer: codec.CommandLookupTopicResponse, asked: Address) -> Owner | Redirect:
     try:
-        return parse_service_url(url)[0]
-    except ValueError as error:
-        kind, port = ("TLS", "brokerServicePortTls") if asked.tls else ("plain", "brokerServicePort")
+        return lookup.answered(answer)
+    except ProtocolError as error:
+        port = "brokerServicePortTls" if asked.tls else "brokerServicePort"
         advice = f"look at {port} and advertisedAddress of the broker that serves the topic"
-        raise BadAnswer(
-            str(asked), f"a lookup's answer without the broker's {kind} address ({error})", advice
-        ) from None
+        raise BadAnswer(str(asked), str(error), advice) from None

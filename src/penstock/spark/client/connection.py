@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One socket to one broker: the handshake, requests that wait for their answer, frames that nobody asked for.
+"""One connection to one broker, whose errors say which option of Spark's to look at.
 
-Why blocking: a task of Spark has one thread and nothing else to do. Whoever waits gives a deadline; nothing waits for
-ever.
-Where: `Cluster` opens connections; the reader takes runs of messages from one, the producer writes SENDs into one.
-
-What others say unasked is dealt with whenever frames are read: PING is answered, and so is AUTH_CHALLENGE, with fresh
-credentials. What is meant for the owner (receipts, CLOSE_CONSUMER, messages) waits for `next_frame`. A connection that
-nobody reads from for a minute is closed by the broker, which takes it for dead: `is_alive` says so before it is used
-again.
+Where: `Cluster` opens connections; the reader takes runs of messages from one, the producer sends through one. The
+protocol is `wire.client`'s, the socket `net.blocking`'s.
 """
 
 from __future__ import annotations
 
-import socket
 import ssl
-from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self
 
 from penstock import __version__
-from penstock.core.units import MIB, NS_PER_S
-from penstock.net.clock import SystemClock
+from penstock.core.units import MIB
+from penstock.net.blocking import BlockingClient, NoAnswer, dial, secure
 from penstock.spark.client.errors import (
     BadAnswer,
     BrokerUnreachable,
@@ -31,32 +22,30 @@ from penstock.spark.client.errors import (
     RequestTimedOut,
     TlsFailed,
 )
-from penstock.spark.client.inbound import Inbound
-from penstock.wire import codec
-from penstock.wire.codec import BaseCommand
+from penstock.wire.client.connection import ClientConnection, Hello
+from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.frames import Inbound
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
     from types import TracebackType
 
     from penstock.core.checksum import Buffer
     from penstock.core.clock import Clock
-    from penstock.spark.client.endpoint import Address, Endpoint
+    from penstock.core.position import Position
+    from penstock.spark.client.endpoint import Endpoint
+    from penstock.wire.client.addresses import Address
+    from penstock.wire.client.consumer import Consumer
+    from penstock.wire.client.events import Event
+    from penstock.wire.client.frames import Body
+    from penstock.wire.client.producer import Producer
+    from penstock.wire.codec import MessageMetadata
 
 CLIENT_VERSION: Final = f"penstock-spark-{__version__}"
-# As current clients of Pulsar announce it; brokers answer with the lower of both sides'.
-PROTOCOL_VERSION: Final = 21
-_DEFAULT_MESSAGE_BYTES_MAX: Final = 5 * MIB
-
-# The kind of a frame whose type a newer broker knows and we do not.
-UNKNOWN: Final = 0
-
-# The body of any command. Generated classes share no useful base: what a request takes and gives is said where it is.
-Body: TypeAlias = Any
-
-_KINDS: Final = {field.message_type.name: field.number for field in BaseCommand.DESCRIPTOR.fields if field.message_type}
-_BODY_NAMES: Final = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields}
+# Many reads of the socket fit before what is unfinished has to be moved to the front.
+BUFFER_BYTES: Final = 4 * MIB
 
 # OpenSSL's numbers for a certificate that is made out to another name, or another address.
 _OTHER_HOST: Final = (62, 64)
@@ -65,22 +54,18 @@ _OTHER_HOST: Final = (62, 64)
 _ABOUT_CERTIFICATES: Final = ("CERTIFICATE", "UNKNOWN_CA", "DECRYPT_ERROR", "HANDSHAKE_FAILURE")
 
 
-class Frame(NamedTuple):
-    """One frame from the broker, copied out of the buffer."""
-
-    kind: int  # BaseCommand.Type
-    body: Body
-    entry: bytes  # what follows the command: an entry for MESSAGE, nothing otherwise
-
-
 class Connection:
     """A connection that has been through its handshake. Use it in a `with`, or close it.
 
+    All its methods raise:
+        ConnectionLost: the connection ended, or the broker took nothing for the endpoint's `operation_timeout_s`.
+        BadAnswer: it speaks something else.
+        UnusableFile: it asked for credentials, and there are none.
+
     Attributes:
         address: of the broker.
-        protocol_version: what both sides speak.
         message_bytes_max: the largest message, payload and metadata together, that the broker takes.
-        inbound: the receive buffer; the reader takes its messages from there (`receive`, then `inbound.take_messages`).
+        inbound: the receive buffer; the reader takes its messages from there (`receive`, then `take_messages`).
     """
 
     def __init__(
@@ -101,133 +86,114 @@ class Connection:
             BadAnswer: what answers is no Pulsar broker.
         """
         self.address = address
-        self.protocol_version = 0
-        self.message_bytes_max = _DEFAULT_MESSAGE_BYTES_MAX
-        self.inbound = Inbound()
-        self._endpoint = endpoint
-        self._clock = clock or SystemClock()
-        self._inbox: deque[Frame] = deque()
-        self._requests = 0
-        self._socket = _dial(endpoint, through or address)
+        self.inbound = Inbound(buffer_bytes=BUFFER_BYTES)
+        self._told = _Told(str(address))
+        self._timeout_s = endpoint.operation_timeout_s
+        credentials = endpoint.credentials
+        hello = Hello(
+            client_version=CLIENT_VERSION,
+            auth_method=credentials.method,
+            proxy_to_broker_url=f"{address.host}:{address.port}" if through else "",
+        )
+        peer = _dial(endpoint, through or address)
         try:
-            self._shake_hands(proxied=through is not None)
+            self._protocol = ClientConnection(
+                hello, credentials=lambda _challenge: credentials.data(), inbound=self.inbound
+            )
+            self._client = BlockingClient(peer, self._protocol, write_timeout_s=self._timeout_s, clock=clock)
+            self.message_bytes_max = self._shake_hands()
         except BaseException:
-            self.close()
+            peer.close()
             raise
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def request(self, body: Body, *, what: str, timeout_s: float | None = None) -> Body:
-        """Send a command and wait for its answer; frames in between wait for `next_frame`.
+    def request(self, body: Body, *, what: str) -> Body:
+        """Send a command and wait for its answer; events in between wait for `next_event`.
 
         Args:
             body: one of the generated classes (`codec.CommandLookupTopic(topic=…, request_id=0)`); its `request_id` is
                 set here.
             what: is being done, for the text of errors: "looking up topic t".
-            timeout_s: None takes the endpoint's `operation_timeout_s`.
 
         Returns:
             The answer's body.
 
         Raises:
-            Refused: the broker answered with an error, in whichever way this command has for it.
-            ConnectionLost, RequestTimedOut, BadAnswer: no answer.
+            Refused: the broker answered with an error.
+            RequestTimedOut: it did not answer within the endpoint's `operation_timeout_s`.
         """
-        self._requests += 1
-        body.request_id = self._requests
-        self.write(frame(body))
-        timeout_s = self._endpoint.operation_timeout_s if timeout_s is None else timeout_s
-        deadline_ns = self._deadline(timeout_s)
-        while True:
-            came = self._next(deadline_ns)
-            if came is None:
-                raise RequestTimedOut(str(self.address), what, timeout_s)
-            if getattr(came.body, "request_id", None) != self._requests:
-                self._inbox.append(came)
-            elif (refused := _refusal(came)) is not None:
-                raise Refused(*refused, what)
-            else:
-                return came.body
+        return self._answer(self._protocol.request(body, what), what)
 
-    # -- frames ------------------------------------------------------------------------------------------------------
+    def open_producer(self, producer: Producer, what: str) -> None:
+        """Open a producer, and send again what it has pending. Raises as `request`."""
+        self._answer(self._protocol.open_producer(producer), what)
+        with self._told:
+            self._client.flush()
 
-    def write(self, *parts: Buffer) -> None:
-        """Send whole frames, in one piece if they are several parts; blocks while the broker does not take them.
+    def subscribe(self, consumer: Consumer, what: str) -> None:
+        """Open a consumer. Raises as `request`."""
+        self._answer(self._protocol.subscribe(consumer, what), what)
 
-        Raises:
-            ConnectionLost: the broker is gone, or has not taken anything for the endpoint's `operation_timeout_s`.
-        """
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        try:
-            self._socket.settimeout(self._endpoint.operation_timeout_s)
-            self._socket.sendall(data)
-        except OSError as error:
-            raise ConnectionLost(str(self.address), _reason(error)) from error
+    def acknowledge(self, consumer: Consumer, position: Position, what: str) -> None:
+        """Acknowledge an entry and all before it, durably. Raises as `request`."""
+        request_id = self._protocol.acknowledge(consumer, [position], cumulative=True, wait=True, what=what)
+        assert request_id is not None
+        self._answer(request_id, what)
 
-    def next_frame(self, timeout_s: float) -> Frame | None:
-        """The next frame that nobody asked for; None when none comes in time. 0 only takes what has come already.
+    # -- everything else ---------------------------------------------------------------------------------------------
 
-        Raises:
-            ConnectionLost, BadAnswer, UnusableFile: the connection ended; it speaks something else; no credentials.
-        """
-        if self._inbox:
-            return self._inbox.popleft()
-        return self._next(self._deadline(timeout_s))
+    def send(
+        self, producer: Producer, about: MessageMetadata, payload: Buffer, *, messages: int = 1, is_chunk: bool = False
+    ) -> None:
+        """Send an entry; arguments as `Producer.add`."""
+        self._protocol.send(producer, about, payload, messages=messages, is_chunk=is_chunk)
+        with self._told:
+            self._client.flush()
+
+    def flow(self, consumer: Consumer, permits: int | None = None) -> None:
+        """Grant permits; None refills them when less than half is left."""
+        self._protocol.flow(consumer, permits)
+        with self._told:
+            self._client.flush()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        with self._told:
+            self._client.write(data)
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        """The next event; None when none comes in time. 0 only takes what has come already."""
+        with self._told:
+            return self._client.next_event(timeout_s)
 
     def receive(self, timeout_s: float) -> bool:
-        """Read from the socket once, into `inbound`; False when nothing comes in time.
+        """Read from the socket once, into `inbound`; False when nothing comes in time."""
+        with self._told:
+            return self._client.receive(timeout_s)
 
-        Raises:
-            ConnectionLost: it ended.
-        """
-        try:
-            self._socket.settimeout(timeout_s)
-            if not self.inbound.fill(self._socket):
-                raise ConnectionLost(str(self.address), "the broker closed it")
-        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
-            return False
-        except OSError as error:
-            raise ConnectionLost(str(self.address), _reason(error)) from error
-        except ProtocolError as error:
-            raise BadAnswer(str(self.address), str(error)) from error
-        return True
+    def take_event(self) -> Event | None:
+        """The next event in `inbound` up to the next messages, which may stand there now; None when there is none."""
+        with self._told:
+            return self._client.take_event(before_messages=True)
 
-    def take_other(self) -> Frame | None:
-        """The one frame that stands before the messages in `inbound`, if it is whole.
-
-        Also one that was the connection's own business and is dealt with: then there may be messages behind it.
-
-        Raises:
-            ConnectionLost, BadAnswer, UnusableFile: as `next_frame`.
-        """
-        came = self._take()
-        if came is not None:
-            self._answered(came)
-        return came
-
-    def remains(self) -> Iterator[Frame]:
-        """What had come unasked by the time the connection ended or is given up; nothing is answered any more."""
-        yield from self._inbox
-        self._inbox.clear()
-        with suppress(ClientError):
-            while True:
-                while (came := self._take()) is not None:
-                    yield came
-                if not self.receive(0):
-                    return
+    def remains(self) -> Iterator[Event]:
+        """What had come by the time the connection ended or is given up; nothing is answered any more."""
+        with self._told:
+            yield from self._client.remains()
 
     def is_alive(self) -> bool:
         """Whether it can still be used, as far as can be told without asking; what has come by now is read."""
         try:
-            while (came := self._next(self._deadline(0))) is not None:
-                self._inbox.append(came)
+            with self._told:
+                self._client.poll()
         except ClientError:
             return False
         return True
 
     def close(self) -> None:
         """Close the socket; a second time does nothing."""
-        self._socket.close()
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -239,55 +205,23 @@ class Connection:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _deadline(self, timeout_s: float) -> int:
-        return self._clock.monotonic_ns() + round(timeout_s * NS_PER_S)
-
-    def _next(self, deadline_ns: int) -> Frame | None:
-        """The next frame that is not dealt with here."""
-        while True:
-            came = self._take()
-            if came is None:
-                remaining_s = max(0.0, (deadline_ns - self._clock.monotonic_ns()) / NS_PER_S)
-                if not self.receive(remaining_s) and remaining_s == 0.0:
-                    return None
-            elif not self._answered(came):
-                return came
-
-    def _take(self) -> Frame | None:
+    def _answer(self, request_id: int, what: str) -> Body:
         try:
-            found = self.inbound.take()
-            return None if found is None else _decode(self.inbound.data, *found)
-        except ProtocolError as error:
-            raise BadAnswer(str(self.address), str(error)) from error
+            with self._told:
+                return self._client.answer(request_id, self._timeout_s)
+        except NoAnswer:
+            raise RequestTimedOut(str(self.address), what, self._timeout_s) from None
 
-    def _answered(self, came: Frame) -> bool:
-        """Deal with what is the connection's own business."""
-        if came.kind == BaseCommand.PING:
-            self.write(codec.pong())
-        elif came.kind == BaseCommand.AUTH_CHALLENGE:
-            credentials = self._endpoint.credentials
-            answer = codec.CommandAuthResponse(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
-            answer.response.auth_method_name = credentials.method
-            answer.response.auth_data = credentials.data()
-            self.write(frame(answer))
-        else:
-            return came.kind in (BaseCommand.PONG, BaseCommand.ACTIVE_CONSUMER_CHANGE, UNKNOWN)
-        return True
-
-    def _shake_hands(self, *, proxied: bool) -> None:
-        credentials = self._endpoint.credentials
-        hello = codec.CommandConnect(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
-        hello.auth_method_name = credentials.method
-        hello.auth_data = credentials.data()
-        hello.feature_flags.supports_auth_refresh = True
-        hello.feature_flags.supports_broker_entry_metadata = True
-        if proxied:
-            hello.proxy_to_broker_url = f"{self.address.host}:{self.address.port}"
-        timeout_s = self._endpoint.operation_timeout_s
+    def _shake_hands(self) -> int:
+        """Raises as the constructor; returns the largest message that the broker takes."""
         try:
-            with suppress(ConnectionLost):  # Whoever closed has perhaps said why.
-                self.write(frame(hello))
-            came = self._next(self._deadline(timeout_s))
+            with self._told:
+                return self._client.shake_hands(self._timeout_s).message_bytes_max
+        except NoAnswer:
+            why = f"no answer to the handshake within {self._timeout_s:g} s"
+            raise BrokerUnreachable(str(self.address), why) from None
+        except Refused as refused:
+            raise Refused(refused.code, refused.said, f"the connection to {self.address}") from None
         except ConnectionLost as error:
             # In TLS 1.3 the broker looks at our certificate only when our side of the handshake is over.
             if (failed := _tls_failed(self.address, error.__cause__)) is not None:
@@ -295,37 +229,38 @@ class Connection:
             raise BrokerUnreachable(
                 str(self.address), f"it ended the connection during the handshake ({error})"
             ) from None
-        if came is None:
-            raise BrokerUnreachable(str(self.address), f"no answer to the handshake within {timeout_s:g} s")
-        if came.kind == BaseCommand.ERROR:
-            raise Refused(came.body.error, came.body.message, f"the connection to {self.address}")
-        if came.kind != BaseCommand.CONNECTED:
-            raise BadAnswer(str(self.address), f"a frame of type {came.kind} where CONNECTED was due")
-        self.protocol_version = came.body.protocol_version
-        if came.body.HasField("max_message_size"):
-            self.message_bytes_max = came.body.max_message_size
 
 
-def frame(body: Body) -> bytes:
-    """A frame that holds this command and no payload."""
-    return codec.encode(_KINDS[body.DESCRIPTOR.name], body)
+class _Told:
+    """Says what happened in the words of Spark's errors; NoAnswer is the caller's to tell."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, RequestRefused):
+            raise Refused(error.code, error.said, error.what) from None
+        if isinstance(error, ProtocolError):
+            raise BadAnswer(self._address, str(error)) from error
+        if isinstance(error, OSError):
+            raise ConnectionLost(self._address, _reason(error)) from error
 
 
 def _dial(endpoint: Endpoint, address: Address) -> socket.socket:
     """A connected socket, TLS included. Raises BrokerUnreachable, TlsFailed, UnusableFile."""
     context = endpoint.tls.context() if address.tls else None
     try:
-        # The receive buffer is left to the kernel: it grows further than most machines let us ask for.
-        plain = socket.create_connection((address.host, address.port), endpoint.connect_timeout_s)
+        plain = dial(address.host, address.port, endpoint.connect_timeout_s)
     except OSError as error:
         raise BrokerUnreachable(str(address), _reason(error)) from error
     try:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return plain if context is None else context.wrap_socket(plain, server_hostname=address.host)
-    except BaseException as error:
-        plain.close()
-        if not isinstance(error, OSError):
-            raise
+        return plain if context is None else secure(plain, context, address.host)
+    except OSError as error:
         if (failed := _tls_failed(address, error)) is not None:
             raise failed from error
         # A broker that is just starting or stopping, or a port that takes our greeting for nonsense.
@@ -359,36 +294,3 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return error.strerror or str(error) or type(error).__name__
-
-
-def _decode(data: bytearray, begin: int, stop: int) -> Frame:
-    """Read one frame. Raises ProtocolError."""
-    command_stop = begin + 8 + int.from_bytes(data[begin + 4 : begin + 8], "big")
-    if command_stop > stop:
-        raise ProtocolError("a command longer than its frame")
-    command = codec.decode_command(bytes(data[begin + 8 : command_stop]))
-    if not command.HasField("type"):
-        return Frame(UNKNOWN, None, b"")
-    body = getattr(command, _BODY_NAMES[command.type])
-    if not body.IsInitialized():
-        raise ProtocolError(f"a command of type {command.type} without what belongs to it")
-    return Frame(command.type, body, bytes(data[command_stop:stop]))
-
-
-def _refusal(answer: Frame) -> tuple[int, str] | None:
-    """The error's code and text, if the answer is one: several commands have their own way to say no."""
-    kind, body = answer.kind, answer.body
-    if kind == BaseCommand.ERROR:
-        return body.error, body.message
-    if kind == BaseCommand.LOOKUP_RESPONSE and body.response == codec.CommandLookupTopicResponse.Failed:
-        return body.error, body.message
-    failed = codec.CommandPartitionedTopicMetadataResponse.Failed
-    if kind == BaseCommand.PARTITIONED_METADATA_RESPONSE and body.response == failed:
-        return body.error, body.message
-    if kind == BaseCommand.ACK_RESPONSE and body.HasField("error"):
-        return body.error, body.message
-    if kind in (BaseCommand.GET_SCHEMA_RESPONSE, BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE) and body.HasField(
-        "error_code"
-    ):
-        return body.error_code, body.error_message
-    return None

@@ -10,20 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.errors import WireCode
-
-_CODES: Final = {int(code): code for code in WireCode}
-
-# Answers after which the same request may succeed, with a fresh lookup and after a pause.
-_PASSING: Final = frozenset(
-    {
-        WireCode.PERSISTENCE_ERROR,
-        WireCode.CONSUMER_BUSY,
-        WireCode.SERVICE_NOT_READY,
-        WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR,
-        WireCode.TOO_MANY_REQUESTS,
-        WireCode.PRODUCER_BUSY,
-    }
-)
+from penstock.wire.client.errors import RETRIABLE
 
 # What to do about each answer of a broker.
 _ADVICE: Final = {
@@ -112,14 +99,13 @@ class Refused(ClientError):
     """The broker answered with an error.
 
     Attributes:
-        code: which, as the protocol counts them; an unknown number reads as UNKNOWN_ERROR.
+        code: which, as the protocol counts them.
         said: the broker's own words.
     """
 
-    def __init__(self, code: int, said: str, what: str) -> None:
-        self.code = _CODES.get(code, WireCode.UNKNOWN_ERROR)
-        self.said, self.what = said, what
-        self.may_pass = self.code in _PASSING
+    def __init__(self, code: WireCode, said: str, what: str) -> None:
+        self.code, self.said, self.what = code, said, what
+        self.may_pass = code in RETRIABLE
         advice = _ADVICE.get(self.code)
         super().__init__(f"{what} was refused with {self.code.name}: {said}" + (f"; {advice}" if advice else ""))
 

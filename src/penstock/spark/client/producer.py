@@ -14,21 +14,17 @@ not answered is.
 
 from __future__ import annotations
 
-import struct
 import threading
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from crc32c import crc32c
-
-from penstock.core.checksum import SEAL_MAGIC
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client.errors import ClientError, ConnectionLost, Refused
 from penstock.wire import codec, compression
-from penstock.wire.codec import BaseCommand, MessageMetadata
+from penstock.wire.client import producer as protocol
+from penstock.wire.client.events import ProducerClosed, Receipt, SendFailed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,21 +32,18 @@ if TYPE_CHECKING:
     from penstock.core.checksum import Buffer
     from penstock.core.clock import Clock
     from penstock.spark.client.cluster import Cluster
-    from penstock.spark.client.connection import Connection, Frame
-    from penstock.wire.codec import SingleMessageMetadata
+    from penstock.spark.client.connection import Connection
+    from penstock.wire.client.events import Event
+    from penstock.wire.codec import MessageMetadata, SingleMessageMetadata
 
 # Each producer has a connection of its own, and so its id there needs not tell it from others.
 PRODUCER_ID: Final = 0
-NOTHING_STORED: Final = -1
 # What a frame holds beside the metadata and the payload that the broker's limit is about; generous.
 _HEADER_BYTES: Final = 1 * KIB
 # Before sending, when we have not for so long, we look for receipts and answer what the broker asks. An entry whose
 # receipt lies unread when the connection ends is sent again; and receipts that are on their way when we write to a
 # connection that the broker has closed never come. A look costs a system call.
 _LOOK_NS: Final = 10 * NS_PER_MS
-
-_pack_sizes: Final = struct.Struct(">II").pack
-_pack_u32: Final = struct.Struct(">I").pack
 
 
 class NoReceipt(ClientError):
@@ -75,23 +68,11 @@ class ProducerOptions:
     send_timeout_s: float = 120.0
 
 
-class _Pending(NamedTuple):
-    """An entry that was sent, as it was sent."""
-
-    sequence_id: int
-    highest_sequence_id: int
-    header: bytes
-    payload: Buffer
-
-
 class Producer:
     """Sends to one topic without partitions, or one partition. Use it in a `with`: a clean end waits for all receipts.
 
     Attributes:
         topic: its full name.
-        name: as given, or as the broker chose.
-        last_sequence_id: the highest that the topic has stored under this name when the producer was opened; −1 when
-            none, or when the topic does not deduplicate.
     """
 
     def __init__(
@@ -117,16 +98,11 @@ class Producer:
         Raises:
             Refused: by the broker, and why. ClientError: no connection.
         """
-        self.topic, self.name = topic, name
-        self.last_sequence_id = NOTHING_STORED
+        self.topic = topic
+        self._producer = protocol.Producer(PRODUCER_ID, topic, name=name, schema=schema)
         self._cluster = cluster
         self._options = options or ProducerOptions()
         self._clock = clock or SystemClock()
-        self._schema, self._schema_version = schema, b""
-        self._name_is_given = bool(name)
-        self._epoch = 0
-        self._pending: deque[_Pending] = deque()
-        self._pending_bytes = 0
         self._looked_ns = self._clock.monotonic_ns()
         self._trouble_since_ns: int | None = None
         self._backoff = cluster.backoff()
@@ -139,14 +115,27 @@ class Producer:
         return self._connected.message_bytes_max
 
     @property
+    def name(self) -> str:
+        """As given, or as the broker chose it."""
+        return self._producer.name
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest that the topic had stored under this name when the producer was opened.
+
+        -1 when there was none, or when the topic does not deduplicate.
+        """
+        return self._producer.last_sequence_id
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes of payload sent and not answered."""
-        return self._pending_bytes
+        return self._producer.pending_bytes
 
     @property
     def pending_entries(self) -> int:
         """Entries sent and not answered."""
-        return len(self._pending)
+        return len(self._producer.pending)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +160,7 @@ class Producer:
         if first is not None and first.HasField("partition_key"):
             metadata.partition_key = first.partition_key
             metadata.partition_key_b64_encoded = first.partition_key_b64_encoded
-        self._post(metadata, self._compressed(metadata, payload), rows, sequence_id + rows - 1)
+        self._post(metadata, self._compressed(metadata, payload), rows)
         self._relieve()
 
     def send_single(self, value: Buffer, said: SingleMessageMetadata, sequence_id: int) -> None:
@@ -197,7 +186,7 @@ class Producer:
         payload = self._compressed(metadata, value)
         room = self.message_bytes_max - metadata.ByteSize() - _HEADER_BYTES
         if len(payload) <= room:
-            self._post(metadata, payload, 1, sequence_id)
+            self._post(metadata, payload)
         else:
             self._post_chunks(metadata, payload, room)
         self._relieve()
@@ -244,10 +233,7 @@ class Producer:
     # -- entries -----------------------------------------------------------------------------------------------------
 
     def _metadata(self, sequence_id: int) -> MessageMetadata:
-        metadata = MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=self._clock.wall_ms())
-        if self._schema_version:
-            metadata.schema_version = self._schema_version
-        return metadata
+        return self._producer.metadata(self._clock.wall_ms(), sequence_id)
 
     def _compressed(self, metadata: MessageMetadata, payload: Buffer) -> Buffer:
         kind = self._options.compression
@@ -267,24 +253,13 @@ class Producer:
         for chunk_id in range(chunks):
             metadata.chunk_id = chunk_id
             part = view[chunk_id * room : (chunk_id + 1) * room]
-            self._post(metadata, part, 1, metadata.sequence_id, is_chunk=True)
+            self._post(metadata, part, is_chunk=True)
 
-    def _post(
-        self, metadata: MessageMetadata, payload: Buffer, rows: int, highest: int, *, is_chunk: bool = False
-    ) -> None:
-        """Queue an entry and send it."""
+    def _post(self, metadata: MessageMetadata, payload: Buffer, rows: int = 1, *, is_chunk: bool = False) -> None:
+        """Send an entry, which is pending from now on."""
         self._look()
-        send = BaseCommand(type=BaseCommand.SEND)
-        send.send.producer_id, send.send.sequence_id = PRODUCER_ID, metadata.sequence_id
-        if rows > 1:
-            send.send.num_messages, send.send.highest_sequence_id = rows, highest
-        if is_chunk:
-            send.send.is_chunk = True
-        entry = _Pending(metadata.sequence_id, highest, _header(send.SerializeToString(), metadata, payload), payload)
-        self._pending.append(entry)
-        self._pending_bytes += len(payload)
         try:
-            self._connected.write(entry.header, entry.payload)
+            self._connected.send(self._producer, metadata, payload, messages=rows, is_chunk=is_chunk)
         except ClientError as error:
             self._recover(error)
 
@@ -297,15 +272,15 @@ class Producer:
             return
         self._looked_ns = now_ns
         try:
-            while (came := self._connected.next_frame(0)) is not None:
-                self._take(came)
+            while (event := self._connected.next_event(0)) is not None:
+                self._take(event)
         except ClientError as error:
             self._recover(error)
 
     def _relieve(self) -> None:
         """Once too much is not answered yet, wait until half of it is."""
         options = self._options
-        if self._pending_bytes > options.pending_bytes_max or len(self._pending) > options.pending_entries_max:
+        if self.pending_bytes > options.pending_bytes_max or self.pending_entries > options.pending_entries_max:
             self._await_receipts(
                 bytes_left=options.pending_bytes_max // 2, entries_left=options.pending_entries_max // 2
             )
@@ -313,39 +288,23 @@ class Producer:
     def _await_receipts(self, *, bytes_left: int, entries_left: int) -> None:
         """Take receipts until no more than so much is pending."""
         timeout_s = self._options.send_timeout_s
-        while self._pending and (self._pending_bytes > bytes_left or len(self._pending) > entries_left):
+        while self.pending_entries and (self.pending_bytes > bytes_left or self.pending_entries > entries_left):
             try:
-                came = self._connected.next_frame(timeout_s)
-                if came is None:
+                event = self._connected.next_event(timeout_s)
+                if event is None:
                     raise NoReceipt(self.topic, timeout_s, "no receipt came")
-                self._take(came)
+                self._take(event)
             except ClientError as error:
                 self._recover(error)
 
-    def _take(self, came: Frame) -> None:
-        if came.kind == BaseCommand.SEND_RECEIPT:
-            self._answered(came.body.sequence_id)
-        elif came.kind == BaseCommand.SEND_ERROR:
-            raise Refused(came.body.error, came.body.message, f"an entry for {self.topic}")
-        elif came.kind == BaseCommand.CLOSE_PRODUCER:
-            raise ConnectionLost(str(self._connected.address), f"the broker gave {self.topic} away")
-
-    def _answered(self, sequence_id: int) -> None:
-        if not self._pending:
-            return  # Of one that was sent again, and answered before.
-        oldest = self._pending[0]
-        if sequence_id > oldest.sequence_id:
-            raise ConnectionLost(
-                str(self._connected.address),
-                f"a receipt for {sequence_id} where {oldest.sequence_id} of {self.topic} was due",
-            )
-        if sequence_id == oldest.sequence_id:
-            self._forget_oldest()
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Receipt):
             self._trouble_since_ns = None
             self._backoff.reset()
-
-    def _forget_oldest(self) -> None:
-        self._pending_bytes -= len(self._pending.popleft().payload)
+        elif isinstance(event, SendFailed):
+            raise Refused(event.error.code, event.error.said, event.error.what)
+        elif isinstance(event, ProducerClosed):
+            raise ConnectionLost(str(self._connected.address), f"the broker gave {self.topic} away")
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -359,29 +318,15 @@ class Producer:
         return self._connection
 
     def _open(self) -> None:
-        """Connect to the topic's broker and open; the name stays what it was. Raises ClientError."""
+        """Connect to the topic's broker, open, and send again what was not answered. Raises ClientError."""
         self.close()
         connection = self._cluster.open_topic(self.topic)
         try:
-            body = codec.CommandProducer(
-                topic=self.topic,
-                producer_id=PRODUCER_ID,
-                request_id=0,
-                epoch=self._epoch,
-                user_provided_producer_name=self._name_is_given,
-            )
-            if self.name:
-                body.producer_name = self.name
-            if self._schema is not None:
-                body.schema.CopyFrom(self._schema)
-            answer = connection.request(body, what=f"opening {self._what}")
+            connection.open_producer(self._producer, f"opening {self._what}")
         except BaseException:
             connection.close()
             raise
         self._connection = connection
-        self._epoch += 1
-        self.name, self.last_sequence_id = answer.producer_name, answer.last_sequence_id
-        self._schema_version = answer.schema_version
 
     def _recover(self, error: ClientError) -> None:
         """After an error that may pass: open again and send again what was not answered. Raises it otherwise."""
@@ -395,28 +340,12 @@ class Producer:
             raise NoReceipt(self.topic, self._options.send_timeout_s, str(error)) from error
         else:
             threading.Event().wait(self._backoff.next_s())
-        self._cluster.insist(self._reopen, timeout_s=self._options.send_timeout_s)
+        self._cluster.insist(self._open, timeout_s=self._options.send_timeout_s)
 
     def _take_what_came(self) -> None:
         """Receipts that lie unread on a connection that has ended: what they answer is stored, and not sent again."""
         if self._connection is not None:
             with suppress(ClientError):
-                for came in self._connection.remains():
-                    if came.kind == BaseCommand.SEND_RECEIPT:
-                        self._answered(came.body.sequence_id)
-
-    def _reopen(self) -> None:
-        self._open()
-        while self._pending and self._pending[0].highest_sequence_id <= self.last_sequence_id:
-            self._forget_oldest()
-        for entry in self._pending:
-            self._connected.write(entry.header, entry.payload)
-
-
-def _header(send: bytes, metadata: MessageMetadata, payload: Buffer) -> bytes:
-    """All of a frame that comes before the payload."""
-    said = metadata.SerializeToString()
-    said_with_size = _pack_u32(len(said)) + said
-    checksum = crc32c(payload, crc32c(said_with_size))
-    total = 4 + len(send) + 6 + len(said_with_size) + len(payload)
-    return b"".join((_pack_sizes(total, len(send)), send, SEAL_MAGIC, _pack_u32(checksum), said_with_size))
+                for event in self._connection.remains():
+                    if isinstance(event, Receipt):
+                        self._take(event)

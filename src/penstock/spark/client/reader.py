@@ -36,8 +36,9 @@ from penstock.spark.client.errors import (
     Refused,
 )
 from penstock.spark.client.message_id import EARLIEST, MessageId
+from penstock.spark.client.message_runs import take_messages
 from penstock.spark.client.subscription import Subscription, earliest_id
-from penstock.wire import codec
+from penstock.wire.client.events import ConsumerClosed
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.spark.client.cluster import Cluster
+    from penstock.spark.client.connection import Connection
     from penstock.spark.client.deliveries import Deliveries
     from penstock.spark.client.fields import Ints
     from penstock.spark.client.messages import Messages
@@ -162,9 +164,7 @@ class EntryReader:
             self._subscription = Subscription.reading(
                 self._cluster, self._topic, self.position, compacted=options.compacted
             )
-        window = self._window()
-        if self._subscription.permits < (window + 1) // 2:
-            self._subscription.grant(window - self._subscription.permits)
+        self._subscription.refill(self._window())
         return self._subscription
 
     def _window(self) -> int:
@@ -180,29 +180,36 @@ class EntryReader:
         """What has come, waited for until it is worth a run; None when nothing came for a while."""
         connection = subscription.connection
         inbound = connection.inbound
-        starts, stop = inbound.take_messages(_RUN_ENTRIES_MAX)
+        starts, stop = self._frames(connection)
         while not len(starts):
-            if (other := connection.take_other()) is not None:
-                if other.kind == codec.BaseCommand.CLOSE_CONSUMER:
+            while (event := connection.take_event()) is not None:
+                if isinstance(event, ConsumerClosed):
                     raise ConnectionLost(str(connection.address), "the broker closed the consumer: the topic moves")
-            elif not connection.receive(_DOUBT_S):
-                return None
-            else:
+            starts, stop = self._frames(connection)
+            if not len(starts):
+                if not connection.receive(_DOUBT_S):
+                    return None
                 while inbound.held_bytes < _RUN_BYTES and connection.receive(_PATIENCE_S):
                     pass
-            starts, stop = inbound.take_messages(_RUN_ENTRIES_MAX)
+                starts, stop = self._frames(connection)
         try:
             entries, damaged = deliveries.decode(inbound.data, starts, stop)
             count = messages.message_count(entries)
         except ProtocolError as error:
             raise BadAnswer(str(connection.address), str(error)) from error
-        subscription.permits -= count
+        subscription.consumer.took(count)
         self._taken_entries += len(entries)
         self._taken_messages += count
         if damaged.size:
             row = int(damaged[0])
             raise DamagedEntry(self._topic, str(MessageId(int(entries.ledger_ids[row]), int(entries.entry_ids[row]))))
         return entries
+
+    def _frames(self, connection: Connection) -> tuple[Ints, int]:
+        try:
+            return take_messages(connection.inbound, _RUN_ENTRIES_MAX)
+        except ProtocolError as error:
+            raise BadAnswer(str(connection.address), str(error)) from error
 
     # -- what is missing ---------------------------------------------------------------------------------------------
 

@@ -14,9 +14,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, Self
 
+from penstock.core.position import Position
 from penstock.spark.client.errors import ClientError, ConnectionLost, Refused, RequestTimedOut
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.wire import codec
+from penstock.wire.client.consumer import Consumer
+from penstock.wire.client.events import ConsumerClosed, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
 
 _CONSUMER_ID: Final = 1
 _EXCLUSIVE: Final = 0
-_CUMULATIVE: Final = 1
 
 
 class Subscription:
@@ -40,11 +42,10 @@ class Subscription:
         """Made by `reading` and `durable`."""
         self.topic = body.topic
         self._cluster = cluster
-        self._body = body
+        self.consumer = Consumer(body)
         self._what = what
         self._is_over = False
         self.connection = cluster.insist(self._open)
-        self.permits = 0  # that the broker still has
 
     @classmethod
     def reading(cls, cluster: Cluster, topic: str, start: MessageId, *, compacted: bool = False) -> Self:
@@ -85,11 +86,10 @@ class Subscription:
         )
         return cls(cluster, body, f"taking subscription {name} of {topic}")
 
-    def grant(self, permits: int) -> None:
-        """Let the broker send so many messages more."""
-        flow = codec.CommandFlow(consumer_id=_CONSUMER_ID, messagePermits=permits)
-        self.connection.write(codec.encode(codec.BaseCommand.FLOW, flow))
-        self.permits += permits
+    def refill(self, window: int) -> None:
+        """Let the broker have so many messages on their way."""
+        self.consumer.permits_max = window
+        self.connection.flow(self.consumer)
 
     def last_id(self) -> MessageId | None:
         """Of the last message that there is; None when there is none. Its index is that in its batch."""
@@ -113,7 +113,7 @@ class Subscription:
         what = f"looking for messages of {self.topic} by their time"
         seek = codec.CommandSeek(consumer_id=_CONSUMER_ID, request_id=0, message_publish_time=publish_ms)
         self.connection.request(seek, what=what)
-        self.connection.request(self._body, what=what)  # A seek ends the consumer; the subscription stays.
+        self.connection.subscribe(self.consumer, what)  # A seek ends the consumer; the subscription stays.
         _, before = self._last_id()
         return MessageId(before.ledger_id, before.entry_id + 1)
 
@@ -131,11 +131,11 @@ class Subscription:
         if last is None or last[:2] <= before[:2]:
             return None
         timeout_s = self._cluster.endpoint.operation_timeout_s
-        self.grant(1)
-        while (came := self.connection.next_frame(timeout_s)) is not None:
-            if came.kind == codec.BaseCommand.MESSAGE:
-                return MessageId(came.body.message_id.ledgerId, came.body.message_id.entryId)
-            if came.kind == codec.BaseCommand.CLOSE_CONSUMER:
+        self.connection.flow(self.consumer, 1)
+        while (event := self.connection.next_event(timeout_s)) is not None:
+            if isinstance(event, Message):
+                return MessageId(*event.position)
+            if isinstance(event, ConsumerClosed):
                 raise self._moved()
         raise RequestTimedOut(str(self.connection.address), f"our wish to read {self.topic}", timeout_s)
 
@@ -143,11 +143,9 @@ class Subscription:
         """Acknowledge, durably, every entry before this one; an entry that is read in part waits for the rest."""
         if position.entry_id <= 0:
             return  # Nothing of this ledger; those before it went with the acknowledgement that reached their end.
-        body = codec.CommandAck(consumer_id=_CONSUMER_ID, ack_type=_CUMULATIVE, request_id=0)  # type: ignore[arg-type]
-        place = body.message_id.add()
-        place.ledgerId, place.entryId = position.ledger_id, position.entry_id - 1
+        last = Position(position.ledger_id, position.entry_id - 1)
         what = f"moving the subscription of {self.topic} to {position}"
-        self._asked(lambda: self.connection.request(body, what=what))
+        self._asked(lambda: self.connection.acknowledge(self.consumer, last, what))
 
     def close(self) -> None:
         """End it."""
@@ -167,7 +165,7 @@ class Subscription:
         """Look the topic's broker up, connect and subscribe; one attempt."""
         connection = self._cluster.open_once(self.topic)
         try:
-            connection.request(self._body, what=self._what)
+            connection.subscribe(self.consumer, self._what)
         except BaseException:
             connection.close()
             raise
@@ -178,7 +176,7 @@ class Subscription:
 
         def attempt() -> T:
             if self._is_over:
-                self.connection, self.permits, self._is_over = self._open(), 0, False
+                self.connection, self._is_over = self._open(), False
             try:
                 return question()
             except ClientError as error:
@@ -194,7 +192,7 @@ class Subscription:
 
     def _was_closed(self) -> bool:
         """Whether the broker has said that the consumer is over."""
-        return any(came.kind == codec.BaseCommand.CLOSE_CONSUMER for came in self.connection.remains())
+        return any(isinstance(event, ConsumerClosed) for event in self.connection.remains())
 
     def _moved(self) -> ConnectionLost:
         return ConnectionLost(str(self.connection.address), "the broker closed the consumer: the topic moves")

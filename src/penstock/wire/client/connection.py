@@ -171,13 +171,16 @@ class ClientConnection:
         out, self._out = self._out, []
         return out
 
-    def next_event(self) -> Event | None:
+    def next_event(self, *, before_messages: bool = False) -> Event | None:
         """The next event in what was received; None when more must be received first.
+
+        Args:
+            before_messages: None also when the next frame is a MESSAGE, for whoever takes these from `inbound`.
 
         Raises:
             ProtocolError: what came is not the protocol, or not in its order.
         """
-        while (frame := self.inbound.take_frame()) is not None:
+        while not (before_messages and self.inbound.is_message) and (frame := self.inbound.take_frame()) is not None:
             event = self._event_of(frame)
             if event is not None:
                 return event

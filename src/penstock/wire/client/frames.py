@@ -34,6 +34,9 @@ _ROOM_BYTES_MIN: Final = 256 * KIB
 # An unfinished frame of less than this is moved early, when the front half is free.
 _LITTLE_BYTES: Final = 256 * KIB
 
+# How a MESSAGE's command begins: field 1 (type) = 9. No MESSAGE is shorter than the sizes, that, and two bytes more.
+MESSAGE_START: Final = b"\x08\x09"
+_HEAD_BYTES: Final = 12
 _SIZE_BYTES: Final = 4
 _read_u32: Final = struct.Struct(">I").unpack_from
 _BROKER_METADATA_MAGIC: Final = b"\x0e\x02"
@@ -133,6 +136,11 @@ class Inbound:
     def held_bytes(self) -> int:
         """Bytes that were read and not taken."""
         return self.end - self.begin
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the next frame, as far as it has come, is a MESSAGE as all known brokers write it."""
+        return self.held_bytes >= _HEAD_BYTES and self.data.startswith(MESSAGE_START, self.begin + 8)
 
     def room(self) -> memoryview:
         """Where the next read puts its bytes; release it before the next call. Raises ProtocolError."""
