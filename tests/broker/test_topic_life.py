@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.composition import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.topics import inactive
+from penstock.broker.topics.inactive import InactiveTopics
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER, ledgers_in_use
 from penstock.core.errors import (
     AlreadyExists,
@@ -641,7 +641,17 @@ async def test_a_truncated_topic_has_no_messages_and_goes_on_counting(tmp_path: 
 
 async def unused_for(harness: Harness, seconds: int, *, start_s: int = 10**6) -> None:
     """Let time pass for the broker's housekeeping, and let it look before and after."""
-    look = inactive.InactiveTopics(harness.broker)
+    broker = harness.broker
+    look = InactiveTopics(
+        topics=broker.topics,
+        life=broker.topic_life,
+        partitions=broker.partitions,
+        policies=broker.policies,
+        changes=broker.changes,
+        limits=lambda: broker.limits,
+        stopping=lambda: broker.stopping,
+        now_ns=harness.clock.monotonic_ns(),
+    )
     for now_s in (0, 60, 60 + seconds):
         look.tick((start_s + now_s) * NS_PER_S)
         await until(lambda: not look._looking)  # noqa: SLF001
@@ -759,17 +769,17 @@ async def test_a_topic_that_is_loaded_to_be_looked_at_was_not_unused_since_the_b
         topic = broker.topics.get(T)
         assert topic is not None
         now_ns = harness.clock.monotonic_ns()
-        assert not inactive.is_due(topic, now_ns + 59 * NS_PER_S)
-        assert inactive.is_due(topic, now_ns + 60 * NS_PER_S)
+        assert not harness.broker.inactive.is_due(topic, now_ns + 59 * NS_PER_S)
+        assert harness.broker.inactive.is_due(topic, now_ns + 60 * NS_PER_S)
 
 
 async def test_somebody_who_asked_for_a_topic_since_the_last_look_has_used_it(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         topic = await harness.broker.topics.get_or_create(T, create=True)
-        assert not inactive.is_due(topic, 10**6 * NS_PER_S)
+        assert not harness.broker.inactive.is_due(topic, 10**6 * NS_PER_S)
         await harness.broker.topics.get_or_create(T, create=True)
-        assert not inactive.is_due(topic, (10**6 + 3600) * NS_PER_S)
-        assert inactive.is_due(topic, (10**6 + 7200) * NS_PER_S)
+        assert not harness.broker.inactive.is_due(topic, (10**6 + 3600) * NS_PER_S)
+        assert harness.broker.inactive.is_due(topic, (10**6 + 7200) * NS_PER_S)
 
 
 @pytest.mark.parametrize("forget", [False, True])

@@ -48,12 +48,14 @@ from penstock.broker.topics.directory import TopicDirectory
 from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.inactive import InactiveTopics
 from penstock.broker.topics.ledgers import drop_unknown_ledgers, name_missing
+from penstock.broker.topics.loader import TopicLoader
 from penstock.broker.topics.partitioned import PartitionedTopics
 from penstock.broker.topics.partitions import Partitions
 from penstock.broker.topics.places import Places
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.subscription_store import SubscriptionStore
 from penstock.broker.topics.topic import Topic
+from penstock.broker.topics.topic_index import TopicIndex
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, ServiceNotReady, StorageReadOnly
@@ -124,14 +126,14 @@ class Broker:
         self.listeners: Mapping[str, ServiceUrls] = {}
         self.places = Places(catalog, lambda: self.limits.namespace_bundles)
         self.partitioned = PartitionedTopics(catalog, self.places)
-        self.topics = TopicDirectory(self)
+        index = TopicIndex(catalog)
         self.states = TopicStates(catalog, self.changes)
         # How many requests look for topics at the same time.
         self.lookups = Gate(lambda: self.limits.lookups_max)
         # And how much memory listings of topics may take (PIP-442).
         self.listings = TopicListMemoryLimiter(limits.listings, clock=clock, loop=loop)
         self.shared_listings = SharedListings(
-            self.topics.names, self.topics.feed, self.listings, clock=clock, loop=loop, chance=Random()
+            index.names, index.feed, self.listings, clock=clock, loop=loop, chance=Random()
         )
         self.rates = Rates(clock, loop, lambda: self.limits.policies)
         self.metadata_memory = MetadataMemory(catalog, limits.metadata_bytes)
@@ -157,8 +159,8 @@ class Broker:
             loop=loop,
             cluster=limits.cluster_name,
             defaults=lambda: self.limits.policies,
-            exists=self.topics.exists,
-            loaded=self.topics.loaded,
+            exists=index.exists,
+            loaded=index.loaded,
             refresh_rates=self.rates.refresh,
             take_back=self.revocation.take_back,
         )
@@ -189,7 +191,6 @@ class Broker:
             memory=self.metadata_memory,
             bytes_max=lambda: self.limits.schema_bytes_max,
         )
-        self.compaction = Compactor(self)
         self.tail_cache = TailCache(limits.tail_cache_bytes)
         self.publish_services = PublishServices(
             entry_log, self.tail_cache, release=connections.release, recorded=self.deduplication.recorded
@@ -202,7 +203,47 @@ class Broker:
         self.started_at_ms = clock.wall_ms()
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)
-        self.delays: Delays = Delays(self, snapshots)
+        self.delays = Delays(
+            entry_log=entry_log,
+            catalog=catalog,
+            changes=self.changes,
+            reads=self.reads,
+            clock=clock,
+            loop=loop,
+            limits=lambda: self.limits,
+            stopping=lambda: self.stopping,
+            snapshots=snapshots,
+        )
+        loader = TopicLoader(
+            entry_log=entry_log,
+            catalog=catalog,
+            changes=self.changes,
+            clock=clock,
+            states=self.states,
+            delays=self.delays,
+            deduplication=self.deduplication,
+            rates=self.rates,
+            make_topic=partial(Topic, self),
+        )
+        self.topics = TopicDirectory(
+            index,
+            loader,
+            places=self.places,
+            partitioned=self.partitioned,
+            policies_of=self.policies.of_namespace,
+            limits=lambda: self.limits,
+        )
+        self.compaction = Compactor(
+            entry_log=entry_log,
+            catalog=catalog,
+            changes=self.changes,
+            reads=self.reads,
+            states=self.states,
+            clock=clock,
+            loop=loop,
+            leaving=self.topics.leaving,
+            stopping=lambda: self.stopping,
+        )
         self.topic_life = TopicLife(
             entry_log=entry_log,
             catalog=catalog,
@@ -228,7 +269,16 @@ class Broker:
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         self._producer_names = 0
         self.meters = Meters(self.topics.loaded, clock=clock, loop=loop)
-        self._inactive = InactiveTopics(self)
+        self.inactive = InactiveTopics(
+            topics=self.topics,
+            life=self.topic_life,
+            partitions=self.partitions,
+            policies=self.policies,
+            changes=self.changes,
+            limits=lambda: self.limits,
+            stopping=lambda: self.stopping,
+            now_ns=clock.monotonic_ns(),
+        )
         self.rounds = Rounds(
             self._kinds_of_rounds(),
             topics=self.topics.loaded,
@@ -307,7 +357,7 @@ class Broker:
         self._mute_while_stalled()
         self.reads.try_unreadable(now_ns)
         self.meters.tick(now_ns)
-        self._inactive.tick(now_ns)
+        self.inactive.tick(now_ns)
         self.delays.tick(now_ns)
         self.rounds.tick(now_ns)
 
@@ -377,7 +427,7 @@ class Broker:
         # A failure was logged, and acknowledgements that were not stored are only delivered again.
         with contextlib.suppress(MetadataFailed):
             await self.cursors.save_moved()
-        await self.delays.stop()
+        await self.delays.stop(self.topics.loaded())
         for session in list(self.sessions):
             session.connection.close_after_flush("broker is stopping")
         self.access.close()

@@ -181,7 +181,15 @@ async def _watch(session: Session, body: codec.CommandWatchTopicList) -> None:
             return
         # A refused client asks for whole lists from time to time.
         shared = _watched(broker, Wanted(str(namespace), pattern=body.topics_pattern))
-        watcher = TopicListWatcher(session, body.watcher_id, shared, _owner(session, namespace))
+        watcher = TopicListWatcher(
+            body.watcher_id,
+            shared,
+            _owner(session, namespace),
+            connection=session.connection,
+            memory=session.broker.sessions_memory,
+            clock=session.broker.clock,
+            chance=session.broker.shared_listings.chance,
+        )
         try:
             membership.charge(broker.sessions_memory, watcher, f"watcher {body.watcher_id}", membership.MEMBER_BYTES)
         except membership.SessionsFull:

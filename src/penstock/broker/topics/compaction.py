@@ -38,12 +38,18 @@ from penstock.storage.entry_log import AppendRun
 from penstock.storage.latest_keys import LatestKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import asyncio
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Changes
+    from penstock.broker.log_reads import LogReads
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
-    from penstock.storage.entry_log import ReadResult
+    from penstock.broker.topics.topic_states import TopicStates
+    from penstock.core.clock import Clock
+    from penstock.storage.catalog import Catalog
+    from penstock.storage.entry_log import EntryLog, ReadResult
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +81,29 @@ class Progress:
 class Compactor:
     """Compacts topics, one at a time. Everything is called on the loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        entry_log: EntryLog,
+        catalog: Catalog,
+        changes: Changes,
+        reads: LogReads,
+        states: TopicStates,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        leaving: Callable[[str], AbstractAsyncContextManager[Topic | None]],
+        stopping: Callable[[], bool],
+    ) -> None:
+        """Args: leaving: keeps others away from a topic while inside. stopping: whether nothing more is to begin."""
+        self._log = entry_log
+        self._catalog = catalog
+        self._changes = changes
+        self._reads = reads
+        self._states = states
+        self._clock = clock
+        self._loop = loop
+        self._leaving = leaving
+        self._is_stopping = stopping
         self._progress: dict[str, Progress] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compactor")
         self._stopping = Event()
@@ -103,7 +130,7 @@ class Compactor:
             NotAllowed: the topic stores nothing.
             ServiceNotReady: the broker is stopping.
         """
-        if self._broker.stopping:
+        if self._is_stopping():
             raise ServiceNotReady("broker is stopping")
         if not topic.persistent:
             raise NotAllowed("Trigger compaction on a non-persistent topic is not allowed")
@@ -112,7 +139,7 @@ class Compactor:
         if progress.status == "RUNNING":
             raise AlreadyExists("Compaction already in progress")
         progress.status, progress.last_error = "RUNNING", ""
-        self._broker.changes.finish(self._run(topic, progress))
+        self._changes.finish(self._run(topic, progress))
 
     def concerns(self, topic: Topic) -> bool:
         """Whether the topic is compacted by itself."""
@@ -121,7 +148,7 @@ class Compactor:
     async def check(self, topic: Topic) -> None:
         """Begin to compact a topic when there is enough of it that is not."""
         subscription = await self._subscription(topic)
-        nbytes = await self._broker.quotas.bytes_from(topic, subscription.cursor.mark_delete + 1)
+        (nbytes,) = await self._reads.bytes_from(topic.ledger_id, [subscription.cursor.mark_delete + 1])
         running = self.progress(topic.text).status == "RUNNING"
         if nbytes > topic.policies.compaction_threshold and not running and not topic.fenced:
             self.start(topic)
@@ -139,14 +166,14 @@ class Compactor:
         """
         if self.progress(topic.text).status == "RUNNING":
             raise PreconditionFailed(f"{topic.text} is being compacted; wait for that to end")
-        before = compacted_in(self._broker.states.of(topic.text))
+        before = compacted_in(self._states.of(topic.text))
         if before is None:
             return
-        await self._broker.states.change(topic, **not_compacted_state())
+        await self._states.change(topic, **not_compacted_state())
         topic.compacted = None
         for subscription in topic.subscriptions.values():
             subscription.source_changed()
-        self._broker.log.drop(before.ledger_id)
+        self._log.drop(before.ledger_id)
         log.info("topic %s: what was compacted is given up", topic.text)
 
     def stop(self) -> None:
@@ -160,7 +187,7 @@ class Compactor:
     # -- one compaction -----------------------------------------------------------------------------------------------
 
     async def _run(self, topic: Topic, progress: Progress) -> None:
-        clock = self._broker.clock
+        clock = self._clock
         began_ns = clock.monotonic_ns()
         try:
             outcome = await self._compact(topic)
@@ -183,25 +210,24 @@ class Compactor:
         )
 
     async def _compact(self, topic: Topic) -> Outcome:
-        broker = self._broker
         await self._subscription(topic)
         topic.check_open()
         self._check_whole(topic)
         horizon = topic.last_entry_id
         ledger_id = await self._take_ledger_id()
-        source = Source(broker, topic.ledger_id, topic.first_entry_id, horizon, topic.compacted)
-        sink = Sink(broker, ledger_id)
+        source = Source(self._log, topic.ledger_id, topic.first_entry_id, horizon, topic.compacted)
+        sink = Sink(self._log, self._loop, ledger_id)
         try:
-            outcome = await broker.loop.run_in_executor(self._thread, self._work, source, sink)
+            outcome = await self._loop.run_in_executor(self._thread, self._work, source, sink)
         except BaseException:
-            broker.log.drop(ledger_id)
+            self._log.drop(ledger_id)
             raise
         await self._show(topic, CompactedLedger(ledger_id, outcome.entries, horizon))
         return outcome
 
     def _check_whole(self, topic: Topic) -> None:
         """Raises ServiceNotReady when something of the topic is missing: its keys would go back to older values."""
-        missing, before = self._broker.log.missing, topic.compacted
+        missing, before = self._log.missing, topic.compacted
         first = topic.first_entry_id if before is None else max(topic.first_entry_id, before.horizon + 1)
         lacks_before = before is not None and missing.any_of(before.ledger_id)
         if lacks_before or missing.within(topic.ledger_id, first, topic.last_entry_id + 1):
@@ -214,7 +240,7 @@ class Compactor:
 
     async def _take_ledger_id(self) -> int:
         taken: list[int] = []
-        await self._broker.changes.stored(lambda done: self._broker.catalog.take_ledger_id(taken.append, done))
+        await self._changes.stored(lambda done: self._catalog.take_ledger_id(taken.append, done))
         return taken[0]
 
     def _work(self, source: Source, sink: Sink) -> Outcome:
@@ -227,22 +253,21 @@ class Compactor:
 
     async def _show(self, topic: Topic, compacted: CompactedLedger) -> None:
         """From now on, this is the compacted topic, if the topic is still what it was."""
-        broker = self._broker
-        async with broker.topics.leaving(topic.text) as current:
-            record = broker.catalog.topic(topic.text)
+        async with self._leaving(topic.text) as current:
+            record = self._catalog.topic(topic.text)
             if record is None or record.ledger_id != topic.ledger_id:
-                broker.log.drop(compacted.ledger_id)
+                self._log.drop(compacted.ledger_id)
                 raise Stopped("the topic was deleted meanwhile")
-            before = compacted_in(broker.states.of(topic.text))
+            before = compacted_in(self._states.of(topic.text))
             # From here on the disk may name the new ledger, also when we hear that it failed: it is not dropped any
             # more. The next start knows which of the two it is.
-            await broker.states.change(topic, **compacted_state(compacted))
+            await self._states.change(topic, **compacted_state(compacted))
             if current is not None:
                 current.compacted = compacted
                 for subscription in current.subscriptions.values():
                     subscription.source_changed()
         if before is not None:
-            broker.log.drop(before.ledger_id)
+            self._log.drop(before.ledger_id)
         if current is not None and COMPACTION_SUBSCRIPTION in current.subscriptions:
             current.subscriptions[COMPACTION_SUBSCRIPTION].give_up_through(compacted.horizon)
 
@@ -267,9 +292,9 @@ class Source:
     """What a compaction reads: the topic as it was compacted before, and what came since."""
 
     def __init__(
-        self, broker: Broker, ledger_id: int, first: int, last: int, compacted: CompactedLedger | None
+        self, entry_log: EntryLog, ledger_id: int, first: int, last: int, compacted: CompactedLedger | None
     ) -> None:
-        self._log = broker.log
+        self._log = entry_log
         self._ledger_id = ledger_id
         self._first = first
         self._last = last
@@ -309,8 +334,9 @@ class Source:
 class Sink:
     """Where a compaction writes: a new ledger."""
 
-    def __init__(self, broker: Broker, ledger_id: int) -> None:
-        self._broker = broker
+    def __init__(self, entry_log: EntryLog, loop: asyncio.AbstractEventLoop, ledger_id: int) -> None:
+        self._log = entry_log
+        self._loop = loop
         self._ledger_id = ledger_id
         self._rows = 0
 
@@ -330,5 +356,5 @@ class Sink:
             done=lambda _run, error: durable.set_result(None) if error is None else durable.set_exception(error),
         )
         self._rows += len(entries)
-        self._broker.loop.call_soon_threadsafe(partial(self._broker.log.append, run))
+        self._loop.call_soon_threadsafe(partial(self._log.append, run))
         durable.result()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.topics.delayed_upkeep import Delays
     from penstock.broker.topics.topic import Topic
     from penstock.core.checksum import Buffer
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
@@ -39,6 +40,7 @@ class DelayedIndex:
 
     __slots__ = (
         "_check_at_ms",
+        "_delays",
         "_options",
         "_timer",
         "added",
@@ -50,10 +52,11 @@ class DelayedIndex:
         "topic",
     )
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, delays: Delays) -> None:
         self.topic = topic
-        self._options = options_of(topic)
-        self.manager: TopicDelayedDeliveryTrackerManager = topic.broker.delays.factory.manager(
+        self._delays = delays
+        self._options = self._wanted_options()
+        self.manager: TopicDelayedDeliveryTrackerManager = delays.factory.manager(
             topic.text, topic.last_entry_id + 1, self._options
         )
         self.added = 0  # since the last snapshot
@@ -66,7 +69,7 @@ class DelayedIndex:
 
     def now_ms(self) -> int:
         """The time that decides what is due. While nothing may be delayed, everything is."""
-        return self.topic.broker.clock.wall_ms() if self.topic.delays else TIME_MAX_MS
+        return self._delays.clock.wall_ms() if self.topic.delays else TIME_MAX_MS
 
     def due_until_ms(self) -> int:
         """Up to which delivery time messages may be delivered now."""
@@ -81,8 +84,8 @@ class DelayedIndex:
     def leave(self, subscription: Subscription) -> None:
         """The subscription delays nothing any more."""
         self.manager.unregister(subscription.name)
-        if self.topic.broker.delays.factory.find(self.topic.text) is not self.manager:  # It was the last one.
-            self.topic.broker.delays.forget(self.topic)
+        if self._delays.factory.find(self.topic.text) is not self.manager:  # It was the last one.
+            self._delays.forget(self.topic)
 
     # -- what is published --------------------------------------------------------------------------------------------
 
@@ -116,7 +119,7 @@ class DelayedIndex:
         """So many were added: a snapshot may be worth its while, and the first of them may be due before others."""
         if count:
             self.added += count
-            self.topic.broker.delays.changed(self)
+            self._delays.changed(self)
             self.set_timer()
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -131,16 +134,15 @@ class DelayedIndex:
 
     def _look_again_ms(self) -> int:
         """When to see whether it is time to read from the log what is not in the index."""
-        return self.topic.broker.clock.wall_ms() + self._options.tick_ms
+        return self._delays.clock.wall_ms() + self._options.tick_ms
 
     def _arm(self, at_ms: int) -> None:
         self.disarm()
-        broker = self.topic.broker
-        if broker.stopping:
+        if self._delays.stopping():
             return
-        wait_s = (at_ms - broker.clock.wall_ms()) / 1000
+        wait_s = (at_ms - self._delays.clock.wall_ms()) / 1000
         self._check_at_ms = at_ms
-        self._timer = broker.loop.call_later(min(max(wait_s, CHECK_S_MIN), CHECK_S_MAX), self.look_for_due)
+        self._timer = self._delays.loop.call_later(min(max(wait_s, CHECK_S_MIN), CHECK_S_MAX), self.look_for_due)
 
     def look_for_due(self) -> None:
         """Wake those who have something due; look again when the next is."""
@@ -155,7 +157,7 @@ class DelayedIndex:
             next_ms = view.next_delivery_ms()
             if next_ms is not None and now_ms < next_ms < later_ms:
                 later_ms = next_ms
-        self.topic.broker.delays.look_after(self)
+        self._delays.look_after(self)
         if self.manager.horizon.is_finite:
             later_ms = min(later_ms, self._look_again_ms())
         if later_ms < TIME_MAX_MS:
@@ -164,9 +166,9 @@ class DelayedIndex:
     def handed_out(self, count: int, ready_ms: int | None) -> None:
         """So many messages go out; the first of them might have been delivered from this time on."""
         self.delivered += count
-        self.topic.broker.delays.changed(self)
+        self._delays.changed(self)
         if ready_ms is not None and self.topic.delays:
-            late_ms = max(0, self.topic.broker.clock.wall_ms() - ready_ms - self._options.early_ms)
+            late_ms = max(0, self._delays.clock.wall_ms() - ready_ms - self._options.early_ms)
             self.lateness_ms_sum += late_ms * count
             self.lateness_ms_max = max(self.lateness_ms_max, late_ms)
 
@@ -174,23 +176,19 @@ class DelayedIndex:
 
     def policies_changed(self) -> None:
         """Tick, strictness, and whether anything may be delayed, are as they are now, also for what is held."""
-        options = options_of(self.topic)
+        options = self._wanted_options()
         if options != self._options:
             self._options = options
             self.manager.on_options_updated(options)
         self.look_for_due()
+
+    def _wanted_options(self) -> DelayedOptions:
+        """How the topic delays, by its policies and the broker's settings."""
+        tick_ms = max(1, self.topic.policies.delayed_delivery.tick_ms)
+        return DelayedOptions(tick_ms=tick_ms, strict=self._delays.limits().delayed_strict)
 
     def disarm(self) -> None:
         """Do not look by itself any more: the topic is not this broker's, or needs no index, or the broker stops."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def options_of(topic: Topic) -> DelayedOptions:
-    """How a topic delays, by its policies and the broker's settings."""
-    limits = topic.broker.limits
-    return DelayedOptions(
-        tick_ms=max(1, topic.policies.delayed_delivery.tick_ms),
-        strict=limits.delayed_strict,
-    )

@@ -17,7 +17,7 @@ import json
 import logging
 import struct
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.broker.topics.topic_states import ledgers_in_use
 from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
@@ -26,16 +26,20 @@ from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Changes
+    from penstock.broker.log_reads import LogReads
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.delayed_index import DelayedIndex
     from penstock.broker.topics.topic import Topic
+    from penstock.core.clock import Clock
     from penstock.governance.delayed import DelayedDeliveryTrackerFactory
     from penstock.governance.delayed_memory import DelayedMemory
     from penstock.governance.delayed_snapshot import Snapshot
     from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.storage.catalog import Catalog
+    from penstock.storage.entry_log import EntryLog
     from penstock.storage.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
@@ -76,13 +80,46 @@ class Found(NamedTuple):
             yield self
 
 
+class DelayLimits(Protocol):
+    """Limits of the broker that are asked here. All but the first change while the broker runs."""
+
+    @property
+    def delayed_index_bytes(self) -> int:
+        """What all indexes may take together."""
+        ...
+
+    @property
+    def delayed_strict(self) -> bool:
+        """Whether no message may come before its time."""
+        ...
+
+
 class Delays:
     """All delayed indexes of one broker."""
 
-    def __init__(self, broker: Broker, snapshots: Snapshots | None) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        entry_log: EntryLog,
+        catalog: Catalog,
+        changes: Changes,
+        reads: LogReads,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        limits: Callable[[], DelayLimits],
+        stopping: Callable[[], bool],
+        snapshots: Snapshots | None,
+    ) -> None:
+        """Args: stopping: whether nobody is to look for due messages any more. snapshots: None: nothing is stored."""
+        self.clock = clock
+        self.loop = loop
+        self.limits = limits
+        self.stopping = stopping
+        self._log = entry_log
+        self._changes = changes
+        self._reads = reads
         self._snapshots = snapshots
-        self._stored = self._in_use(snapshots) if snapshots is not None else set()
+        self._stored = _in_use(snapshots, catalog) if snapshots is not None else set()
         self._changed: dict[DelayedIndex, int] = {}  # since when, in monotonic ns
         self._saving: set[DelayedIndex] = set()
 
@@ -91,7 +128,7 @@ class Delays:
         """What all indexes may take together, and take."""
         from penstock.governance.delayed_memory import DelayedMemory  # noqa: PLC0415 - many brokers do without
 
-        return DelayedMemory(self._broker.limits.delayed_index_bytes)
+        return DelayedMemory(self.limits().delayed_index_bytes)
 
     @cached_property
     def factory(self) -> DelayedDeliveryTrackerFactory:
@@ -100,14 +137,6 @@ class Delays:
 
         return DelayedDeliveryTrackerFactory(self.memory)
 
-    def _in_use(self, snapshots: Snapshots) -> set[int]:
-        """The ledgers that have a snapshot; those of topics that were deleted right before the last stop have none."""
-        stored = snapshots.ledgers()
-        gone = stored - ledgers_in_use(self._broker.catalog) if stored else set()
-        for ledger_id in gone:
-            snapshots.forget(ledger_id)
-        return stored - gone
-
     # -- a topic comes and goes ---------------------------------------------------------------------------------------
 
     def index_of(self, topic: Topic) -> DelayedIndex:
@@ -115,14 +144,14 @@ class Delays:
         from penstock.broker.topics.delayed_index import DelayedIndex  # noqa: PLC0415 - likewise
 
         if topic.delayed is None:
-            topic.delayed = DelayedIndex(topic)
+            topic.delayed = DelayedIndex(topic, self)
         return topic.delayed
 
     async def load(self, topic: Topic) -> None:
         """Give a topic that is being loaded the index it had, if a snapshot tells of one."""
         if self._snapshots is None or topic.ledger_id not in self._stored:
             return
-        if self._broker.log.missing.any_of(topic.ledger_id):
+        if self._log.missing.any_of(topic.ledger_id):
             self.dropped(topic.ledger_id)
             return
         from penstock.governance.delayed_options import DamagedSnapshotError  # noqa: PLC0415 - likewise
@@ -131,7 +160,7 @@ class Delays:
         index = self.index_of(topic)
         try:
             try:
-                names, snapshot = await self._broker.reads.in_thread(lambda: unpack(snapshots.load(ledger_id) or b""))
+                names, snapshot = await self._reads.in_thread(lambda: unpack(snapshots.load(ledger_id) or b""))
             except (OSError, DamagedSnapshotError) as error:
                 log.warning("%s: its delayed messages are found by reading the log again: %s", topic.text, error)
                 self.forget(topic)
@@ -155,7 +184,7 @@ class Delays:
         for one in unknown:
             first = one.first
             while first < one.stop:
-                found = await self._broker.reads.in_thread(partial(self.read, topic, first, one.stop))
+                found = await self._reads.in_thread(partial(self.read, topic, first, one.stop))
                 for piece in found.pieces():
                     manager.look_ahead(first, piece.stop, piece.entry_ids, piece.deliver_at_ms, index.now_ms())
                     first = piece.stop
@@ -164,7 +193,7 @@ class Delays:
     def read(self, topic: Topic, first: int, stop: int) -> Found:
         """Read entries from `first` on, some but not to `stop` perhaps, for their delivery times. Blocks."""
         count = min(stop - first, READ_ENTRIES)
-        result = self._broker.log.read(topic.ledger_id, first, bytes_max=READ_BYTES, entries_max=count)
+        result = self._log.read(topic.ledger_id, first, bytes_max=READ_BYTES, entries_max=count)
         ids: list[int] = []
         times_ms: list[int] = []
         for batch in result.batches:
@@ -198,7 +227,7 @@ class Delays:
         if self._snapshots is not None and ledger_id in self._stored:
             self._stored.discard(ledger_id)
             snapshots = self._snapshots
-            self._broker.changes.finish(self._told(self._broker.reads.in_thread(lambda: snapshots.forget(ledger_id))))
+            self._changes.finish(self._told(self._reads.in_thread(lambda: snapshots.forget(ledger_id))))
 
     async def _told(self, work: asyncio.Future[None]) -> None:
         try:
@@ -210,7 +239,7 @@ class Delays:
 
     def changed(self, index: DelayedIndex) -> None:
         """Something was added, or went out: it is saved before long."""
-        self._changed.setdefault(index, self._broker.clock.monotonic_ns())
+        self._changed.setdefault(index, self.clock.monotonic_ns())
 
     def tick(self, now_ns: int) -> None:
         """Save what is due to be saved."""
@@ -220,7 +249,7 @@ class Delays:
             enough = max(SNAPSHOT_ADDED_MIN, SNAPSHOT_ADDED_RATIO * index.manager.topic_delayed_messages())
             due = index.added >= enough or now_ns - since_ns >= SNAPSHOT_AFTER_NS
             if due and index not in self._saving and not index.topic.fenced:
-                self._broker.changes.finish(self.save(index))
+                self._changes.finish(self.save(index))
 
     async def save(self, index: DelayedIndex) -> None:
         """Store a snapshot of one index; returns when it is durable, or has failed, which is logged."""
@@ -230,7 +259,7 @@ class Delays:
             return
         index.added = 0
         # While entries are missing, an index does not know all of them: a start that finds them must look itself.
-        if self._broker.log.missing.any_of(ledger_id) or not index.manager.topic_delayed_messages():
+        if self._log.missing.any_of(ledger_id) or not index.manager.topic_delayed_messages():
             self.dropped(ledger_id)
             return
         self._saving.add(index)
@@ -242,9 +271,9 @@ class Delays:
             for piece in index.manager.snapshot_pieces(topic.last_entry_id + 1):
                 parts.append(piece)
                 await asyncio.sleep(0)  # The loop is for publishing.
-            await self._broker.reads.in_thread(lambda: snapshots.save(ledger_id, parts))
+            await self._reads.in_thread(lambda: snapshots.save(ledger_id, parts))
             if ledger_id not in self._stored:  # The ledger went meanwhile, and what is stored came after that.
-                await self._broker.reads.in_thread(lambda: snapshots.forget(ledger_id))
+                await self._reads.in_thread(lambda: snapshots.forget(ledger_id))
         except OSError as error:
             log.warning("%s: a snapshot of its delayed messages could not be stored: %s", topic.text, error)
             if not had_one:
@@ -259,11 +288,11 @@ class Delays:
         if topic.delayed in self._changed:
             await self.save(topic.delayed)
 
-    async def stop(self) -> None:
+    async def stop(self, topics: Iterable[Topic]) -> None:
         """Store what has changed since the last snapshots; nobody looks for due messages any more."""
         for index in list(self._changed):
             await self.save(index)
-        for topic in self._broker.topics.loaded():
+        for topic in topics:
             if topic.delayed is not None:
                 topic.delayed.disarm()
 
@@ -281,7 +310,7 @@ class Delays:
         ]
         if wanted is not None or stuck:
             index.reading = True
-            self._broker.changes.finish(self._read_again(index, stuck, whole=wanted is not None))
+            self._changes.finish(self._read_again(index, stuck, whole=wanted is not None))
 
     async def _read_again(self, index: DelayedIndex, stuck: Sequence[Subscription], *, whole: bool) -> None:
         try:
@@ -293,7 +322,7 @@ class Delays:
         except (OSError, PenstockError) as error:
             if not isinstance(error, ReadFailed):  # The log has told of that, once.
                 log.warning("%s: reading its delayed messages again failed: %s", index.topic.text, error)
-            self._broker.loop.call_later(READ_RETRY_S, self.look_after, index)
+            self.loop.call_later(READ_RETRY_S, self.look_after, index)
         finally:
             index.reading = False
 
@@ -336,14 +365,23 @@ class Delays:
 
     def _goes_on(self, index: DelayedIndex) -> bool:
         """Whether anybody still needs what is being read."""
-        return index.topic.delayed is index and not self._broker.stopping
+        return index.topic.delayed is index and not self.stopping()
 
     async def _portion(self, index: DelayedIndex, first: int, stop: int) -> Found:
-        loop, topic = self._broker.loop, index.topic
+        loop, topic = self.loop, index.topic
         began_s = loop.time()
-        found = await self._broker.reads.in_thread(lambda: self.read(topic, first, stop))
+        found = await self._reads.in_thread(lambda: self.read(topic, first, stop))
         await asyncio.sleep(PAUSE_RATIO * (loop.time() - began_s))
         return found
+
+
+def _in_use(snapshots: Snapshots, catalog: Catalog) -> set[int]:
+    """The ledgers that have a snapshot; those of topics that were deleted right before the last stop have none."""
+    stored = snapshots.ledgers()
+    gone = stored - ledgers_in_use(catalog) if stored else set()
+    for ledger_id in gone:
+        snapshots.forget(ledger_id)
+    return stored - gone
 
 
 def pack(names: Sequence[str]) -> bytes:

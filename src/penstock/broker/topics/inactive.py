@@ -22,8 +22,15 @@ from penstock.core.names import COMPACTION_SUBSCRIPTION, is_system_topic
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from collections.abc import Callable
+
+    from penstock.broker.changes import Changes
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.policies.policies import PolicyBook
+    from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_life import TopicLife
 
 log = logging.getLogger(__name__)
 
@@ -36,44 +43,87 @@ NS_PER_MINUTE: Final = 60 * NS_PER_S
 class InactiveTopics:
     """Looks for them every `brokerDeleteInactiveTopicsFrequencySeconds`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        topics: TopicDirectory,
+        life: TopicLife,
+        partitions: Partitions,
+        policies: PolicyBook,
+        changes: Changes,
+        limits: Callable[[], BrokerLimits],
+        stopping: Callable[[], bool],
+        now_ns: int,
+    ) -> None:
+        """Args: stopping: whether nothing more is to begin."""
+        self._topics = topics
+        self._life = life
+        self._partitions = partitions
+        self._policies = policies
+        self._changes = changes
+        self._limits = limits
+        self._stopping = stopping
         self._looking = False
-        self._last_look_ns = broker.clock.monotonic_ns()
+        self._last_look_ns = now_ns
 
     def tick(self, now_ns: int) -> None:
         """Look, if it is time to."""
-        defaults = self._broker.limits.policies
-        if not defaults.broker_delete_inactive_topics_enabled or self._looking or self._broker.stopping:
+        defaults = self._limits().policies
+        if not defaults.broker_delete_inactive_topics_enabled or self._looking or self._stopping():
             return
         if now_ns - self._last_look_ns >= defaults.broker_delete_inactive_topics_frequency_seconds * NS_PER_S:
             self._last_look_ns = now_ns
             self._looking = True
-            self._broker.changes.finish(self._look(now_ns))
+            self._changes.finish(self._look(now_ns))
 
     async def _look(self, now_ns: int) -> None:
         try:
-            topics = self._broker.topics.loaded()
+            topics = self._topics.loaded()
             for start in range(0, len(topics), TOPICS_PER_TURN):
-                for topic in [topic for topic in topics[start : start + TOPICS_PER_TURN] if is_due(topic, now_ns)]:
+                for topic in [topic for topic in topics[start : start + TOPICS_PER_TURN] if self.is_due(topic, now_ns)]:
                     await self._delete(topic)
                 await asyncio.sleep(0)
         finally:
             self._looking = False
 
     async def _delete(self, topic: Topic) -> None:
-        broker = self._broker
-        async with broker.topics.leaving(topic.text) as current:
-            if current is not topic or topic.used or seems_active(topic) or keeps_messages(topic):
+        async with self._topics.leaving(topic.text) as current:
+            if current is not topic or topic.used or seems_active(topic) or self._keeps_messages(topic):
                 return
             log.info("topic %s goes, for nobody uses it (brokerDeleteInactiveTopicsEnabled)", topic.text)
             try:
-                await broker.topic_life.carry_out(topic.name)
+                await self._life.carry_out(topic.name)
             except PenstockError as error:
                 log.warning("topic %s, which nobody uses, cannot be deleted: %s", topic.text, error)
                 return
-        if broker.limits.delete_inactive_partitioned:
-            await broker.partitions.forget_if_empty(topic.name.parent)
+        if self._limits().delete_inactive_partitioned:
+            await self._partitions.forget_if_empty(topic.name.parent)
+
+    def is_due(self, topic: Topic, now_ns: int) -> bool:
+        """Whether the topic has gone unused for so long that it is to be deleted. Notes since when: ask regularly."""
+        inactive = topic.policies.inactive
+        if not inactive.delete or topic.fenced or is_system_topic(topic.text):
+            return False
+        if topic.used or seems_active(topic):
+            topic.used = False
+            topic.idle_since_ns = now_ns
+            return False
+        idle_ns = now_ns - topic.idle_since_ns
+        minutes = topic.policies.retention_minutes
+        long_enough = idle_ns >= inactive.max_inactive_s * NS_PER_S and 0 <= minutes * NS_PER_MINUTE <= idle_ns
+        return long_enough and not self._keeps_messages(topic)
+
+    def _keeps_messages(self, topic: Topic) -> bool:
+        """Whether the topic holds messages, and nobody has said that it is to be deleted all the same."""
+        compacted = topic.compacted is not None and topic.compacted.entries > 0
+        first = max(topic.first_entry_id, topic.unneeded_before)
+        if not topic.persistent or not (compacted or first <= topic.last_entry_id):
+            return False
+        return not (
+            self._limits().delete_inactive_with_messages
+            or self._policies.set_in_topic(topic.name, POLICY)
+            or self._policies.set_in_namespace(f"{topic.name.tenant}/{topic.name.namespace}", POLICY)
+        )
 
 
 def seems_active(topic: Topic) -> bool:
@@ -84,32 +134,3 @@ def seems_active(topic: Topic) -> bool:
     if topic.policies.inactive.mode == "delete_when_subscriptions_caught_up":
         return any(subscription.backlog for subscription in subscriptions)
     return bool(subscriptions)
-
-
-def keeps_messages(topic: Topic) -> bool:
-    """Whether the topic holds messages, and nobody has said that it is to be deleted all the same."""
-    compacted = topic.compacted is not None and topic.compacted.entries > 0
-    first = max(topic.first_entry_id, topic.unneeded_before)
-    if not topic.persistent or not (compacted or first <= topic.last_entry_id):
-        return False
-    broker = topic.broker
-    return not (
-        broker.limits.delete_inactive_with_messages
-        or broker.policies.set_in_topic(topic.name, POLICY)
-        or broker.policies.set_in_namespace(f"{topic.name.tenant}/{topic.name.namespace}", POLICY)
-    )
-
-
-def is_due(topic: Topic, now_ns: int) -> bool:
-    """Whether the topic has gone unused for so long that it is to be deleted. Notes since when: ask regularly."""
-    inactive = topic.policies.inactive
-    if not inactive.delete or topic.fenced or is_system_topic(topic.text):
-        return False
-    if topic.used or seems_active(topic):
-        topic.used = False
-        topic.idle_since_ns = now_ns
-        return False
-    idle_ns = now_ns - topic.idle_since_ns
-    minutes = topic.policies.retention_minutes
-    long_enough = idle_ns >= inactive.max_inactive_s * NS_PER_S and 0 <= minutes * NS_PER_MINUTE <= idle_ns
-    return long_enough and not keeps_messages(topic)

@@ -32,9 +32,13 @@ from penstock.net.topic_list_limiter import (
 from penstock.wire import listings
 
 if TYPE_CHECKING:
-    from penstock.broker.commands.session import Session
+    from random import Random
+
     from penstock.broker.topics.listing_blocks import Listing
     from penstock.broker.topics.shared_listings import SharedListing
+    from penstock.core.clock import Clock
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.net.connection import Connection
     from penstock.net.topic_list_limiter import Owner
 
 log = logging.getLogger(__name__)
@@ -46,15 +50,28 @@ RETRY_LAST_S: Final = 25.0
 class TopicListWatcher:
     """What one client wants to know of one namespace, and what it was told."""
 
-    def __init__(self, session: Session, watcher_id: int, shared: SharedListing, owner: Owner) -> None:
+    def __init__(
+        self,
+        watcher_id: int,
+        shared: SharedListing,
+        owner: Owner,
+        *,
+        connection: Connection,
+        memory: MemoryRow,
+        clock: Clock,
+        chance: Random,
+    ) -> None:
+        """Args: memory: to which it is charged. chance: spreads what it asks for again."""
         self.known: Listing | None = None  # what the client was told; None: nothing yet
         self.charged_bytes = 0  # to the memory of sessions
-        self._session = session
+        self._connection = connection
+        self._memory = memory
+        self._clock = clock
         self._watcher_id = watcher_id
         self._owner = owner
         self._shared = shared
         self._shared.keep(self)
-        self._backoff = Backoff(session.broker.shared_listings.chance, first_s=RETRY_FIRST_S, last_s=RETRY_LAST_S)
+        self._backoff = Backoff(chance, first_s=RETRY_FIRST_S, last_s=RETRY_LAST_S)
         self._said = self._sent = 0  # answers and updates: queued, and passed on by the transport
         self._answering: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -71,7 +88,7 @@ class TopicListWatcher:
                 task.cancel()
         self._telling = None
         self._shared.leave(self)
-        self._session.broker.sessions_memory.give_back(self.charged_bytes)
+        self._memory.give_back(self.charged_bytes)
         self.charged_bytes = 0
 
     # -- the answer ---------------------------------------------------------------------------------------------------
@@ -86,7 +103,7 @@ class TopicListWatcher:
         if self._telling is not None:
             self._telling.cancel()  # What it would have said is in the list.
             self._telling = None
-        answering = self._session.broker.loop.create_task(self._answer(request_id, client_hash, deadline_ns))
+        answering = asyncio.get_running_loop().create_task(self._answer(request_id, client_hash, deadline_ns))
         self._answering = answering
         try:
             await asyncio.wait((answering,))
@@ -99,7 +116,7 @@ class TopicListWatcher:
         self.tell()
 
     async def _answer(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
-        clock = self._session.broker.clock
+        clock = self._clock
         while True:
             try:
                 await self._say_all(request_id, client_hash, deadline_ns)
@@ -118,7 +135,7 @@ class TopicListWatcher:
             shared_bytes = listing.written_bytes if blocks else 0
             head = listings.watching_head(request_id, self._watcher_id, listing.digest, shared_bytes)
             await self._shared.write(
-                self._session.connection,
+                self._connection,
                 head,
                 Block.watched,
                 blocks,
@@ -134,14 +151,14 @@ class TopicListWatcher:
     def tell(self) -> None:
         """Tell the client what it does not know, unless it has something to read already: then when it has drained."""
         if self.known is not None and self._telling is None and self._answering is None and self._may_say_more():
-            self._telling = self._session.broker.loop.create_task(self._tell())
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
 
     def is_ready(self) -> bool:
         """Whether the client was answered, and has taken what was said before.
 
         Without the latter, each topic that comes would leave an update of its own behind a list that is being read.
         """
-        return self.known is not None and self._said == self._sent and self._session.connection.writable
+        return self.known is not None and self._said == self._sent and self._connection.writable
 
     def _may_say_more(self) -> bool:
         return self.is_ready() and self._shared.is_news_to(self)
@@ -155,9 +172,9 @@ class TopicListWatcher:
             while self._may_say_more():
                 await self._tell_next()
         except PermitError as error:
-            log.debug("watcher %d of %s says no more: %s", self._watcher_id, self._session.connection.peer, error)
+            log.debug("watcher %d of %s says no more: %s", self._watcher_id, self._connection.peer, error)
         except Exception:
-            log.exception("watcher %d of %s failed", self._watcher_id, self._session.connection.peer)
+            log.exception("watcher %d of %s failed", self._watcher_id, self._connection.peer)
         self._telling = None
 
     async def _tell_next(self) -> None:
@@ -169,7 +186,7 @@ class TopicListWatcher:
             if step is not None and step.written:
                 head = listings.update_head(self._watcher_id, step.after.digest, len(step.written))
                 await self._shared.write(
-                    self._session.connection, head, Step.told, (step,), owner=self._owner, passed=self._was_sent
+                    self._connection, head, Step.told, (step,), owner=self._owner, passed=self._was_sent
                 )
                 self._said += 1
             if step is not None:
