@@ -91,12 +91,10 @@ bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the 
 	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.footprint $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.listings $(if $(PEER),--peer $(PEER))
-	$(PY) -m benchmarks.pool
+	$(PY) -m benchmarks.micro
 	$(PY) -m benchmarks.spark
 	$(PY) -m benchmarks.delayed
 	$(PY) -m benchmarks.delayed_delivery --strict $(if $(PEER),--peer $(PEER) --messages 20000 --publish-per-s 2500)
-	for client in python java; do $(PY) -m benchmarks.delayed_delivery --strict --client $$client \
-	  --messages 10000 --subscriptions 3 $(if $(PEER),--peer $(PEER) --publish-per-s 2500) || exit; done
 	$(PY) -m benchmarks.delayed_delivery --restart --messages 1000000
 
 .PHONY: retained

@@ -2,14 +2,12 @@
 """How late delayed messages come: 200,000 of them due within a minute, on ten shared subscriptions.
 
     python -m benchmarks.delayed_delivery [--peer pulsar] [--messages 200000] [--window-s 60]
-    python -m benchmarks.delayed_delivery --client python --messages 10000 --subscriptions 3
     python -m benchmarks.delayed_delivery --restart --messages 1000000
 
 Every message carries its own delivery time and number, so the consumer, which acknowledges each of them, can say of
-each subscription how late messages were, whether any came early, and that each came exactly once. `--client` takes an
-official client in the place of raw sockets (Java's after `make compat CLIENT=java`, which fetches it). `--restart`
-publishes messages that are due in an hour, kills the broker (SIGKILL) and measures from its start until a subscription
-gets an undelayed message, with all others still held.
+each subscription how late messages were, whether any came early, and that each came exactly once. `--restart` publishes
+messages that are due in an hour, kills the broker (SIGKILL) and measures from its start until a subscription gets an
+undelayed message, with all others still held.
 
 Memory per message is resident memory, the newest entries in their cache included, for Apache Pulsar its heap after a
 collection; beside it stands what the index takes by the broker's own statistics. Exits 1 when a promise is broken.
@@ -23,19 +21,16 @@ import os
 import random
 import re
 import selectors
-import shutil
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.client import Client
 from benchmarks.penstock_peer import penstock
@@ -71,9 +66,6 @@ RESTART_S_MAX: Final = 2.0
 MIB: Final = 1 << 20
 
 _stamp = struct.Struct(">QI")  # delivery time in ms, number
-_received = struct.Struct(">BQ12s")  # subscription, time of day in ms, stamp: what the Java program tells
-JAVA_CLASSPATH: Final = Path(__file__).resolve().parents[1] / "tests/compat/java/target/classpath"
-JAVA_PROGRAM: Final = Path(__file__).with_name("DelayedConsumers.java")
 
 
 # -- publishing -------------------------------------------------------------------------------------------------------
@@ -183,81 +175,14 @@ class RawConsumer:
         return at
 
 
-def consume_raw(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
-    """Subscribe; what comes back receives so many messages on each subscription, or until a time."""
-    consumers = [RawConsumer(port, f"s{number}") for number in range(subscriptions)]
-    chooser = stack.enter_context(selectors.DefaultSelector())
-    for consumer in consumers:
-        stack.callback(consumer.client.close)
-        chooser.register(consumer.client.socket, selectors.EVENT_READ, consumer)
-
-    def receive(count: int, until_s: float) -> list[Seen]:
+def receive(consumers: Sequence[RawConsumer], count: int, until_s: float) -> None:
+    """Receive so many messages on each subscription, or until a time of day."""
+    with selectors.DefaultSelector() as selector:
+        for consumer in consumers:
+            selector.register(consumer.client.socket, selectors.EVENT_READ, consumer)
         while any(len(one.seen.numbers) < count for one in consumers) and time.time() < until_s:
-            for key, _ in chooser.select(0.5):
+            for key, _ in selector.select(0.5):
                 key.data.receive()
-        return [one.seen for one in consumers]
-
-    return receive
-
-
-def consume_with_python(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
-    """The same with the official Python client."""
-    import pulsar as official
-
-    client = official.Client(
-        f"pulsar://127.0.0.1:{port}", logger=official.FileLogger(official.LoggerLevel.Error, "/dev/null")
-    )
-    stack.callback(client.close)
-    seen = [Seen() for _ in range(subscriptions)]
-
-    def listen(to: Seen, consumer: official.Consumer, message: official.Message) -> None:
-        to.add(message.data(), time.time_ns() // 1_000_000)
-        consumer.acknowledge(message)
-
-    for number, one in enumerate(seen):
-        client.subscribe(
-            f"persistent://{TOPIC}",
-            f"s{number}",
-            consumer_type=official.ConsumerType.Shared,
-            initial_position=official.InitialPosition.Earliest,
-            message_listener=lambda consumer, message, to=one: listen(to, consumer, message),
-        )
-
-    def receive(count: int, until_s: float) -> list[Seen]:
-        while any(len(one.numbers) < count for one in seen) and time.time() < until_s:
-            time.sleep(0.1)
-        return seen
-
-    return receive
-
-
-def consume_with_java(port: int, subscriptions: int, stack: ExitStack) -> Callable[[int, float], list[Seen]]:
-    """The same with the official Java client, in a process of its own."""
-    command = ["java", "-Xmx512m", "-cp", JAVA_CLASSPATH.read_text(), str(JAVA_PROGRAM)]
-    command += [f"pulsar://127.0.0.1:{port}", f"persistent://{TOPIC}", str(subscriptions)]
-    program = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-    assert program.stdin is not None
-    assert program.stdout is not None
-    stack.callback(program.stdin.close)
-    assert program.stdout.read(1) == bytes([subscriptions]), "the Java consumers did not subscribe"
-    seen = [Seen() for _ in range(subscriptions)]
-
-    def read(told: IO[bytes]) -> None:
-        for row in iter(partial(told.read, _received.size), b""):
-            index, now_ms, stamp = _received.unpack(row)
-            seen[index].add(stamp, now_ms)
-
-    threading.Thread(target=read, args=(program.stdout,), daemon=True).start()
-
-    def receive(count: int, until_s: float) -> list[Seen]:
-        while any(len(one.numbers) < count for one in seen) and time.time() < until_s:
-            time.sleep(0.1)
-        return seen
-
-    return receive
-
-
-CONSUMERS: Final = {None: consume_raw, "python": consume_with_python, "java": consume_with_java}
 
 
 # -- one broker -------------------------------------------------------------------------------------------------------
@@ -280,7 +205,9 @@ def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tup
     chance = random.Random(options.seed)
     look_up(address.port)
     with ExitStack() as stack:
-        receive = CONSUMERS[options.client](address.port, options.subscriptions, stack)
+        consumers = [RawConsumer(address.port, f"s{number}") for number in range(options.subscriptions)]
+        for consumer in consumers:
+            stack.callback(consumer.client.close)
         before_mib = memory_mib(address, java=java)
         start_ms = int((time.time() + LEAD_S + options.messages / options.publish_per_s) * 1000)
         last_ms = start_ms + int(options.window_s * 1000)
@@ -288,7 +215,8 @@ def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tup
         held_mib = memory_mib(address, java=java)
         index_bytes = stats(address.admin_port)["delayedMessageIndexSizeInBytes"]
         cpu_s, own_cpu_s, began_s = usage(address.pid).cpu_s, time.process_time(), time.monotonic()
-        seen = receive(options.messages, last_ms / 1000 + PATIENCE_S)
+        receive(consumers, options.messages, last_ms / 1000 + PATIENCE_S)
+        seen = [consumer.seen for consumer in consumers]
         took_s = time.monotonic() - began_s
         cpu_s, own_cpu_s = usage(address.pid).cpu_s - cpu_s, time.process_time() - own_cpu_s
     if own_cpu_s > CORE_RATIO_MAX * took_s:
@@ -371,7 +299,6 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--subscriptions", type=int, default=10)
     parser.add_argument("--window-s", type=float, default=60.0, help="within which all of them are due")
-    parser.add_argument("--client", choices=("python", "java"), help="receive with this official client")
     parser.add_argument("--strict", action="store_true", help="isDelayedDeliveryDeliverAtTimeStrict=true: never early")
     parser.add_argument("--restart", action="store_true", help="kill the broker and see how soon it serves again")
     parser.add_argument(
@@ -383,9 +310,6 @@ def main() -> int:
         print(f"the machine is busy (load average {os.getloadavg()[0]:.1f}); the figures mean little", file=sys.stderr)
     if options.restart:
         return restart(options)
-    if options.client == "java" and not (JAVA_CLASSPATH.exists() and shutil.which("java")):
-        print("no Java client: install a JDK and run `make compat CLIENT=java` once", file=sys.stderr)
-        return 0
     strict = str(options.strict).lower()
     key = "isDelayedDeliveryDeliverAtTimeStrict"
     brokers: dict[str, Callable[[], AbstractContextManager[Address]]] = {

@@ -3,15 +3,11 @@
 
     python -m benchmarks.listings --peer pulsar
 
-Five loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
+Three loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
 sent:
     alone      one client asks again and again for 10,000 topics; then while a hundred producers publish
     at once    1,000 connections ask at once, and read their megabyte as it comes
     watchers   300 connections ask for 300 topics of 512 characters by pattern and watch them; 300 more are made
-    python     300 consumers of the official client, each with a pattern of its own: for one of 300 such topics, and for
-               one of 300 more that are made then
-    java       the same; then 300 others subscribe to 30 topics each, by their names and by a pattern, and 30 more are
-               made. The difference of the two growths is what finding topics by a pattern takes.
 Growth is the highest resident memory during a load above that before it, with all connections open. A load has failed
 if any client got an error or a list that is not whole, or if the limiters are not free at the end.
 """
@@ -19,18 +15,15 @@ if any client got an error or a list that is not whole, or if the limiters are n
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import re
 import resource
 import selectors
-import shutil
-import subprocess
 import sys
 import time
 import urllib.request
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,9 +52,6 @@ PARTITIONS: Final = 1_000
 PUBLISHERS: Final = 100
 TIMEOUT_S: Final = 120.0
 READ_BYTES: Final = 1 << 18
-# The class path is that of the compatibility cases; `make compat` makes it.
-JAVA_CLASSPATH: Final = Path(__file__).resolve().parents[1] / "tests/compat/java/target/classpath"
-JAVA_PROGRAM: Final = Path(__file__).with_name("PatternConsumers.java")
 STORED: Final = send(0, 0, entry(b"x" * 100))
 
 
@@ -76,11 +66,9 @@ class Sizes:
     watchers: int = 300
     watched: int = 300
     watched_bytes: int = 512
-    java_clients: int = 10
-    java_topics: int = 30  # and as many more: 300 consumers of each are what one machine's client can make in a while
 
 
-QUICK: Final = Sizes(topics=50, rounds=5, connections=10, watchers=5, watched=5, java_clients=1, java_topics=3)
+QUICK: Final = Sizes(topics=50, rounds=5, connections=10, watchers=5, watched=5)
 
 
 @dataclass(slots=True)
@@ -291,93 +279,6 @@ def heard_of(client: RawClient, count: int) -> bool:
     return True
 
 
-# -- the official clients ---------------------------------------------------------------------------------------------
-
-
-def python(address: Address, sizes: Sizes, figures: Figures) -> None:
-    """Consumers by patterns of their own, with the official Python client; then new topics, found within its minute."""
-    import pulsar as official
-
-    start = f"persistent://{NAMESPACE}/by-python-"
-    start += "x" * (sizes.watched_bytes - len(f"{start}0000"))
-    received: list[bytes] = []
-
-    def listen(consumer: official.Consumer, message: official.Message) -> None:
-        received.append(message.data())
-        consumer.acknowledge(message)
-
-    def send(producers: Sequence[official.Producer]) -> float:
-        before_s, wanted = time.perf_counter(), len(received) + len(producers)
-        for producer in producers:
-            producer.send(b"one")
-        while len(received) < wanted and time.perf_counter() - before_s < TIMEOUT_S:
-            time.sleep(0.01)
-        figures.errors += len(received) != wanted
-        return time.perf_counter() - before_s
-
-    with ExitStack() as stack:
-        quiet = official.FileLogger(official.LoggerLevel.Error, "/dev/null")
-        clients = [
-            official.Client(f"pulsar://127.0.0.1:{address.port}", logger=quiet) for _ in range(sizes.java_clients)
-        ]
-        for client in clients:
-            stack.callback(client.close)
-            client.get_topic_partitions(f"{start}0000")
-        first = [clients[0].create_producer(f"{start}{number:04}") for number in range(sizes.watched)]
-        before_mib, before_s = start_growth(address), time.perf_counter()
-        for number in range(sizes.watched):
-            clients[number % len(clients)].subscribe(
-                re.compile(f"persistent://{NAMESPACE}/by-python-x+({number:04}|{sizes.watched + number:04})"),
-                "s",
-                consumer_type=official.ConsumerType.Shared,
-                initial_position=official.InitialPosition.Earliest,
-                message_listener=listen,
-            )
-        figures.values["subscribed, s"] = time.perf_counter() - before_s
-        send(first)
-        figures.values["growth, MiB"] = growth(address, before_mib)
-        more = range(sizes.watched, 2 * sizes.watched)
-        figures.values["new topics heard of, s"] = send([clients[0].create_producer(f"{start}{n:04}") for n in more])
-        figures.values["growth with them, MiB"] = growth(address, before_mib)
-
-
-def java(address: Address, sizes: Sizes, figures: Figures) -> None:
-    """Consumers by a list of names, then as many by a pattern, with the official Java client; then new topics."""
-    for mode, pattern, topics in (
-        ("own", f"{NAMESPACE}/by-own-x+(%04d|%04d)", sizes.watchers),
-        ("names", "names", sizes.java_topics),
-        ("pattern", f"{NAMESPACE}/by-pattern-.*", sizes.java_topics),
-    ):
-        prefix = f"{NAMESPACE}/by-{mode}-"
-        prefix += "x" * (sizes.watched_bytes - len(f"persistent://{prefix}0000"))
-        arguments = [str(number) for number in (sizes.java_clients, sizes.watchers, topics)]
-        command = ["java", "-Xmx2g", "-cp", JAVA_CLASSPATH.read_text(), str(JAVA_PROGRAM)]
-        command += [f"pulsar://127.0.0.1:{address.port}", *arguments, prefix, pattern]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
-            step(program)
-            before = start_growth(address)
-            figures.values[f"subscribed by {mode}, s"] = step(program)[0]
-            figures.values[f"growth by {mode}, MiB"] = growth(address, before)
-            figures.errors += step(program)[1] != topics
-            seconds, received = step(program)
-            if mode != "names":
-                figures.values[f"new topics heard of by {mode}, s"] = seconds
-                figures.values[f"growth with them by {mode}, MiB"] = growth(address, before)
-                figures.errors += received != 2 * topics
-            step(program)
-
-
-def step(program: subprocess.Popen[str]) -> tuple[float, int]:
-    """Let the program do what it does next; returns how long it took, and the number it told."""
-    assert program.stdin is not None
-    assert program.stdout is not None
-    began_s = time.perf_counter()
-    program.stdin.write("go on\n")
-    program.stdin.flush()
-    told = program.stdout.readline().split()
-    return time.perf_counter() - began_s, int(told[-1]) if told and told[-1].isdigit() else 0
-
-
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
@@ -398,8 +299,6 @@ LOADS: Final[Mapping[str, Callable[[Address, Sizes, Figures], None]]] = {
     "alone": alone,
     "at once": at_once,
     "watchers": watchers,
-    "python": python,
-    "java": java,
 }
 
 
@@ -434,29 +333,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer", choices=("pulsar",), help="measure this broker too")
     parser.add_argument("--loads", nargs="*", choices=LOADS, default=list(LOADS))
     parser.add_argument("--quick", action="store_true", help="a smoke test: means nothing as figures")
-    parser.add_argument("--java-topics", type=int, help="for each of the Java client's consumers; 300 take it minutes")
-    parser.add_argument("--json", type=Path, help="leave all figures here, too")
     options = parser.parse_args(argv)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     brokers = ["penstock", *([options.peer] if options.peer else [])]
     sizes = QUICK if options.quick else Sizes()
-    sizes = replace(sizes, java_topics=options.java_topics or sizes.java_topics)
-    found: dict[str, dict[str, float]] = {}
     failed = False
     for load in options.loads:
-        if load == "java" and not (JAVA_CLASSPATH.exists() and shutil.which("java")):
-            print("\nno Java client: install a JDK and run `make compat CLIENT=java` once", file=sys.stderr)
-            continue
         columns: dict[str, Mapping[str, float]] = {}
         for title, limits in (("own limits", {}), (f"{SMALL_MB} + {SMALL_MB} MB", SMALL)):
             for name in brokers:
                 figures = measure(name, load, limits, sizes)
                 failed |= figures.errors > 0 and name == "penstock"
-                columns[f"{name}, {title}"] = found[f"{load}, {name}, {title}"] = figures.values
+                columns[f"{name}, {title}"] = figures.values
         print_table(load, columns)
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1))
     return 1 if failed else 0
 
 

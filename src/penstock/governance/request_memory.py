@@ -167,8 +167,8 @@ class RequestMemory(SimpleMemoryPool):
         self._used_bytes_max = 0
 
     # -- one read ----------------------------------------------------------------------------------------------------
-    # Budget: 0.5 µs for grant and settle, as much again for a lease and its release (benchmarks/pool.py). They are paid
-    # per read, not per request, which is why some lines below are written out rather than called.
+    # Budget: 0.5 µs for grant and settle, as much again for a lease and its release (benchmarks/micro.py), paid
+    # once per read, not per request, which is why some lines below are written out rather than called.
 
     def grant(self, owner: int, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
         """Charge and return how many bytes `owner` may read now, 1 to `want_bytes`; 0: it must stop and wait.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.checksum import Buffer
 
-# Reading an unwanted entry costs a microsecond, finding a single one a hundred (benchmarks/storage.py).
+# Reading an unwanted entry costs a microsecond, finding a single one a hundred (benchmarks/micro.py).
 GAP_ENTRIES_MAX: Final = 64
 
 

@@ -101,7 +101,7 @@ def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> list[
     rest = first[number_at + struct.calcsize(low_code) :]
     whole = len(following) // len(first) * len(first)
     high, numbers = number & ~LOW_MASK, []
-    # Budget: 0.25 µs per id on one core (benchmarks/wire.py).
+    # Budget: 0.25 µs per id on one core (benchmarks/micro.py).
     for other_before, low, other_rest in struct.iter_unpack(
         f">{len(before)}s{low_code}{len(rest)}s", following[:whole]
     ):

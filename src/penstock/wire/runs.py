@@ -87,7 +87,7 @@ def decode_sends(
         unpack, lows, highs, entry_at = layout.unpack, layout.lows, layout.highs, layout.entry_at
         producer_id_of = layout.prefixes.get
         try:
-            # Budget: 1.0 µs per entry of 1 KiB on one core, 0.35 of it for the checksum (benchmarks/wire.py).
+            # Budget: 1.0 µs per entry of 1 KiB on one core, 0.35 of it for the checksum (benchmarks/micro.py).
             while pos <= last:
                 total, prefix, low, high, checksum, metadata_bytes = unpack(view, pos)
                 stop = pos + 4 + total
@@ -278,7 +278,7 @@ def encode_receipts(
     highest_high = None if highest is None else highest[0] >> LOW_BITS
     template = _receipt_template(producer_id, ledger_id, sequence_high, entry_high, highest_high)
     entry_low, step = first_entry_id & LOW_MASK, len(template)
-    # Budget: 0.15 µs per receipt on one core (benchmarks/wire.py).
+    # Budget: 0.15 µs per receipt on one core (benchmarks/micro.py).
     pieces = template * count
     pieces[1::step] = [PADDED_LOWS[sequence_id & LOW_MASK] for sequence_id in sequence_ids]
     pieces[3::step] = PADDED_LOWS[entry_low : entry_low + count]
@@ -387,7 +387,7 @@ def encode_messages(
     frame_bytes = 4 + command_bytes
     starts = {length: _pack_sizes(frame_bytes + length, command_bytes) + before for length in set(lengths)}
     view = memoryview(data)
-    # Budget: 0.5 µs per entry of 1 KiB on one core (benchmarks/wire.py).
+    # Budget: 0.5 µs per entry of 1 KiB on one core (benchmarks/micro.py).
     pieces: list[Buffer] = [entry_rest + epoch] * (4 * count)
     pieces[0::4] = [starts[length] for length in lengths]
     pieces[1::4] = [PADDED_LOWS[entry_id & LOW_MASK] for entry_id in entry_ids]
