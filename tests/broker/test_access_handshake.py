@@ -212,6 +212,7 @@ async def test_where_nobody_is_asked_everybody_comes_in_whatever_they_show(tmp_p
         assert roles(broker) == [(None, None)]
 
 
+@pytest.mark.real
 async def test_a_slow_provider_does_not_hold_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
     identify = BasicProvider.identify
@@ -241,6 +242,7 @@ async def test_a_fault_of_our_own_lets_nobody_in(
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.real
 async def test_a_client_that_goes_away_while_it_is_looked_at_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +264,7 @@ async def test_a_client_that_goes_away_while_it_is_looked_at_leaves_nothing(
         await turns()
 
 
+@pytest.mark.real
 async def test_a_handshake_that_is_not_done_in_time_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,9 @@ def timers_of_indexes() -> int:
     return sum("DelayedIndex" in repr(timer) for timer in waiting if not timer.cancelled())
 
 
+pytestmark = pytest.mark.real  # it looks at the files of snapshots, and damages them
+
+
 def snapshot_files(path: Path) -> list[Path]:
     return sorted((path / "data" / "broker-0" / "delayed").glob("*.snapshot"))
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 COUNT = 20
 T = TopicName.parse(TOPIC)
 # Segments stay apart, however little is in them.
+pytestmark = pytest.mark.real  # it moves files away
+
 APART = LogLimits(move_below_ratio=0.0)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.publishing.rates import throttled_events
-from penstock.core.units import KIB
+from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
 from penstock.net.connection import ARENA_BYTES
 from penstock.testing.client import Type, frame
@@ -386,7 +386,7 @@ async def test_what_is_delivered_again_is_charged_again(tmp_path: Path) -> None:
 
 
 async def test_a_consumer_that_subscribes_too_often_is_told_so(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
+    async with running(tmp_path, keep_alive_ns=2 * KEEP_ALIVE_S * NS_PER_S) as harness:
         await Client.producing(harness.port)
         rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 30}
         await harness.broker.policies.set_topic(TOPIC, "subscribeRate", rate)

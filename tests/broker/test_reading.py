@@ -18,7 +18,7 @@ from penstock.core.units import NS_PER_S
 from penstock.testing.client import Refused
 from penstock.wire import codec
 from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, subscription_of, topic_of
-from tests.net.harness import TOPIC, Harness, running, until
+from tests.net.harness import TOPIC, Harness, running, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,7 @@ async def failed_often(harness: Harness) -> None:
     """Wait until reads were tried, and tried again."""
     wanted = harness.disk.failed_reads + 2
     await until(lambda: harness.disk.failed_reads >= wanted)
+    await turns()
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
@@ -151,6 +152,7 @@ async def test_health_names_what_cannot_be_read_until_it_can_though_nobody_wants
         await until(lambda: not harness.broker.health.problems)
 
 
+@pytest.mark.real
 async def test_who_seeks_by_time_finds_the_place_though_entries_in_the_middle_are_damaged(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         peer = await Peer.connected(harness)
@@ -167,6 +169,7 @@ async def test_who_seeks_by_time_finds_the_place_though_entries_in_the_middle_ar
         assert await harness.broker.reads.first_published_since(topic_of(harness), 1_040) == 40
 
 
+@pytest.mark.real
 async def test_delayed_messages_whose_index_cannot_be_built_again_come_in_time_once_it_can(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         peer = await Peer.connected(harness)

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.broker.rounds import Round, Rounds
 from penstock.core.errors import MetadataFailed
+from penstock.core.units import NS_PER_S
 from tests.broker.governed import MINUTE_MS, OTHER, configure, publish_now, topic_of
 from tests.net.harness import TOPIC, Client, Harness, running, turns, until
 
@@ -65,7 +66,7 @@ async def test_one_topic_that_fails_does_not_end_the_round(
 
 
 async def test_a_round_that_takes_long_is_not_started_again_beside_itself(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
+    async with running(tmp_path, keep_alive_ns=600 * NS_PER_S) as harness:
         await Client.producing(harness.port)
         started, go_on = 0, asyncio.Event()
 

@@ -104,6 +104,7 @@ async def test_a_subscription_of_a_topic_that_stores_nothing_has_no_backlog(brok
     assert seen.subscriptions[0].backlog == 0
 
 
+@pytest.mark.real
 async def test_a_muted_connection_shows_since_when_and_why_oldest_reason_first(
     broker: Broker, clock: ManualClock
 ) -> None:

@@ -403,6 +403,7 @@ async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_oth
 # -- a crash between the catalog and the log --------------------------------------------------------------------------
 
 
+@pytest.mark.real
 async def test_a_ledger_that_a_crash_left_behind_is_given_up_at_the_next_start(tmp_path: Path) -> None:
     async with producing(tmp_path) as (harness, client):
         client.publish(b"a", b"b")
@@ -424,6 +425,7 @@ async def test_a_ledger_that_a_crash_left_behind_is_given_up_at_the_next_start(t
         await harness.broker.topics.get_or_create(T, create=True)
 
 
+@pytest.mark.real
 async def test_a_catalog_that_is_older_than_the_log_costs_no_message(tmp_path: Path) -> None:
     async with producing(tmp_path) as (harness, client):
         client.publish(b"a", b"b")

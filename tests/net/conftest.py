@@ -9,11 +9,18 @@ import pytest
 import pytest_asyncio
 
 from penstock.testing.certificates import Certificate
+from tests.loops import loop_of
 from tests.net.harness import close_clients
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests run in virtual time; those marked `real` on a real loop."""
+    return loop_of(item)
 
 
 @pytest.fixture(scope="session")

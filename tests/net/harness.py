@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole broker on a test's own event loop, with real sockets and files, and clients that may misbehave.
+"""A whole broker on a test's own event loop, and clients that may misbehave.
 
 Why not a process: a test of request memory must read it to the byte, hold the disk still, and own the clock.
+
+On a virtual loop (`penstock.testing.loop`), which is what tests of the broker have unless they are marked `real`,
+sockets, disk and threads are in memory, and time passes only when nothing else can happen. On any other loop they are
+the system's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +33,9 @@ from penstock.storage.files import OsFile, OsFiles
 from penstock.storage.limits import LogLimits
 from penstock.storage.snapshots import Snapshots
 from penstock.testing.client import Type, entry, frame, send
+from penstock.testing.disk import VirtualDisk
+from penstock.testing.loop import WALL_MS, VirtualClock, VirtualLoop
+from penstock.testing.vfs import sqlite_on
 from penstock.wire.pulsar_pb2 import BaseCommand
 
 if TYPE_CHECKING:
@@ -40,9 +48,11 @@ if TYPE_CHECKING:
     from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.net.connection import Connection
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 30
 TOPIC = "persistent://public/default/t"
+# A start looks through a whole segment, which is 64 MiB by default.
+LOG_LIMITS = LogLimits(segment_bytes=16 * MIB)
 
 
 # ------------------------------------------------------------------------------------------------------------- the disk
@@ -100,8 +110,8 @@ class Harness:
     broker: Broker
     memory: RequestMemory
     connections: Connections
-    clock: ManualClock
-    disk: Disk
+    clock: ManualClock | VirtualClock
+    disk: Disk | VirtualDisk
     port: int
     tls_port: int
 
@@ -121,7 +131,8 @@ class Harness:
     @contextlib.contextmanager
     def catalog_held(self) -> Iterator[None]:
         """Nothing that is submitted to the catalog from now on is stored, or answered, before the end of this."""
-        free = threading.Event()
+        loop = self.broker.loop
+        free = loop.threads.event() if isinstance(loop, VirtualLoop) else threading.Event()
         self.broker.catalog._submit(lambda _db: free.wait(TIMEOUT_S), lambda _: None, lambda _: None)  # noqa: SLF001
         try:
             yield
@@ -150,17 +161,25 @@ async def running(
 ) -> AsyncIterator[Harness]:
     """Compose a broker as `penstock.app` does, on this loop; at the end it must stop, and leave no memory in use."""
     loop = asyncio.get_running_loop()
-    clock, disk = ManualClock(wall_ms=1_700_000_000_000), Disk()
-    data = open_data_directory(directory / "data", disk)
     async with contextlib.AsyncExitStack() as stack:
+        clock: ManualClock | VirtualClock
+        disk: Disk | VirtualDisk
+        vfs: str | None = None
+        new_socket: Callable[[int, int], socket.socket] = socket.socket
+        if isinstance(loop, VirtualLoop):
+            clock, disk = VirtualClock(loop.virtual_time), disk_of(loop)
+            vfs, new_socket = stack.enter_context(sqlite_on(disk)), loop.network.socket
+        else:
+            clock, disk = ManualClock(wall_ms=WALL_MS), Disk()
+        data = open_data_directory(directory / "data", disk)
         stack.push_async_callback(close_clients)
 
         def post(callback: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(callback)
 
-        entry_log = EntryLog.open(data.broker(0), disk, log_limits or LogLimits(), post, clock=clock)
+        entry_log = EntryLog.open(data.broker(0), disk, log_limits or LOG_LIMITS, post, clock=clock, index_vfs=vfs)
         stack.callback(entry_log.close)
-        catalog = Catalog.open(data.metadata, post, disk)
+        catalog = Catalog.open(data.metadata, post, disk, vfs=vfs, exclusive=vfs is not None)
         stack.callback(catalog.close)
         memory = RequestMemory(
             RequestLimits(request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max)
@@ -186,7 +205,9 @@ async def running(
         stack.callback(disk.let_go)
         ports = []
         for context in (None, tls):
-            listener = Listener(connections, broker.new_session, host="127.0.0.1", port=0, tls=context)
+            listener = Listener(
+                connections, broker.new_session, host="127.0.0.1", port=0, tls=context, new_socket=new_socket
+            )
             stack.callback(listener.close)
             listener.start()
             ports.append(listener.port)
@@ -214,9 +235,20 @@ def _limits(frame_bytes_max: int) -> BrokerLimits:
     )
 
 
+def disk_of(loop: VirtualLoop) -> VirtualDisk:
+    """The disk of this loop: a broker that is started again finds what the last one left."""
+    if loop.files is None:
+        loop.files = VirtualDisk(loop)
+    disk: VirtualDisk = loop.files
+    return disk
+
+
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until something is so."""
+    """Let the loop turn until something is so; fails when it cannot come to that."""
     loop = asyncio.get_running_loop()
+    if isinstance(loop, VirtualLoop):
+        await loop.until(condition, TIMEOUT_S)
+        return
     deadline_s = loop.time() + TIMEOUT_S
     while not condition():
         assert loop.time() < deadline_s, "it did not come to that"
@@ -224,7 +256,11 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def turns(count: int = 20) -> None:
-    """Give the broker the opportunity to do what it must not do."""
+    """Give the broker the opportunity to do what it must not do. On a virtual loop that takes no time."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, VirtualLoop):
+        await loop.quiet()
+        return
     for _ in range(count):
         await asyncio.sleep(0.001)
 

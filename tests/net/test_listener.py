@@ -10,6 +10,8 @@ import socket
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import pytest
+
 from penstock.net.listener import RESERVED_DESCRIPTORS
 from penstock.testing.client import Type
 from tests.net.harness import SMALL, Client, connect, running, turns, until
@@ -17,8 +19,6 @@ from tests.net.harness import SMALL, Client, connect, running, turns, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
 
 @contextmanager
@@ -70,6 +70,7 @@ async def test_connections_leave_descriptors_to_the_log_and_those_without_one_wa
         assert len(lines(caplog)) == 1
 
 
+@pytest.mark.real
 async def test_a_process_out_of_descriptors_says_so_once_and_accepts_when_it_has_some(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

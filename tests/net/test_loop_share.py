@@ -44,6 +44,7 @@ async def test_what_is_short_is_done_before_anybody_else_has_a_turn() -> None:
     assert spent == [0, 0]
 
 
+@pytest.mark.real
 async def test_while_others_have_work_they_get_three_quarters_of_the_loop_beyond_what_is_short() -> None:
     clock, spent = ManualClock(), list[int]()
     share = share_of(clock)

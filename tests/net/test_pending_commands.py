@@ -288,6 +288,7 @@ async def test_a_large_last_entry_is_read_once_for_all_who_ask_for_its_id(tmp_pa
         assert reads == 2
 
 
+@pytest.mark.real
 async def test_a_large_schema_exists_once_however_many_answers_wait_to_be_sent(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         definition = b'{"type":"string","doc":"' + b"d" * (500 * KIB) + b'"}'
@@ -366,6 +367,7 @@ async def test_without_request_memory_commands_are_carried_out_one_by_one_until_
         assert await filler.receipts(2) == [0, 1]
 
 
+@pytest.mark.real
 async def test_commands_that_nobody_takes_the_answers_of_do_not_keep_request_memory_from_others(tmp_path: Path) -> None:
     frame_bytes = 64 * KIB
     async with running(tmp_path, pool_bytes=frame_bytes, frame_bytes_max=frame_bytes, outbound_bytes=0) as broker:

@@ -354,6 +354,7 @@ async def test_b5_frames_that_stall_are_evicted_once_others_wait_and_not_before(
         await until(lambda: broker.used == FRAME_BYTES - 1)
         broker.clock.advance(ns=10 * NS_PER_S)
         broker.connections.evict_slow()
+        await turns()
         assert broker.connection_of(stalling).is_open  # nobody waits
 
         honest.publish(SMALL)

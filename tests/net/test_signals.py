@@ -28,6 +28,7 @@ def _as_before() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.real
 async def test_a_signal_is_heard_when_threads_have_filled_the_pipe_of_a_busy_loop() -> None:
     loop, heard = asyncio.get_running_loop(), asyncio.Event()
     on_signal(loop, signal.SIGUSR1, heard.set)
@@ -51,6 +52,7 @@ async def test_a_signal_is_heard_when_threads_have_filled_the_pipe_of_a_busy_loo
     assert reported == REPORTS
 
 
+@pytest.mark.real
 async def test_a_signal_wakes_a_loop_that_has_nothing_to_do() -> None:
     loop, heard = asyncio.get_running_loop(), asyncio.Event()
     on_signal(loop, signal.SIGUSR1, heard.set)

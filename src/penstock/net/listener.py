@@ -227,6 +227,7 @@ class Listener:
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
+        new_socket: Callable[[int, int], socket.socket] = socket.socket,
     ) -> None:
         self._connections = connections
         self._new_handler = new_handler
@@ -234,7 +235,7 @@ class Listener:
         self._loop = connections.loop
         self._pausing = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._sock = socket.socket(family, socket.SOCK_STREAM)
+        self._sock = new_socket(family, socket.SOCK_STREAM)
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Accepted sockets inherit these; set later they would not shrink the window already offered.

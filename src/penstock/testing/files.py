@@ -45,60 +45,106 @@ PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 
 
+class _Bytes:
+    """The bytes of a file, by pages: what was never written takes no memory."""
+
+    __slots__ = ("pages", "size")
+
+    def __init__(self, size: int = 0, pages: dict[int, bytes] | None = None) -> None:
+        self.size = size
+        self.pages: dict[int, bytes] = pages if pages is not None else {}
+
+    def read(self, size: int, offset: int) -> bytes:
+        end = min(offset + size, self.size)
+        if end <= offset:
+            return b""
+        first, stop = offset // PAGE_BYTES, -(-end // PAGE_BYTES)
+        data = b"".join([self.pages.get(page, _ZEROS) for page in range(first, stop)])
+        return data[offset - first * PAGE_BYTES : end - first * PAGE_BYTES]
+
+    def write(self, data: bytes, offset: int) -> range:
+        """Returns the pages that it changed."""
+        if not data:
+            return range(0)
+        end = offset + len(data)
+        pages = range(offset // PAGE_BYTES, -(-end // PAGE_BYTES))
+        front = offset - pages[0] * PAGE_BYTES
+        back = pages.stop * PAGE_BYTES - end
+        if front or back:
+            before, after = self.pages.get(pages[0], _ZEROS), self.pages.get(pages[-1], _ZEROS)
+            data = b"".join((before[:front], data, after[PAGE_BYTES - back :] if back else b""))
+        for row, page in enumerate(pages):
+            self.pages[page] = data[row * PAGE_BYTES : (row + 1) * PAGE_BYTES]
+        self.size = max(self.size, end)
+        return pages
+
+    def resize(self, size: int) -> None:
+        if size < self.size:
+            last, kept = divmod(size, PAGE_BYTES)
+            for page in [page for page in self.pages if page > last]:
+                del self.pages[page]
+            if last in self.pages:
+                self.pages[last] = self.pages[last][:kept] + _ZEROS[kept:]
+        self.size = size
+
+
+_ZEROS: Final = bytes(PAGE_BYTES)
+
+
 @dataclass(slots=True, eq=False)
 class _Inode:
     """A file's bytes, apart from its names."""
 
-    data: bytearray = field(default_factory=bytearray)  # as read now
-    durable: bytearray = field(default_factory=bytearray)  # as the platters have it
+    data: _Bytes = field(default_factory=_Bytes)  # as read now
+    durable: _Bytes = field(default_factory=_Bytes)  # as the platters have it
     dirty: set[int] = field(default_factory=set)  # pages the next sync saves
     lost: set[int] = field(default_factory=set)  # pages a failed sync gave up: they read well and are not durable
 
     def write(self, data: bytes, offset: int) -> None:
-        end = offset + len(data)
-        if end > len(self.data):
-            self.data.extend(bytes(end - len(self.data)))
-        self.data[offset:end] = data
-        pages = range(offset // PAGE_BYTES, -(-end // PAGE_BYTES))
+        pages = self.data.write(data, offset)
         self.dirty.update(pages)
         self.lost.difference_update(pages)
 
     def truncate(self, size: int) -> None:
-        if size > len(self.data):
-            self.data.extend(bytes(size - len(self.data)))
-        else:
+        if size <= self.data.size:
             self.dirty.add(size // PAGE_BYTES)
-            del self.data[size:]
+        self.data.resize(size)
 
     def sync(self) -> None:
-        size = len(self.data)
-        if len(self.durable) < size:
-            self.durable.extend(bytes(size - len(self.durable)))
+        durable, size = self.durable.pages, self.data.size
         for page in self.dirty:
-            start, end = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, size)
-            if start < end:
-                self.durable[start:end] = self.data[start:end]
-        del self.durable[size:]
+            if page * PAGE_BYTES < size and page in self.data.pages:
+                durable[page] = self.data.pages[page]
+            else:
+                durable.pop(page, None)
+        self.durable.resize(size)
         self.dirty.clear()
 
     def crash(self, rng: random.Random) -> None:
         """Come back with any part of what was not synced."""
         unsynced = sorted(self.dirty | self.lost)
-        size = rng.choice((len(self.durable), len(self.data)))
-        after = bytearray(self.durable[:size])
-        after.extend(bytes(size - len(after)))
+        size = rng.choice((self.durable.size, self.data.size))
+        after = _Bytes(self.durable.size, dict(self.durable.pages))
+        after.resize(size)
         share = rng.choice((0.0, 0.5, 0.9, 1.0))  # Halves of everything would make whole groups survive too rarely.
         for page in unsynced:
             start = page * PAGE_BYTES
-            end = min(start + PAGE_BYTES, size, len(self.data))
+            end = min(start + PAGE_BYTES, size, self.data.size)
             if rng.random() >= share:
                 if rng.random() >= 0.25:
                     continue
                 end = min(end, start + SECTOR_BYTES * rng.randrange(PAGE_BYTES // SECTOR_BYTES))
             if start < end:
-                after[start:end] = self.data[start:end]
-        self.data, self.durable = after, bytearray(after)
+                after.write(self.data.read(end - start, start), start)
+        self.data, self.durable = after, _Bytes(after.size, dict(after.pages))
         self.dirty, self.lost = set(), set()
+
+    def flip(self, bit: int) -> None:
+        """Flip one bit, in memory and on the platters."""
+        for data in (self.data, self.durable):
+            byte = data.read(1, bit // 8)
+            if byte:
+                data.write(bytes([byte[0] ^ 1 << bit % 8]), bit // 8)
 
 
 class FaultyFile:
@@ -114,7 +160,7 @@ class FaultyFile:
         with self._files.guard:
             self._files.check(self._life)
             size = self._files.readable(self.inode, size, offset)
-            return bytes(memoryview(self.inode.data)[offset : offset + size])
+            return self.inode.data.read(size, offset)
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """See `penstock.storage.files.File.write`. Takes a part only when it then fails."""
@@ -141,7 +187,7 @@ class FaultyFile:
     def allocate(self, size: int) -> None:
         """See `penstock.storage.files.File.allocate`."""
         with self._files.guard:
-            grown = max(size - len(self.inode.data), 0)
+            grown = max(size - self.inode.data.size, 0)
             allowed, error = self._files.admit(self._life, grown)
             if error is not None and allowed < grown:
                 raise error
@@ -161,7 +207,7 @@ class FaultyFile:
         """See `penstock.storage.files.File.size`."""
         with self._files.guard:
             self._files.check(self._life)
-            return len(self.inode.data)
+            return self.inode.data.size
 
     def close(self) -> None:
         """See `penstock.storage.files.File.close`."""
@@ -282,10 +328,7 @@ class FaultyFiles:
     def flip(self, path: Path, bit: int) -> None:
         """Flip one bit of a file, on the platters and in memory. Bit 0 is the lowest of the first byte."""
         with self.guard:
-            inode = self._names[path]
-            for data in (inode.data, inode.durable):
-                if bit // 8 < len(data):
-                    data[bit // 8] ^= 1 << bit % 8
+            self._names[path].flip(bit)
 
     # ------------------------------------------------------------------------------ what a file asks before it acts
 
@@ -349,9 +392,9 @@ class FaultyFiles:
             return sorted(path.name for path in self._names if path.parent == directory)
 
     def exists(self, path: Path) -> bool:
-        """See `penstock.storage.files.Files.exists`."""
+        """See `penstock.storage.files.Files.exists`: a directory is there when something is in it."""
         with self.guard:
-            return path in self._names
+            return path in self._names or any(name.parent == path for name in self._names)
 
     def make_directory(self, path: Path) -> None:
         """See `penstock.storage.files.Files.make_directory`: directories are always there."""
