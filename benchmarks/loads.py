@@ -9,7 +9,7 @@ A ratio is always "how many times better than the peer": more entries a second, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from benchmarks.frames import Shape
 
@@ -31,7 +31,7 @@ class Plan:
 
     name: str
     mode: Mode
-    shape: Shape
+    shape: Shape = ONE_KIB
     tool: Tool = "generator"
     window: int = 1_000
     producers: int = 1
@@ -39,7 +39,6 @@ class Plan:
     subscriptions: int = 0
     backlog_per_s: int = 0  # entries published before a catch-up, for every second that it may take
     cold: bool = False  # the broker is restarted and its page cache dropped between backlog and catch-up
-    pool_off: bool = False  # measured a second time on a broker without the request memory pool
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -49,67 +48,42 @@ class Plan:
         return (VOLUME if self.shape == LARGE_BATCH else RATE), COST
 
 
-def interleaved(name: str, *, producers: int = 1, connections: int = 1) -> Plan:
-    """Plan a publish load of many producers, 20,000 entries in flight in all."""
-    window = 20_000 // connections
-    return Plan(name=name, mode="publish", shape=ONE_KIB, window=window, producers=producers, connections=connections)
-
-
-def catch_up(
-    name: str, shape: Shape, backlog_per_s: int, *, subscriptions: int = 0, cold: bool = False, tool: Tool = "generator"
-) -> Plan:
-    """Plan a backlog and one consumer that catches up with it."""
-    return Plan(
-        name=name,
-        mode="catch-up",
-        shape=shape,
-        tool=tool,
-        subscriptions=subscriptions,
-        backlog_per_s=backlog_per_s,
-        cold=cold,
-    )
-
+PUBLISH: Final = "publish"
+TAIL: Final = "tail"
+CATCH_UP: Final = "catch-up"
+LATENCY: Final = "latency"
 
 PLANS: tuple[Plan, ...] = (
-    Plan(name="publish-1k-w1000", mode="publish", shape=ONE_KIB, pool_off=True),
-    Plan(name="publish-1k-w20000", mode="publish", shape=ONE_KIB, window=20_000),
-    interleaved("publish-1k-50-producers", producers=50),
-    interleaved("publish-1k-50-connections", connections=50),
-    Plan(name="publish-100b-batched", mode="publish", shape=SMALL_BATCH),
-    Plan(name="publish-128k", mode="publish", shape=LARGE_BATCH, pool_off=True),
-    Plan(name="publish-1k-3-subscriptions", mode="publish", shape=ONE_KIB, subscriptions=3),
-    Plan(name="tail-1k", mode="tail", shape=ONE_KIB, pool_off=True),
-    Plan(name="tail-1k-3-subscriptions", mode="tail", shape=ONE_KIB, subscriptions=3),
-    Plan(name="tail-100b-batched", mode="tail", shape=SMALL_BATCH),
-    Plan(name="tail-128k", mode="tail", shape=LARGE_BATCH),
-    catch_up("catch-up-1k", ONE_KIB, 60_000),
-    catch_up("catch-up-1k-3-subscriptions", ONE_KIB, 60_000, subscriptions=3),
-    catch_up("catch-up-100b-batched", SMALL_BATCH, 10_000),
-    catch_up("catch-up-128k", LARGE_BATCH, 2_000),
-    Plan(name="latency-1k", mode="latency", shape=ONE_KIB),
-    Plan(name="py-publish-1k", mode="publish", shape=ONE_KIB, tool="pyclient"),
-    Plan(name="py-publish-100b-batched", mode="publish", shape=SMALL_BATCH, tool="pyclient"),
-    Plan(name="py-publish-128k", mode="publish", shape=LARGE_BATCH, tool="pyclient"),
-    Plan(name="py-tail-1k", mode="tail", shape=ONE_KIB, tool="pyclient"),
-    Plan(name="py-tail-100b-batched", mode="tail", shape=SMALL_BATCH, tool="pyclient"),
-    Plan(name="py-tail-128k", mode="tail", shape=LARGE_BATCH, tool="pyclient"),
-    catch_up("py-catch-up-1k", ONE_KIB, 20_000, tool="pyclient"),
-    catch_up("py-catch-up-100b-batched", SMALL_BATCH, 200, tool="pyclient"),
-    catch_up("py-catch-up-128k", LARGE_BATCH, 160, tool="pyclient"),
-    Plan(name="py-latency-1k", mode="latency", shape=ONE_KIB, tool="pyclient"),
+    Plan(name="publish-1k-w1000", mode=PUBLISH),
+    Plan(name="publish-1k-w20000", mode=PUBLISH, window=20_000),
+    Plan(name="publish-1k-50-producers", mode=PUBLISH, producers=50, window=20_000),
+    Plan(name="publish-1k-50-connections", mode=PUBLISH, connections=50, window=400),
+    Plan(name="publish-100b-batched", mode=PUBLISH, shape=SMALL_BATCH),
+    Plan(name="publish-128k", mode=PUBLISH, shape=LARGE_BATCH),
+    Plan(name="publish-1k-3-subscriptions", mode=PUBLISH, subscriptions=3),
+    Plan(name="tail-1k", mode=TAIL),
+    Plan(name="tail-1k-3-subscriptions", mode=TAIL, subscriptions=3),
+    Plan(name="tail-128k", mode=TAIL, shape=LARGE_BATCH),
+    Plan(name="catch-up-1k", mode=CATCH_UP, backlog_per_s=60_000),
+    Plan(name="catch-up-100b-batched", mode=CATCH_UP, shape=SMALL_BATCH, backlog_per_s=10_000),
+    Plan(name="catch-up-128k", mode=CATCH_UP, shape=LARGE_BATCH, backlog_per_s=2_000),
+    Plan(name="latency-1k", mode=LATENCY),
+    Plan(name="py-publish-100b-batched", mode=PUBLISH, shape=SMALL_BATCH, tool="pyclient"),
+    Plan(name="py-catch-up-100b-batched", mode=CATCH_UP, shape=SMALL_BATCH, backlog_per_s=200, tool="pyclient"),
+    Plan(name="py-latency-1k", mode=LATENCY, tool="pyclient"),
     # Last, because they restart the brokers: whatever had warmed up in them is cold again.
-    catch_up("catch-up-1k-cold", ONE_KIB, 60_000, cold=True),
-    catch_up("catch-up-128k-cold", LARGE_BATCH, 2_000, cold=True),
+    Plan(name="catch-up-1k-cold", mode=CATCH_UP, backlog_per_s=60_000, cold=True),
+    Plan(name="catch-up-128k-cold", mode=CATCH_UP, shape=LARGE_BATCH, backlog_per_s=2_000, cold=True),
 )
 
 # Every kind of work for a while, so that a virtual machine has compiled its hot paths before it is measured: Apache
 # Pulsar reaches a steady rate after some 15 s of load. Both brokers get it.
 WARM_UP_S = 5.0
 WARM_UP = (
-    Plan(name="warm-up-publish-1k", mode="publish", shape=ONE_KIB),
-    Plan(name="warm-up-tail-1k", mode="tail", shape=ONE_KIB),
-    Plan(name="warm-up-tail-128k", mode="tail", shape=LARGE_BATCH),
-    catch_up("warm-up-catch-up-1k", ONE_KIB, 20_000),
+    Plan(name="warm-up-publish-1k", mode=PUBLISH),
+    Plan(name="warm-up-tail-1k", mode=TAIL),
+    Plan(name="warm-up-tail-128k", mode=TAIL, shape=LARGE_BATCH),
+    Plan(name="warm-up-catch-up-1k", mode=CATCH_UP, backlog_per_s=20_000),
 )
 
 # A smoke test of the benchmarks themselves: every tool, every mode.
@@ -119,7 +93,7 @@ QUICK = (
     "tail-128k",
     "catch-up-1k",
     "latency-1k",
-    "py-tail-1k",
+    "py-catch-up-100b-batched",
     "py-latency-1k",
     "catch-up-1k-cold",
 )

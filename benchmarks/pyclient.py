@@ -146,25 +146,6 @@ def publish(load: Load) -> Result:
         return describe(start, end, load, producer.acknowledged)
 
 
-def tail(load: Load) -> Result:
-    """Send for a time while another thread receives."""
-    with connected(load) as client, closing(Consumer(client, load)) as consumer:
-        producer, ended = Producer(client, load), threading.Event()
-        reader = threading.Thread(
-            target=consumer.receive_until,
-            args=(lambda: ended.is_set() and consumer.count == producer.sent,),
-            daemon=True,
-        )
-        reader.start()
-        start, end = send_for(load, producer, lambda: consumer.count)
-        ended.set()
-        producer.finish()
-        reader.join(DRAIN_TIMEOUT_S)
-        if consumer.count < producer.sent:
-            raise RuntimeError(f"{producer.sent - consumer.count} messages did not come")
-        return describe(start, end, load, consumer.count)
-
-
 def backlog(load: Load) -> Result:
     """Send exactly so many entries' worth of messages."""
     with connected(load) as client:
@@ -239,7 +220,6 @@ def describe(
 MODES: dict[str, Callable[[Load], Result]] = {
     "publish": publish,
     "backlog": backlog,
-    "tail": tail,
     "catch-up": catch_up,
     "latency": latency,
 }

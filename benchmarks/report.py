@@ -16,7 +16,7 @@ from benchmarks.loads import PLANS, RATE, TARGETS, VOLUME, Target
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-PENSTOCK, POOL_OFF, PEER = "penstock", "penstock without pool", "pulsar"
+PENSTOCK, PEER = "penstock", "pulsar"
 RATES = {RATE, VOLUME, "messages/s"}
 
 
@@ -100,7 +100,7 @@ def ratio(figure: str, summaries: Mapping[str, Summary]) -> float | None:
 def markdown(rows: Sequence[Row]) -> str:
     """Write the rows that matter as a Markdown table that also reads well as plain text; the samples hold the rest."""
     shown = {plan.name: plan.shown for plan in PLANS}
-    subjects = [name for name in (PENSTOCK, POOL_OFF, PEER) if any(name in row.by_subject for row in rows)]
+    subjects = [name for name in (PENSTOCK, PEER) if any(name in row.by_subject for row in rows)]
     cells = [["load", "figure", *subjects, "times better", "floor", "goal", "reached"]]
     for row in (row for row in rows if row.figure in shown.get(row.load, (row.figure,))):
         target = row.target or Target(row.load, row.figure)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import functools
 import json
 import os
 import platform
@@ -29,7 +28,7 @@ from benchmarks.loads import CORE, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
 from benchmarks.penstock_peer import penstock
 from benchmarks.process import PeerError, usage
 from benchmarks.pulsar_peer import pulsar
-from benchmarks.report import PEER, PENSTOCK, POOL_OFF, Sample, markdown, summarize
+from benchmarks.report import PEER, PENSTOCK, Sample, markdown, summarize
 from benchmarks.subjects import LoadFailed, Subject
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ SETTLE_S = 3.0
 CORE_RATIO_MAX = 0.85
 # Others at work flatter whichever broker needs fewer cores.
 BUSY_LOAD_MAX = 0.5
-POOL_OFF_ENVIRONMENT = {"PENSTOCK_QUEUED_MAX_REQUEST_BYTES": "-1"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +96,9 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> I
     """Start all brokers on fresh data, take every load on each of them in turns, stop them."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=options.scratch)))
-        subjects = make_subjects(options, scratch, with_pool_off=any(plan.pool_off for plan in plans))
+        subjects = [Subject(PENSTOCK, penstock, scratch / "penstock")]
+        if options.peer:
+            subjects.append(Subject(PEER, pulsar, scratch / "pulsar"))
         for subject in subjects:
             stack.callback(subject.stop)
             for figure, value in subject.start().items():
@@ -109,22 +109,10 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> I
         turns = subjects if row % 2 == 0 else subjects[::-1]
         for plan in plans:
             for subject in turns:
-                if subject.name != POOL_OFF or plan.pool_off:
-                    yield from one_load(subject, plan, options, row)
+                yield from one_load(subject, plan, options, row)
         for subject in subjects:
             subject.stop()
             yield Sample("peak", subject.name, RSS, subject.rss_peak_mib)
-
-
-def make_subjects(options: argparse.Namespace, scratch: Path, *, with_pool_off: bool) -> list[Subject]:
-    """Name the brokers of a run."""
-    subjects = [Subject(PENSTOCK, penstock, scratch / "penstock")]
-    if with_pool_off:
-        without_pool = functools.partial(penstock, environment=POOL_OFF_ENVIRONMENT)
-        subjects.append(Subject(POOL_OFF, without_pool, scratch / "penstock-without-pool"))
-    if options.peer:
-        subjects.append(Subject(PEER, pulsar, scratch / "pulsar"))
-    return subjects
 
 
 def idle(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[Sample]:
