@@ -14,9 +14,11 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.admin.api import build
+from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
+from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
 from penstock.settings.memory import PROCESS_BYTES, ROWS
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.admin.gateway import Gateway
+    from penstock.admin.routes.policies import Resource
+    from penstock.broker.policies.policy_rows import Policy
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -93,12 +97,45 @@ def policies_table() -> str:
         (
             (
                 f"`{row.name}`",
-                f"`{row.namespace_key}`" if row.namespace_key else "",
-                f"`{row.topic_path or row.name}`" if row.topic_key else "",
-                ", ".join(f"`{key}`" for key in row.keys.split(", ")) if row.keys else "none",
+                f"`{row.namespace.key}`" if row.namespace else "",
+                f"`{row.topic.path or row.name}`" if row.topic else "",
+                ", ".join(f"`{key}`" for key in default_keys(row)) or "none",
                 row.text,
             )
-            for row in POLICIES
+            for row in POLICIES.values()
+        ),
+    )
+
+
+class _Asked:
+    """The defaults of policies, with the keys of those that were read."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, None] = {}
+
+    def __getattr__(self, name: str) -> object:
+        self.keys[KEYS[name].name] = None
+        return getattr(PolicyDefaults(), name)
+
+
+def default_keys(row: Policy[Any]) -> tuple[str, ...]:
+    """The keys of the configuration that the default of a policy comes from."""
+    asked = _Asked()
+    row.default(cast("PolicyDefaults", asked))
+    return tuple(asked.keys)
+
+
+def policy_routes_table(start: str, resources: Iterable[Resource]) -> str:
+    """Who may use the routes that follow from policies: all are for admins of the tenant."""
+    verbs = ("GET", "PUT", "POST", "DELETE")
+    return _table(
+        ("path", *verbs),
+        (
+            (
+                f"`{start}/{one.path}`",
+                *("tenant admin" if verb in {"GET", one.verb, one.removable and "DELETE"} else "" for verb in verbs),
+            )
+            for one in resources
         ),
     )
 
@@ -201,6 +238,8 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "budget": budget_table,
     "routes": routes_tables,
     "policies": policies_table,
+    "policiesofnamespaces": partial(policy_routes_table, "NS", OF_NAMESPACES),
+    "policiesoftopics": partial(policy_routes_table, "T", OF_TOPICS),
     "boundclasses": bound_classes_table,
     "bounds": bounds_tables,
     "sparkconnection": partial(spark_options_table, "options", "CONNECTION_OPTIONS"),

@@ -3,65 +3,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS, Resource
+from penstock.broker.policies.policy_table import POLICIES
 
 if TYPE_CHECKING:
     import httpx
 
-DISPATCH = {
-    "dispatchThrottlingRateInMsg": 1,
-    "dispatchThrottlingRateInByte": 2,
-    "relativeToPublishRate": True,
-    "ratePeriodInSecond": 3,
-}
-SAMPLES: dict[str, Any] = {
-    "retention": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2},
-    "publishRate": {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": 2},
-    "dispatchRate": DISPATCH,
-    "subscriptionDispatchRate": DISPATCH,
-    "replicatorDispatchRate": DISPATCH,
-    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 2},
-    "persistence": {
-        "bookkeeperEnsemble": 3,
-        "bookkeeperWriteQuorum": 2,
-        "bookkeeperAckQuorum": 1,
-        "managedLedgerMaxMarkDeleteRate": 1.5,
-    },
-    "autoTopicCreation": {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
-    "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False},
-    "delayedDelivery": {"tickTime": 500, "active": True, "maxDeliveryDelayInMillis": 1000},
-    "inactiveTopicPolicies": {
-        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
-        "maxInactiveDurationSeconds": 7200,
-        "deleteWhileInactive": True,
-    },
-    "schemaCompatibilityStrategy": "BACKWARD",
-    "schemaAutoUpdateCompatibilityStrategy": "Forward",
-    "subscriptionTypesEnabled": ["Exclusive", "Failover"],
-    "subscriptionAuthMode": "Prefix",
-    "entryFilters": {"entryFilterNames": "a,b"},
-    "offloadPolicies": {"managedLedgerOffloadDriver": "filesystem"},
-    "allowedClusters": ["standalone"],
-    "replication": ["standalone"],
-    "shadowTopics": ["persistent://public/default/shadow"],
-    "isAllowAutoUpdateSchema": False,
-}
-FLAGS = {
-    "deduplication",
-    "deduplicationEnabled",
-    "schemaValidationEnforced",
-    "encryptionRequired",
-    "dispatcherPauseOnAckStatePersistent",
-}
-
-
-def sample(resource: Resource) -> object:
-    """A value that this policy does not have by itself."""
-    return SAMPLES.get(resource.path, True if resource.path in FLAGS else 7)
+DISPATCH = POLICIES["dispatch_rate"].example
 
 
 def named(resource: Resource) -> str:
@@ -74,7 +26,7 @@ def check_read(answer: httpx.Response, value: object) -> None:
 
 @pytest.mark.parametrize("resource", OF_NAMESPACES, ids=named)
 def test_a_namespaces_policy_is_set_read_and_removed(rest: httpx.Client, namespace: str, resource: Resource) -> None:
-    path, value = f"/admin/v2/namespaces/{namespace}/{resource.path}", sample(resource)
+    path, value = f"/admin/v2/namespaces/{namespace}/{resource.path}", resource.example
     before = rest.get(path)
     assert before.status_code in {200, 204}
     assert before.content != value
@@ -91,7 +43,7 @@ def test_a_namespaces_policy_is_set_read_and_removed(rest: httpx.Client, namespa
 
 @pytest.mark.parametrize("resource", OF_TOPICS, ids=named)
 def test_a_topics_policy_is_set_read_and_removed(rest: httpx.Client, topic: str, resource: Resource) -> None:
-    path, value = f"/admin/v2/persistent/{topic}/{resource.path}", sample(resource)
+    path, value = f"/admin/v2/persistent/{topic}/{resource.path}", resource.example
     check_read(rest.get(path), resource.unset)
     assert rest.request(resource.verb, path, json=value).status_code == 204
     check_read(rest.get(path), value)
@@ -222,7 +174,7 @@ def test_a_subscription_has_a_dispatch_rate_of_its_own(rest: httpx.Client, topic
 def test_all_policies_of_a_topic_go_at_once(rest: httpx.Client, topic: str) -> None:
     path = f"/admin/v2/persistent/{topic}"
     rest.post(f"{path}/maxProducers", json=1)
-    rest.post(f"{path}/retention", json=SAMPLES["retention"])
+    rest.post(f"{path}/retention", json=POLICIES["retention"].example)
     assert rest.delete(f"{path}/policies").status_code == 204
     assert rest.get(f"{path}/maxProducers").status_code == rest.get(f"{path}/retention").status_code == 204
 

@@ -9,7 +9,7 @@ import httpx
 
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.testing.client import RawClient
-from tests.admin.test_policies import DISPATCH, sample
+from tests.admin.test_policies import DISPATCH
 
 if TYPE_CHECKING:
     from penstock.testing.process import BrokerProcess
@@ -38,10 +38,10 @@ def set_one_of_everything(broker: BrokerProcess, rest: httpx.Client) -> None:
         client.publish([b"x"] * 5)
     send("POST", f"{topic}/subscription/s%2F1/skip/2")
     for resource in OF_NAMESPACES:
-        send(resource.verb, f"{of_namespace}/{resource.path}", sample(resource))
+        send(resource.verb, f"{of_namespace}/{resource.path}", resource.example)
     for path in (topic, partitioned):
         for resource in OF_TOPICS:
-            send(resource.verb, f"{path}/{resource.path}", sample(resource))
+            send(resource.verb, f"{path}/{resource.path}", resource.example)
         send("POST", f"{path}/messageTTL?messageTTL=100000")
         send("POST", f"{path}/s/dispatchRate", DISPATCH)
     quota = {"limitTime": 30, "policy": "consumer_backlog_eviction"}

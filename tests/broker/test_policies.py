@@ -4,41 +4,43 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.policies.policies import (
+from penstock.broker.policies.policy_defaults import PolicyDefaults
+from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, POLICIES, EffectivePolicies, effective, policy
+from penstock.broker.policies.policy_values import (
+    AutoTopicCreation,
     BacklogQuota,
+    BacklogQuotas,
     DelayedDelivery,
-    EffectivePolicies,
     Inactive,
     Rate,
+    RetentionBounds,
 )
-from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, POLICIES, Policy, checked, effective, policy
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName
 from penstock.settings.model import KEYS
 from tests.broker.governed import NAMESPACE, OTHER, configure, topic_of
 from tests.net.harness import TOPIC, Client, running, turns, until
+from tools.write_reference import default_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.net.harness import Harness
 
-ROWS = pytest.mark.parametrize("row", POLICIES, ids=lambda row: row.name)
-OF_NAMESPACES = pytest.mark.parametrize("row", [r for r in POLICIES if r.namespace_key], ids=lambda row: row.name)
-OF_TOPICS = pytest.mark.parametrize("row", [r for r in POLICIES if r.topic_key], ids=lambda row: row.name)
+ROWS = pytest.mark.parametrize("attribute", POLICIES)
+OF_NAMESPACES = pytest.mark.parametrize("attribute", [name for name, row in POLICIES.items() if row.namespace])
+OF_TOPICS = pytest.mark.parametrize("attribute", [name for name, row in POLICIES.items() if row.topic])
 PARTITIONED = "persistent://public/default/parts"
 
-# A value that differs from the default, for each policy: what is set, and what comes of it.
+# What is set, and what comes of it.
 SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "retention": (
         {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1},
-        {"retention_minutes": 60, "retention_mb": -1},
+        {"retention": RetentionBounds(60, -1)},
     ),
     "messageTTL": (30, {"ttl_s": 30}),
     "backlogQuotaMap": (
@@ -47,8 +49,9 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
             "message_age": {"limitTime": 20, "policy": "consumer_backlog_eviction"},
         },
         {
-            "backlog_quota_size": BacklogQuota(10, "producer_exception"),
-            "backlog_quota_age": BacklogQuota(20, "consumer_backlog_eviction"),
+            "backlog_quota": BacklogQuotas(
+                BacklogQuota(10, "producer_exception"), BacklogQuota(20, "consumer_backlog_eviction")
+            )
         },
     ),
     "publishRate": (
@@ -97,7 +100,7 @@ SAMPLES: dict[str, tuple[Any, dict[str, Any]]] = {
     "maxMessageSize": (100, {"max_message_bytes": 100}),
     "autoTopicCreation": (
         {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4},
-        {"allow_auto_topic_creation": True, "auto_topic_partitions": 4},
+        {"auto_topic_creation": AutoTopicCreation(allowed=True, partitions=4)},
     ),
     "autoSubscriptionCreation": (
         {"allowAutoSubscriptionCreation": False},
@@ -112,6 +115,13 @@ def holds(policies: EffectivePolicies, meant: dict[str, Any]) -> bool:
     return all(getattr(policies, attribute) == value for attribute, value in meant.items())
 
 
+def example_of(attribute: str) -> dict[str, Any]:
+    """What a policy's example comes to."""
+    row = POLICIES[attribute]
+    value = {**row.default(PolicyDefaults()), **row.example} if row.merged else row.example
+    return {attribute: row.read(value)}
+
+
 # -- the table
 
 
@@ -123,40 +133,59 @@ def test_defaults_of_the_table_are_the_defaults_of_what_holds() -> None:
     )
 
 
-def test_each_attribute_is_the_business_of_one_row() -> None:
-    attributes = [name for row in POLICIES for name in row.read(row.default(PolicyDefaults()))]
-    assert sorted(attributes) == sorted(one.name for one in fields(EffectivePolicies))
+@pytest.mark.parametrize("key", SAMPLES)
+def test_a_value_means_the_same_for_a_namespace_and_for_a_topic(key: str) -> None:
+    value, meant = SAMPLES[key]
+    row = policy(key)
+    assert row is not None
+    found = []
+    if row.namespace is not None:
+        stored = {row.namespace.key: {"c": value} if row.per_cluster else value}
+        found.append(effective(topic={}, namespace=stored, defaults=PolicyDefaults(), cluster="c"))
+    if row.topic is not None:
+        found.append(effective(topic={row.topic.key: value}, namespace={}, defaults=PolicyDefaults(), cluster="c"))
+    assert found
+    assert all(holds(one, meant) for one in found)
 
 
 @ROWS
-def test_a_default_can_be_set_as_a_value(row: Policy) -> None:
+def test_a_default_can_be_set_as_a_value(attribute: str) -> None:
+    row = POLICIES[attribute]
     default = row.default(PolicyDefaults())
-    assert row.check(default) == default
+    assert row.checked(default) == default
 
 
 @ROWS
-def test_the_configuration_has_the_keys_that_a_policy_defaults_to(row: Policy) -> None:
+def test_an_example_is_complete_and_differs_from_the_default(attribute: str) -> None:
+    row = POLICIES[attribute]
+    assert row.checked(row.example) == row.example
+    assert not holds(EffectivePolicies(), example_of(attribute))
+
+
+@ROWS
+def test_the_configuration_has_the_keys_that_a_policy_defaults_to(attribute: str) -> None:
     known = {key.name for key in KEYS.values()}
-    assert {key for key in row.keys.split(", ") if key} <= known
+    keys = default_keys(POLICIES[attribute])
+    assert keys or attribute == "subscription_dispatch_rates"
+    assert set(keys) <= known
 
 
 @ROWS
-def test_a_policy_is_found_by_each_of_its_names(row: Policy) -> None:
+def test_a_policy_is_found_by_each_of_its_names(attribute: str) -> None:
+    row = POLICIES[attribute]
     assert policy(row.name) is row
-    if row.namespace_key is not None:
-        assert row.namespace_key in EMPTY_NAMESPACE
+    if row.namespace is not None:
+        assert row.namespace.key in EMPTY_NAMESPACE
         # A key that is another row's name belongs to that row; no two rows share a key.
-        assert policy(row.namespace_key) is row or policy(row.namespace_key).name == row.namespace_key  # type: ignore[union-attr]
+        found = policy(row.namespace.key)
+        assert found is row or (found is not None and found.name == row.namespace.key)
 
 
 def test_no_two_policies_share_a_key() -> None:
-    for keys in ([row.namespace_key for row in POLICIES], [row.topic_key for row in POLICIES]):
-        given = [key for key in keys if key is not None]
+    rows = POLICIES.values()
+    for levels in ([row.namespace for row in rows], [row.topic for row in rows]):
+        given = [level.key for level in levels if level is not None]
         assert len(given) == len(set(given))
-
-
-def test_there_is_a_sample_of_every_policy() -> None:
-    assert SAMPLES.keys() == {row.name for row in POLICIES}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +219,7 @@ def test_what_cannot_be_is_refused(key: str, value: Any) -> None:  # noqa: ANN40
     row = policy(key)
     assert row is not None
     with pytest.raises(PreconditionFailed):
-        checked(row, value)
+        row.checked(value)
 
 
 def test_what_another_version_stored_and_we_cannot_read_counts_as_not_set() -> None:
@@ -200,7 +229,7 @@ def test_what_another_version_stored_and_we_cannot_read_counts_as_not_set() -> N
         defaults=PolicyDefaults(),
         cluster="c",
     )
-    assert (found.ttl_s, found.retention_minutes, found.max_producers) == (5, 0, 0)
+    assert (found.ttl_s, found.retention.minutes, found.max_producers) == (5, 0, 0)
 
 
 def test_a_strategy_under_its_older_name_counts_where_there_is_none_under_the_newer() -> None:
@@ -222,17 +251,18 @@ def test_each_level_may_set_one_of_the_backlog_quotas() -> None:
         defaults=PolicyDefaults(),
         cluster="c",
     )
-    assert (found.backlog_quota_size.limit, found.backlog_quota_age.limit) == (2, 3)
+    assert (found.backlog_quota.size.limit, found.backlog_quota.age.limit) == (2, 3)
 
 
 # -- set, applied, removed
 
 
 @OF_NAMESPACES
-async def test_a_policy_of_the_namespace_holds_for_its_topics_until_it_is_removed(tmp_path: Path, row: Policy) -> None:
-    if row.namespace_key is None:
-        pytest.skip("only topics have it")
-    value, meant = SAMPLES[row.name]
+async def test_a_policy_of_the_namespace_holds_for_its_topics_until_it_is_removed(
+    tmp_path: Path, attribute: str
+) -> None:
+    row, meant = POLICIES[attribute], example_of(attribute)
+    value = row.example
     async with running(tmp_path) as harness:
         await Client.producing(harness.port)
         book = harness.broker.policies
@@ -241,17 +271,16 @@ async def test_a_policy_of_the_namespace_holds_for_its_topics_until_it_is_remove
         await book.set_namespace(NAMESPACE, row.name, value)
         assert holds(topic_of(harness).policies, meant)
         assert holds(book.of_namespace(NAMESPACE), meant)
-        assert book.set_in_namespace(NAMESPACE, row.name) == row.check(value)
+        assert book.set_in_namespace(NAMESPACE, row.name) == value
         await book.set_namespace(NAMESPACE, row.name, None)
         assert topic_of(harness).policies == before
         assert not row.says(book.set_in_namespace(NAMESPACE, row.name))
 
 
 @OF_TOPICS
-async def test_a_policy_of_a_topic_holds_for_it_alone_until_it_is_removed(tmp_path: Path, row: Policy) -> None:
-    if row.topic_key is None:
-        pytest.skip("only namespaces have it")
-    value, meant = SAMPLES[row.name]
+async def test_a_policy_of_a_topic_holds_for_it_alone_until_it_is_removed(tmp_path: Path, attribute: str) -> None:
+    row, meant = POLICIES[attribute], example_of(attribute)
+    value = row.example
     async with running(tmp_path) as harness:
         await Client.producing(harness.port)
         await Client.producing(harness.port, topic=OTHER)
@@ -260,8 +289,8 @@ async def test_a_policy_of_a_topic_holds_for_it_alone_until_it_is_removed(tmp_pa
         await book.set_topic(TOPIC, row.name, value)
         assert holds(topic_of(harness).policies, meant)
         assert topic_of(harness, OTHER).policies is before
-        assert book.applied_to_topic(TopicName.parse(TOPIC), row.name) == row.check(value)
-        assert book.set_in_topic(TOPIC, row.name) == row.check(value)
+        assert book.applied_to_topic(TopicName.parse(TOPIC), row.name) == value
+        assert book.set_in_topic(TOPIC, row.name) == value
         await book.set_topic(TOPIC, row.name, None)
         assert topic_of(harness).policies == before
         assert book.set_in_topic(TOPIC, row.name) is None

@@ -19,6 +19,7 @@ import pytest
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
+from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.administration import schema_admin
 from penstock.broker.composition import administration
 from penstock.core.names import TopicName
@@ -192,55 +193,8 @@ BODIES: Final[Mapping[str, Any]] = {
 LASTING: Final = {"subscriptionAuthMode", "deduplication", "deduplicationEnabled"}
 # By the last part of the path.
 POLICIES: Final[Mapping[str, Any]] = {
-    "messageTTL": 7,
-    "maxProducersPerTopic": 7,
-    "maxConsumersPerTopic": 7,
-    "maxConsumersPerSubscription": 7,
-    "maxUnackedMessagesPerConsumer": 7,
-    "maxUnackedMessagesPerSubscription": 7,
-    "maxSubscriptionsPerTopic": 7,
-    "subscriptionExpirationTime": 7,
-    "maxTopicsPerNamespace": 70,
-    "maxProducers": 7,
-    "maxConsumers": 7,
-    "maxMessageSize": 7000,
-    "maxUnackedMessagesOnConsumer": 7,
-    "maxUnackedMessagesOnSubscription": 7,
-    "retention": {"retentionTimeInMinutes": 7, "retentionSizeInMB": 7},
-    "publishRate": {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": 50},
-    "dispatchRate": RATE,
-    "subscriptionDispatchRate": RATE,
-    "replicatorDispatchRate": RATE,
-    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30},
-    "persistence": {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1},
-    "deduplication": True,
-    "deduplicationEnabled": True,
-    "deduplicationSnapshotInterval": 7,
-    "autoTopicCreation": {"allowAutoTopicCreation": False},
-    "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False},
-    "delayedDelivery": {"active": False, "tickTime": 7},
-    "inactiveTopicPolicies": {
-        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
-        "maxInactiveDurationSeconds": 7,
-        "deleteWhileInactive": True,
-    },
-    "compactionThreshold": 7,
-    "schemaCompatibilityStrategy": "FULL",
-    "schemaAutoUpdateCompatibilityStrategy": "Full",
-    "schemaValidationEnforced": True,
-    "isAllowAutoUpdateSchema": False,
-    "subscriptionTypesEnabled": ["Shared"],
-    "encryptionRequired": True,
-    "subscriptionAuthMode": "Prefix",
-    "dispatcherPauseOnAckStatePersistent": True,
-    "entryFilters": {"entryFilterNames": "one"},
-    "offloadPolicies": {"managedLedgerOffloadDriver": "filesystem"},
-    "offloadThreshold": 7,
-    "offloadThresholdInSeconds": 7,
-    "offloadDeletionLagMs": 7,
-    "allowedClusters": ["test"],
+    **{resource.path: resource.example for resource in (*OF_NAMESPACES, *OF_TOPICS)},
     "replication": ["test"],
-    "shadowTopics": [],
     "backlogQuota": QUOTA,
 }
 OTHERWISE: Final = {

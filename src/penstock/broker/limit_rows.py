@@ -24,7 +24,7 @@ class ConnectionLimits:
     connections_per_address_max: int = row(
         "brokerMaxConnectionsPerIp", whole(0), 0, "The same, of one address; 0: no bound.", dynamic=True
     )
-    status_file: Path | None = row(  # noqa: RUF009 -- it is a field()
+    status_file: Path | None = row(
         "statusFilePath",
         Path,
         "<none>",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of namespaces and topics: one table of paths, from which the routes are made.
+"""Policies of namespaces and topics: routes that follow from the broker's table, and those written by hand.
 
-Why a table: forty policies are read, set and removed in the same way; what they may say, and what it means, is in the
-broker's own table (`broker.policy_table`), which the keys here lead to.
+Forty policies are read, set and removed in the same way. Where they stand, what they may say, and what it means, is in
+`broker.policies.policy_table`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from penstock.admin import models_policies as models
 from penstock.admin.gateway import Ask
-from penstock.admin.models import Int, Long, Model, Properties
+from penstock.admin.models import Int, Model, Properties
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
-from penstock.broker.policies.policy_checks import Json  # noqa: TC001 -- FastAPI reads annotations
+from penstock.broker.policies.policy_rows import Level, Policy, Stored
+from penstock.broker.policies.policy_table import KEPT, POLICIES
+from penstock.broker.policies.shapes import Json  # noqa: TC001 -- FastAPI reads annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from fastapi.params import Depends
 
@@ -39,93 +41,31 @@ class Resource:
     path: str  # behind the namespace's or the topic's
     key: str  # what `broker.policies` calls it
     model: Any
-    verb: str = "POST"  # what sets it
-    removable: bool = True
-    unset: Any = None  # what GET answers while nothing is set; None: 204
+    verb: str  # what sets it
+    removable: bool
+    unset: Any  # what GET answers while nothing is set; None: 204
+    example: Any
 
 
-_NUMBERS: Final = (
-    "messageTTL",
-    "maxProducersPerTopic",
-    "maxConsumersPerTopic",
-    "maxConsumersPerSubscription",
-    "maxUnackedMessagesPerConsumer",
-    "maxUnackedMessagesPerSubscription",
-    "maxSubscriptionsPerTopic",
-    "subscriptionExpirationTime",
-)
+def _resources(levels: Iterable[tuple[Stored, Level | None]]) -> tuple[Resource, ...]:
+    return tuple(
+        Resource(
+            level.path or one.name,
+            one.name if isinstance(one, Policy) else level.key,
+            models.model(one.shape),
+            level.verb,
+            level.removable,
+            level.unset,
+            one.example,
+        )
+        for one, level in levels
+        if level is not None and level.routed
+    )
 
-OF_NAMESPACES: Final = (
-    *(Resource(name, name, Int) for name in _NUMBERS),
-    Resource("maxTopicsPerNamespace", "maxTopicsPerNamespace", Int, unset=0),
-    Resource("retention", "retention", models.Retention),
-    Resource("publishRate", "publishRate", models.PublishRate),
-    Resource("dispatchRate", "dispatchRate", models.DispatchRate),
-    Resource("subscriptionDispatchRate", "subscriptionDispatchRate", models.DispatchRate),
-    Resource("replicatorDispatchRate", "replicatorDispatchRate", models.DispatchRate),
-    Resource("subscribeRate", "subscribeRate", models.SubscribeRate),
-    Resource("persistence", "persistence", models.Persistence),
-    Resource("deduplication", "deduplication", bool),
-    Resource("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", Int),
-    Resource("autoTopicCreation", "autoTopicCreation", models.AutoTopicCreation),
-    Resource("autoSubscriptionCreation", "autoSubscriptionCreation", models.AutoSubscriptionCreation),
-    Resource("delayedDelivery", "delayedDelivery", models.DelayedDelivery),
-    Resource("inactiveTopicPolicies", "inactiveTopicPolicies", models.InactiveTopics),
-    Resource("compactionThreshold", "compactionThreshold", Long, verb="PUT"),
-    Resource(
-        "schemaCompatibilityStrategy", "schemaCompatibilityStrategy", models.Compatibility, "PUT", unset="UNDEFINED"
-    ),
-    Resource(
-        "schemaAutoUpdateCompatibilityStrategy",
-        "schema_auto_update_compatibility_strategy",
-        models.AutoUpdateCompatibility,
-        "PUT",
-        removable=False,
-    ),
-    Resource("schemaValidationEnforced", "schemaValidationEnforced", bool, removable=False, unset=False),
-    Resource("isAllowAutoUpdateSchema", "isAllowAutoUpdateSchema", bool, removable=False, unset=True),
-    Resource("subscriptionTypesEnabled", "subscriptionTypesEnabled", list[models.SubscriptionType], unset=[]),
-    Resource("encryptionRequired", "encryptionRequired", bool, removable=False, unset=False),
-    Resource("subscriptionAuthMode", "subscription_auth_mode", models.SubscriptionAuthMode, removable=False),
-    Resource("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled", bool, unset=False),
-    Resource("entryFilters", "entryFilters", models.EntryFilters),
-    Resource("offloadPolicies", "offload_policies", models.Offload),
-    Resource("offloadThreshold", "offload_threshold", Long, "PUT", removable=False),
-    Resource("offloadThresholdInSeconds", "offload_threshold_in_seconds", Long, "PUT", removable=False),
-    Resource("offloadDeletionLagMs", "offload_deletion_lag_ms", Long, "PUT"),
-    Resource("allowedClusters", "allowed_clusters", list[str], removable=False),
-)
 
-OF_TOPICS: Final = (
-    Resource("publishRate", "publishRate", models.PublishRate),
-    Resource("dispatchRate", "dispatchRate", models.DispatchRate),
-    Resource("subscriptionDispatchRate", "subscriptionDispatchRate", models.DispatchRate),
-    Resource("replicatorDispatchRate", "replicatorDispatchRate", models.DispatchRate),
-    Resource("subscribeRate", "subscribeRate", models.SubscribeRate),
-    Resource("retention", "retention", models.Retention),
-    Resource("persistence", "persistence", models.Persistence),
-    Resource("maxProducers", "maxProducers", Int),
-    Resource("maxConsumers", "maxConsumers", Int),
-    Resource("maxConsumersPerSubscription", "maxConsumersPerSubscription", Int),
-    Resource("maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", Int),
-    Resource("maxMessageSize", "maxMessageSize", Int),
-    Resource("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer", Int),
-    Resource("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription", Int),
-    Resource("delayedDelivery", "delayedDelivery", models.DelayedDelivery),
-    Resource("deduplicationEnabled", "deduplicationEnabled", bool),
-    Resource("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", Int),
-    Resource("inactiveTopicPolicies", "inactiveTopicPolicies", models.InactiveTopics),
-    Resource("compactionThreshold", "compactionThreshold", Long),
-    Resource("subscriptionTypesEnabled", "subscriptionTypesEnabled", list[models.SubscriptionType]),
-    Resource("autoSubscriptionCreation", "autoSubscriptionCreation", models.AutoSubscriptionCreation),
-    Resource("entryFilters", "entryFilters", models.EntryFilters),
-    Resource("schemaCompatibilityStrategy", "schemaCompatibilityStrategy", models.Compatibility, verb="PUT"),
-    Resource("schemaValidationEnforced", "schemaValidationEnforced", bool, removable=False, unset=False),
-    Resource("offloadPolicies", "offloadPolicies", models.Offload),
-    Resource("replication", "replicationClusters", list[str]),
-    Resource("shadowTopics", "shadowTopics", list[str], verb="PUT"),
-    Resource("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled", bool),
-)
+_ALL: Final[tuple[Stored, ...]] = (*POLICIES.values(), *KEPT)
+OF_NAMESPACES: Final = _resources((one, one.namespace) for one in _ALL)
+OF_TOPICS: Final = _resources((one, one.topic) for one in _ALL)
 
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, KEPT_OF_TOPICS, policy
+from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, KEPT, KEPT_OF_TOPICS, policy
 from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFailed, TopicNotFound
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.clusters import Clusters
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.policies.policies import PolicyBook
-    from penstock.broker.policies.policy_checks import Json
+    from penstock.broker.policies.shapes import Json
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.partitions import Partitions
     from penstock.core.names import NamespaceName, TopicName
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUOTAS: Final = "backlogQuotaMap"
 _RATES_OF_SUBSCRIPTIONS: Final = "subscriptionPolicies"
 # Kept in a map by the cluster's name, and without a meaning here.
-_PER_CLUSTER: Final = frozenset({"replicatorDispatchRate"})
+_PER_CLUSTER: Final = {one.namespace.key for one in KEPT if one.per_cluster and one.namespace is not None}
 
 
 class PolicyAdmin:
@@ -117,10 +117,10 @@ class PolicyAdmin:
             return own
         if policy(key) is not None:
             return self._policies.applied_to_topic(name, key)
-        namespace_key = _NAMESPACE_KEYS.get(key, key)
-        if own is not None or namespace_key is None:
+        level = KEPT_OF_TOPICS[key].namespace
+        if own is not None or level is None:
             return own
-        of_its_namespace = self.of_namespace(name.namespace_name, namespace_key)
+        of_its_namespace = self.of_namespace(name.namespace_name, level.key)
         return of_its_namespace or (_IN_FORCE[key](self._clusters.own) if key in _IN_FORCE else None)
 
     async def set_of_topic(self, name: TopicName, key: str, value: Json) -> None:
@@ -166,12 +166,3 @@ _IN_FORCE: Final[dict[str, Callable[[str], Json]]] = {
         "managedLedgerMaxMarkDeleteRate": 1.0,
     },
 }
-
-# What topics and namespaces spell differently, of what is only kept.
-_NAMESPACE_KEYS: Final[dict[str, str | None]] = {
-    "offloadPolicies": "offload_policies",
-    "replicationClusters": "replication_clusters",
-    "resourceGroupName": "resource_group_name",
-    "shadowTopics": None,
-}
-assert _NAMESPACE_KEYS.keys() <= KEPT_OF_TOPICS

@@ -17,27 +17,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.authorization import GRANTS
-from penstock.broker.policies import policy_checks
 from penstock.broker.policies.policy_table import (
+    BACKLOG_QUOTA,
     EMPTY_NAMESPACE,
     KEPT_OF_TOPICS,
-    Policy,
-    applied,
-    checked,
+    POLICIES,
+    EffectivePolicies,
     effective,
-    in_namespace,
-    in_topic,
     policy,
 )
-from penstock.broker.policies.policy_values import (
-    QUOTA_AGE,
-    QUOTA_SIZE,
-    BacklogQuota,
-    DelayedDelivery,
-    EffectivePolicies,
-    Inactive,
-    Rate,
-)
+from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName, parent_text
 
@@ -46,22 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from penstock.broker.changes import Changes
-    from penstock.broker.policies.policy_checks import Json
     from penstock.broker.policies.policy_defaults import PolicyDefaults
+    from penstock.broker.policies.policy_rows import Policy
     from penstock.broker.policies.ports import TopicPort
+    from penstock.broker.policies.shapes import Json
     from penstock.storage.catalog import Catalog
-
-__all__ = [
-    "BacklogQuota",
-    "DelayedDelivery",
-    "EffectivePolicies",
-    "Inactive",
-    "PolicyBook",
-    "Rate",
-]
 
 # A change is carried to this many loaded topics before others get the loop.
 _TOPICS_PER_TURN: Final = 100
+_RETENTION: Final = POLICIES["retention"]
+_QUOTAS: Final = POLICIES["backlog_quota"]
 PARTITIONED: Final = "partitioned"  # the kind of document a partitioned topic is
 
 
@@ -152,21 +135,21 @@ class PolicyBook:
     def set_in_namespace(self, namespace: str, key: str) -> Json:
         """One policy as it is set for a namespace, in the admin port's shape; None when it is not."""
         row, stored = policy(key), self.namespace(namespace)
-        if row is None or row.namespace_key is None:
+        if row is None or row.namespace is None:
             return stored.get(key, EMPTY_NAMESPACE.get(key))
-        return in_namespace(row, stored, self._cluster)
+        return row.in_namespace(stored, self._cluster)
 
     def set_in_topic(self, name: TopicName | str, key: str) -> Json:
         """One policy as it is set for a topic, in the admin port's shape; None when it is not."""
         row, stored = policy(key), self.topic(name)
-        return stored.get(key) if row is None else in_topic(row, stored)
+        return stored.get(key) if row is None else row.in_topic(stored)
 
     def applied_to_topic(self, name: TopicName, key: str) -> Json:
         """One policy as it holds for a topic, in the admin port's shape (`applied=true`)."""
         row = _row(key)
         namespace = self._catalog.namespaces().get(f"{name.tenant}/{name.namespace}", {})
-        return applied(
-            row, topic=self.topic(name), namespace=namespace, defaults=self._defaults(), cluster=self._cluster
+        return row.applied(
+            topic=self.topic(name), namespace=namespace, defaults=self._defaults(), cluster=self._cluster
         )
 
     # -- changing
@@ -186,24 +169,22 @@ class PolicyBook:
         Nobody else changes it in between: two administrators who each add to a map both find their part in it.
         """
         row = policy(key)
-        if row is None or row.namespace_key is None:
+        if row is None or row.namespace is None:
             if key not in EMPTY_NAMESPACE:
                 raise PreconditionFailed(f"namespaces have no policy {key!r}")
             await self.update_namespace(namespace, lambda stored: _put(stored, key, how(stored.get(key))))
             return
         cluster = self._cluster
-        namespace_key = row.namespace_key
+        namespace_key = row.namespace.key
 
         def change(stored: dict[str, Any]) -> None:
-            value = _checked(row, how(in_namespace(row, stored, cluster)))
+            value = _checked(row, how(row.in_namespace(stored, cluster)))
             if row.per_cluster:
                 of_clusters = _put(dict(stored.get(namespace_key) or {}), cluster, value)
                 _put(stored, namespace_key, of_clusters or None)
             else:
                 _put(stored, namespace_key, value)
-            _check_quota_fits_retention(
-                in_namespace(_row("retention"), stored, cluster), in_namespace(_row("backlogQuotaMap"), stored, cluster)
-            )
+            _check_quota_fits_retention(_RETENTION.in_namespace(stored, cluster), _QUOTAS.in_namespace(stored, cluster))
 
         await self.update_namespace(namespace, change)
 
@@ -222,16 +203,16 @@ class PolicyBook:
     async def change_topic(self, name: TopicName | str, key: str, how: Callable[[Json], Json]) -> None:
         """Replace one policy of a topic by what `how` makes of it, alone as above; raises as `set_topic` does."""
         row = policy(key)
-        if row is None or row.topic_key is None:
+        if row is None or row.topic is None:
             if key not in KEPT_OF_TOPICS:
                 raise PreconditionFailed(f"topics have no policy {key!r}")
             await self.update_topic(name, lambda stored: _put(stored, key, how(stored.get(key))))
             return
-        topic_key = row.topic_key
+        topic_key = row.topic.key
 
         def change(stored: dict[str, Any]) -> None:
-            _put(stored, topic_key, _checked(row, how(in_topic(row, stored))))
-            _check_quota_fits_retention(in_topic(_row("retention"), stored), in_topic(_row("backlogQuotaMap"), stored))
+            _put(stored, topic_key, _checked(row, how(row.in_topic(stored))))
+            _check_quota_fits_retention(_RETENTION.in_topic(stored), _QUOTAS.in_topic(stored))
 
         await self.update_topic(name, change)
 
@@ -324,7 +305,7 @@ class PolicyBook:
             self._loop.call_soon(partial(self._spread, rest, all_differ=all_differ))
 
 
-def _row(key: str) -> Policy:
+def _row(key: str) -> Policy[Any]:
     row = policy(key)
     if row is None:
         raise PreconditionFailed(f"there is no policy {key!r}")
@@ -339,15 +320,15 @@ def _put(stored: dict[str, Any], key: str, value: Json) -> dict[str, Any]:
     return stored
 
 
-def _checked(row: Policy, value: Json) -> Json:
-    return None if value is None else checked(row, value)
+def _checked(row: Policy[Any], value: Json) -> Json:
+    return None if value is None else row.checked(value)
 
 
 def _checked_quota(kind: str, quota: Json) -> Json:
     if kind not in {QUOTA_SIZE, QUOTA_AGE}:
         raise PreconditionFailed(f"backlog quotas are {QUOTA_SIZE} and {QUOTA_AGE}, got {kind!r}")
     try:
-        return policy_checks.backlog_quota(quota) if quota is not None else None
+        return BACKLOG_QUOTA.check(quota) if quota is not None else None
     except ValueError as error:
         raise PreconditionFailed(str(error)) from None
 

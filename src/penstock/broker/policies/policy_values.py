@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policies come to: the broker's defaults, and what holds for one topic.
+"""Values that policies come to, and the words that they are said with.
 
-Where: app fills `PolicyDefaults` from the configuration, `policy_table` makes an `EffectivePolicies` of them and of
-what namespaces and topics say; the rest of the broker reads that, as `Topic.policies`. Nothing here but values.
+Where: `policy_table` makes them; the rest of the broker reads them from `Topic.policies`. Nothing here but values.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from penstock.core.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 QUOTA_SIZE: Final = "destination_storage"
@@ -34,6 +26,17 @@ COMPATIBILITIES: Final = (
     "FORWARD_TRANSITIVE",
     "FULL_TRANSITIVE",
 )
+# What a namespace's older strategy, named after auto-update, means among the newer ones.
+AUTO_UPDATE: Final = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
 INACTIVE_MODES: Final = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 
 
@@ -74,46 +77,22 @@ class Inactive(NamedTuple):
     delete: bool = True
 
 
-UNLIMITED: Final = Rate()
+class RetentionBounds(NamedTuple):
+    """How long and how much is kept of what is acknowledged: 0 keeps nothing, -1 is without bound."""
+
+    minutes: int = 0
+    mb: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EffectivePolicies:
-    """What holds for one topic: its own policies over its namespace's over the broker's defaults.
+class BacklogQuotas(NamedTuple):
+    """Both quotas of a backlog."""
 
-    Topics that say nothing of their own share one value. Bounds of 0 are none, but for `retention_*`, where 0 keeps
-    nothing that was acknowledged and -1 is without bound.
-    """
+    size: BacklogQuota = BacklogQuota()  # bytes
+    age: BacklogQuota = BacklogQuota()  # seconds
 
-    retention_minutes: int = 0
-    retention_mb: int = 0
-    ttl_s: int = 0
-    backlog_quota_size: BacklogQuota = field(default_factory=BacklogQuota)
-    backlog_quota_age: BacklogQuota = field(default_factory=BacklogQuota)
-    max_producers: int = 0
-    max_consumers: int = 0
-    max_consumers_per_subscription: int = 0
-    max_subscriptions: int = 0
-    max_unacked_per_consumer: int = 0
-    max_unacked_per_subscription: int = 0
-    publish_rate: Rate = UNLIMITED
-    dispatch_rate: Rate = UNLIMITED
-    subscription_dispatch_rate: Rate = UNLIMITED
-    # Subscriptions that have a rate of their own, by name.
-    subscription_dispatch_rates: Mapping[str, Rate] = field(default_factory=lambda: MappingProxyType({}))
-    subscribe_rate: Rate = UNLIMITED
-    deduplication: bool = False
-    compaction_threshold: int = 0
-    delayed_delivery: DelayedDelivery = field(default_factory=DelayedDelivery)
-    inactive: Inactive = field(default_factory=Inactive)
-    subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
-    subscription_expiration_minutes: int = 0
-    schema_compatibility: str = "FULL"
-    schema_validation_enforced: bool = False
-    allow_auto_update_schema: bool = True
-    encryption_required: bool = False
-    max_message_bytes: int = 5 * MIB
-    allow_auto_topic_creation: bool = True
-    auto_topic_partitions: int = 0
-    allow_auto_subscription_creation: bool = True
-    max_topics_per_namespace: int = 0
+
+class AutoTopicCreation(NamedTuple):
+    """Whether topics are created by whoever names them, and with how many partitions (0: not partitioned)."""
+
+    allowed: bool = True
+    partitions: int = 0

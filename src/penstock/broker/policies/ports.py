@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
 
-    from penstock.broker.policies.policy_values import EffectivePolicies
+    from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.core.names import TopicName
     from penstock.storage.cursor import Cursor
 

@@ -101,7 +101,7 @@ class Quotas(Generic[T]):
     def concerns(self, topic: TopicPort) -> bool:
         """Whether the topic's backlog is bounded."""
         policies = topic.policies
-        bounded = policies.backlog_quota_size.limit > 0 or policies.backlog_quota_age.limit > 0
+        bounded = policies.backlog_quota.size.limit > 0 or policies.backlog_quota.age.limit > 0
         return bounded and topic.persistent and not is_system_topic(topic.text)
 
     def checks(self, topic: TopicPort) -> bool:
@@ -110,7 +110,7 @@ class Quotas(Generic[T]):
 
     async def check(self, topic: T) -> None:
         """Do what the policies say if the backlog is over a quota."""
-        size, age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
+        size, age = topic.policies.backlog_quota
         if size.limit > 0 and await self.backlog_bytes(topic) > size.limit:
             if size.policy == EVICTION:
                 await self._evict_to_size(topic, size.limit * _EVICT_TO_PERCENT // 100)
@@ -148,7 +148,7 @@ class Quotas(Generic[T]):
         """Ask before a producer joins. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
         if not self.concerns(topic):
             return
-        size, age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
+        size, age = topic.policies.backlog_quota
         if size.limit > 0 and size.policy != EVICTION and await self.backlog_bytes(topic) > size.limit:
             _refuse(size)
         if age.limit > 0 and age.policy != EVICTION and await self.backlog_age_s(topic) > age.limit:

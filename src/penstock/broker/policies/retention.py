@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.log_reads import LogReads
-    from penstock.broker.policies.policy_values import EffectivePolicies
+    from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.policies.ports import SubscriptionPort
     from penstock.core.clock import Clock
     from penstock.storage.catalog import Catalog
@@ -53,12 +53,12 @@ _UNDATED_MAX: Final = 16
 
 def retains(policies: EffectivePolicies) -> bool:
     """Whether acknowledged messages are kept for some time or up to some size."""
-    return policies.retention_minutes != 0 and policies.retention_mb != 0
+    return policies.retention.minutes != 0 and policies.retention.mb != 0
 
 
 def retains_all(policies: EffectivePolicies) -> bool:
     """Whether they are kept for ever."""
-    return policies.retention_minutes < 0 and policies.retention_mb < 0
+    return policies.retention.minutes < 0 and policies.retention.mb < 0
 
 
 class Retention(Generic[T]):
@@ -116,11 +116,11 @@ class Retention(Generic[T]):
                 await self._give_up(topic, acknowledged)
             return
         keep = first
-        if policies.retention_minutes > 0:
-            before_ms = self._clock.wall_ms() - policies.retention_minutes * _MS_PER_MINUTE
+        if policies.retention.minutes > 0:
+            before_ms = self._clock.wall_ms() - policies.retention.minutes * _MS_PER_MINUTE
             keep = await self.first_published_since(topic.ledger_id, before_ms, first, acknowledged)
-        if policies.retention_mb > 0:
-            within = await self._reads.entry_within(topic.ledger_id, policies.retention_mb * MIB)
+        if policies.retention.mb > 0:
+            within = await self._reads.entry_within(topic.ledger_id, policies.retention.mb * MIB)
             keep = max(keep, min(acknowledged, within))
         await self._give_up(topic, keep)
 

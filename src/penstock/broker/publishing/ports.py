@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.broker.policies.policy_values import EffectivePolicies
+    from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.access_modes import WriteAccess
     from penstock.broker.publishing.deduplication import TopicDeduplication
     from penstock.broker.publishing.producer import Producer

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.metadata_memory import MetadataMemory
-    from penstock.broker.policies.policies import EffectivePolicies
+    from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.storage.catalog import Catalog

@@ -150,7 +150,7 @@ class TopicStats:
         taken = self._meters.taken_in(topic)
         given = [self._meters.given_out(subscription) for subscription in subscriptions]
         ranges = sum(subscription.cursor.range_count for subscription in subscriptions)
-        quota_size, quota_age = topic.policies.backlog_quota_size, topic.policies.backlog_quota_age
+        quota_size, quota_age = topic.policies.backlog_quota
         stats: Json = {
             "msgRateIn": taken.messages,
             "msgThroughputIn": taken.bytes,

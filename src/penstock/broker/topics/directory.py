@@ -22,7 +22,7 @@ from penstock.core.names import is_system_topic
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from penstock.broker.policies.policy_values import EffectivePolicies
+    from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.topics.loader import TopicLoader
     from penstock.broker.topics.partitioned import PartitionedTopics
     from penstock.broker.topics.places import Places
@@ -189,7 +189,7 @@ class TopicDirectory:
         self._partitioned.check_usable(name, exists=False)
         effective = self._policies_of(f"{name.tenant}/{name.namespace}")
         # Partitions of what exists are made when they are first used, whoever uses them.
-        allowed = effective.allow_auto_topic_creation or name.partition >= 0
+        allowed = effective.auto_topic_creation.allowed or name.partition >= 0
         if not (allowed and (create or (name.partition >= 0 and not name.is_persistent))):
             raise TopicNotFound(str(name))
         self.check_room(name, 1)

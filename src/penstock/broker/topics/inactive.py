@@ -109,7 +109,7 @@ class InactiveTopics:
             topic.idle_since_ns = now_ns
             return False
         idle_ns = now_ns - topic.idle_since_ns
-        minutes = topic.policies.retention_minutes
+        minutes = topic.policies.retention.minutes
         long_enough = idle_ns >= inactive.max_inactive_s * NS_PER_S and 0 <= minutes * NS_PER_MINUTE <= idle_ns
         return long_enough and not self._keeps_messages(topic)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.broker.changes import Changes, Submit
-    from penstock.broker.policies.policies import EffectivePolicies
+    from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.places import Places
     from penstock.broker.topics.topic_life import TopicLife
@@ -77,11 +77,11 @@ class Partitions(PartitionedTopics):
                 return 0
             raise TopicNotFound(str(name))
         policies = self._policies_of(f"{name.tenant}/{name.namespace}")
-        if not (create and policies.allow_auto_topic_creation):
+        if not (create and policies.auto_topic_creation.allowed):
             raise TopicNotFound(str(name))
-        if not policies.auto_topic_partitions:
+        if not policies.auto_topic_creation.partitions:
             return 0
-        return await self._changes.finish(self._create_on_the_way(name, policies.auto_topic_partitions))
+        return await self._changes.finish(self._create_on_the_way(name, policies.auto_topic_creation.partitions))
 
     async def _create_on_the_way(self, name: TopicName, partitions: int) -> int:
         async with self._topics.leaving(name), self._changes.lock:

@@ -75,13 +75,13 @@ class Tls:
     tls_enabled: bool = row(
         "tlsEnabled", switch, False, "Pulsar's old switch. True wants a certificate; the ports decide otherwise."
     )
-    tls_certificate: Path | None = row(  # noqa: RUF009 -- it is a field()
+    tls_certificate: Path | None = row(
         "tlsCertificateFilePath", Path, "<none>", "Certificate chain in PEM; switches TLS on.", flag="--tls-cert"
     )
-    tls_key: Path | None = row(  # noqa: RUF009 -- it is a field()
+    tls_key: Path | None = row(
         "tlsKeyFilePath", Path, "<none>", "Private key of the certificate, in PEM.", flag="--tls-key"
     )
-    tls_trust_certs: Path | None = row(  # noqa: RUF009 -- it is a field()
+    tls_trust_certs: Path | None = row(
         "tlsTrustCertsFilePath",
         Path,
         "<none>",

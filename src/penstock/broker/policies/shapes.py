@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of policies' values: what a value may be as JSON, checked and made complete.
+
+`check` returns the value to store, with every member that it may have; it raises ValueError with a sentence for the
+administrator, in Pulsar's words where people know those.
+Where: each row of `policy_table` has a shape. The admin port makes its models of the same shapes. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Json: TypeAlias = Any  # what json.loads returns
+
+
+class Shape(Protocol):
+    """What a value may be."""
+
+    def __hash__(self) -> int: ...
+
+    def check(self, value: Json) -> Json:
+        """The value with every member. Raises ValueError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """A whole number; `long` is beyond Java's int."""
+
+    what: str
+    low: int = 0
+    long: bool = False
+    refusal: str = ""  # what to say instead
+
+    def check(self, value: Json) -> Json:
+        if isinstance(value, bool) or not isinstance(value, int) or value < self.low:
+            raise ValueError(f"{self.refusal or f'{self.what} must be {self.low} or more'}, got {value!r}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flag:
+    """True or false."""
+
+    what: str
+
+    def check(self, value: Json) -> Json:
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.what} must be true or false, got {value!r}")  # noqa: TRY004 -- it is a user's value
+        return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Word:
+    """One of a few words."""
+
+    what: str
+    allowed: tuple[str, ...]
+
+    def check(self, value: Json) -> Json:
+        if value not in self.allowed:
+            raise ValueError(f"{self.what} must be one of {', '.join(self.allowed)}, got {value!r}")
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """Some words, each once; of these, or any."""
+
+    what: str
+    allowed: tuple[str, ...] = ()
+
+    def check(self, value: Json) -> Json:
+        words = value if isinstance(value, list | tuple) else [value]
+        unknown = [one for one in words if self.allowed and one not in self.allowed]
+        if unknown:
+            raise ValueError(f"{self.what} are {', '.join(self.allowed)}, got {unknown[0]!r}")
+        return list(dict.fromkeys(words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A member of an object. What is left out, or null where that is allowed, is the default."""
+
+    kind: type[int | float | str]
+    default: Json = None
+    long: bool = False  # a whole number beyond Java's int
+    words: tuple[str, ...] = ()  # the words that the admin port takes
+    required: bool = False
+    nullable: bool = False
+
+
+def whole(default: int | None = None, *, long: bool = False, required: bool = False) -> Member:
+    """Declare a whole number."""
+    return Member(kind=int, default=default, long=long, required=required, nullable=default is None)
+
+
+def flag(*, default: bool, required: bool = False) -> Member:
+    """Declare true or false."""
+    return Member(kind=bool, default=default, required=required)
+
+
+def text(default: str | None = None, *words: str) -> Member:
+    """Declare a text, or one of a few words."""
+    return Member(kind=str, default=default, words=words, nullable=True)
+
+
+def _nothing_more(value: dict[str, Json]) -> dict[str, Json]:
+    return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Object:
+    """A JSON object of these members; `more` checks what no member says by itself, and may complete it."""
+
+    what: str
+    text: str
+    members: Mapping[str, Member]
+    more: Callable[[dict[str, Json]], dict[str, Json]] = _nothing_more
+    open: bool = False  # whether the admin port keeps members that are not here
+
+    def check(self, value: Json) -> Json:
+        if not isinstance(value, dict):
+            raise ValueError(f"{self.what} must be a JSON object, got {value!r}")  # noqa: TRY004
+        out: dict[str, Json] = {}
+        for name, member in self.members.items():
+            given = value.get(name)
+            if given is None:
+                given = member.default
+            elif not isinstance(given, member.kind) or (isinstance(given, bool) and member.kind is int):
+                raise ValueError(f"{name} of {self.what} cannot be {given!r}")
+            out[name] = given
+        return self.more(out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Each:
+    """An object whose members are all of one shape; those that are null are left out. `allowed`: their names."""
+
+    what: str
+    shape: Shape
+    allowed: tuple[str, ...] = ()
+
+    def check(self, value: Json) -> Json:
+        if not isinstance(value, dict) or (self.allowed and not value.keys() <= set(self.allowed)):
+            raise ValueError(f"{self.what} are {' and '.join(self.allowed) or 'a JSON object'}, got {value!r}")
+        return {name: self.shape.check(one) for name, one in value.items() if one is not None}
