@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of the compatibility table: what a Pulsar client can do, each with an id that cases of every client name.
 
-Why one list: a feature that one client's suite forgot shows as a hole in the table, not as silence.
+Why one list: a feature that no suite covers shows as an empty row of the table, not as silence.
 Where: Python and Spark cases carry `@pytest.mark.feature("id")`; the Java, Go and Node programs print the id with each
 result; `run` joins them and writes the table of docs/reference/compatibility.md.
 """
