@@ -223,6 +223,6 @@ async def nothing_more(harness: Harness, *peers: Peer, name: str = "s") -> None:
     subscription = subscription_of(harness, name)
     for peer in peers:
         await peer.settled()
-    await until(lambda: not subscription._scheduled and not subscription._reading)  # noqa: SLF001 - it is at rest
+    await until(lambda: subscription.at_rest)
     for peer in peers:
         assert [c.message.message_id.entryId for c in await peer.settled() if c.type == Type.MESSAGE] == []

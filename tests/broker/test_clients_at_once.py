@@ -140,7 +140,7 @@ def left_behind(harness: Harness) -> list[object]:
         if topic.producers or access.holder or access.waiting or topic.fenced:
             found.append((topic.text, topic.producers, access.holder, access.waiting))
         for subscription in topic.subscriptions.values():
-            if subscription.consumers or subscription.unacked or subscription.delivery or subscription.fenced:
+            if subscription.consumers or subscription.unacked or subscription.dispatcher or subscription.fenced:
                 found.append((topic.text, subscription.name, subscription.consumers))
     connections = harness.connections
     books = {

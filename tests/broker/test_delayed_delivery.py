@@ -120,7 +120,7 @@ async def arrived(harness: Harness, peer: Peer) -> list[tuple[object, bytes]]:
     """Everything that was delivered by now."""
     subscription = subscription_of(harness)
     await peer.settled()
-    await until(lambda: not subscription._scheduled and not subscription._reading)  # noqa: SLF001 - it is at rest
+    await until(lambda: subscription.at_rest)
     await peer.settled()
     came, peer.inbox = [one for one in peer.inbox if one[1]], []
     return came  # type: ignore[return-value]
@@ -249,7 +249,7 @@ async def test_those_who_want_the_same_entries_at_the_same_time_share_one_read(h
     peer = await Peer.connected(harness)
     await peer.produce()
     await peer.publish(*(b"%d" % number for number in range(20)))
-    again = topic_of(harness).again
+    again = topic_of(harness).replay_reads
     first = again.read([2, 5, 9])
     assert again.read([5, 6]) is first
     other = again.read([3, 5])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from penstock.broker.subscriptions import key_shared
-from penstock.broker.subscriptions.key_shared_delivery import KeyShared
+from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
 from penstock.broker.subscriptions.long_keys import KEYS_BYTES_MAX, LONG_KEY_BYTES, LongKeys
 from penstock.core.hashing import hash_in_slices, sticky_hash
 from penstock.core.units import KIB
@@ -88,9 +88,9 @@ async def test_messages_with_long_keys_go_out_in_order_to_one_consumer_each_and_
             (owner,) = [each for each in received if payloads[0] in each]
             assert [one for one in owner if one in payloads] == payloads
         assert key_shared._remembered_hash.cache_info().currsize == remembered  # noqa: SLF001
-        delivery = subscription.delivery
+        delivery = subscription.dispatcher
         assert isinstance(delivery, KeyShared)
-        assert all(isinstance(one, int) for one in delivery._long.values())  # noqa: SLF001
+        assert all(isinstance(one, int) for one in delivery._long_hashes.values())  # noqa: SLF001
 
 
 async def test_a_delayed_message_with_a_long_key_comes_when_it_is_due(tmp_path: Path) -> None:

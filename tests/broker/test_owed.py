@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from penstock.broker.subscriptions.delivery_shared import OWED_ALWAYS, Shared
-from penstock.broker.subscriptions.owed import TOGETHER_MIN, Owed
+from penstock.broker.subscriptions.entry_counts import TOGETHER_MIN, EntryCounts
+from penstock.broker.subscriptions.shared import PENDING_ALWAYS, Shared
 from tests.broker.consuming import KEY_SHARED, SHARED, Peer, subscription_of
 from tests.net.harness import running, turns, until
 
@@ -25,7 +25,7 @@ ids = st.lists(st.integers(0, 70), max_size=2 * TOGETHER_MIN, unique=True).map(s
 @settings(max_examples=200)
 @given(steps=st.lists(st.tuples(st.sampled_from(["add", "add many", "pop", "up", "set", "through"]), ids), max_size=12))
 def test_it_counts_as_a_dict_does(steps: list[tuple[str, list[int]]]) -> None:
-    owed = Owed()
+    owed = EntryCounts()
     model: dict[int, int] = {}
     for step, entry_ids in steps:
         if step.startswith("add"):
@@ -51,18 +51,18 @@ def test_it_counts_as_a_dict_does(steps: list[tuple[str, list[int]]]) -> None:
 
 
 def owed_of(harness: Harness, name: str = "s") -> Shared:
-    delivery = subscription_of(harness, name).delivery
+    delivery = subscription_of(harness, name).dispatcher
     assert isinstance(delivery, Shared)
     return delivery
 
 
 def books_agree(harness: Harness) -> bool:
     """What is charged is what there is: nothing of the cursors here, whose acknowledgements have no gaps in the end."""
-    deliveries = [one.delivery for topic in harness.broker.topics.loaded() for one in topic.subscriptions.values()]
+    deliveries = [one.dispatcher for topic in harness.broker.topics.loaded() for one in topic.subscriptions.values()]
     for delivery in deliveries:
         if isinstance(delivery, Shared):
-            owed = sum(len(consumer.pending) for consumer in delivery.subscription.consumers)
-            assert delivery._owed == owed  # noqa: SLF001 - counted along, and counted anew
+            owed = sum(len(consumer.pending_acks) for consumer in delivery.consumers)
+            assert delivery._pending == owed  # noqa: SLF001 - counted along, and counted anew
             assert delivery._charged_bytes == delivery.held_bytes()  # noqa: SLF001
     return True
 
@@ -85,7 +85,7 @@ async def test_without_memory_for_what_it_would_owe_a_consumer_gets_the_rest_whe
         subscription = subscription_of(harness)
         await until(lambda: subscription.messages_out > 0)
         await turns()
-        assert OWED_ALWAYS <= subscription.unacked < count
+        assert PENDING_ALWAYS <= subscription.unacked < count
         assert row.used_bytes <= row.size_bytes
 
         # Others are served beside it, and nothing comes of it but waiting.
@@ -132,5 +132,5 @@ async def test_what_is_owed_waits_or_was_given_back_is_charged_until_the_last_co
         assert books_agree(harness)
         subscription_of(harness).skip_all()
         assert books_agree(harness)
-        assert row.used_bytes == subscription_of(harness)._charged_bytes  # noqa: SLF001 - of the cursor
+        assert row.used_bytes == subscription_of(harness).memory.charged_bytes  # of the cursor
         await second.close_consumer()

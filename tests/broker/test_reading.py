@@ -85,7 +85,7 @@ async def test_who_seeks_while_nothing_can_be_read_does_not_wait_for_the_next_tr
         harness.disk.read_error = None
         subscription = subscription_of(harness)
         subscription.rewind()
-        assert not subscription._reading  # noqa: SLF001 - it reads at the next opportunity
+        assert not subscription.reading.under_way  # it reads at the next opportunity
         assert await peer.payloads(COUNT) == PAYLOADS
 
 

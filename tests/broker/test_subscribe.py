@@ -164,9 +164,7 @@ async def test_a_reader_that_comes_back_over_a_dead_connection_gets_what_is_new(
         await back.subscribe(name="reader", durable=False, start_message_id=start)
         await writer.publish(b"b")
         assert (await back.message()).payload == b"b"
-        assert [consumer.session.connection.is_open for consumer in subscription_of(harness, "reader").consumers] == [
-            True
-        ]
+        assert [consumer.outlet.is_open for consumer in subscription_of(harness, "reader").consumers] == [True]
 
 
 async def test_who_subscribes_while_somebody_unsubscribes_is_told_to_try_again(harness: Harness) -> None:
@@ -231,7 +229,7 @@ async def test_a_consumer_that_is_closed_in_the_same_breath_does_not_come(harnes
     first.send(Type.SUBSCRIBE, subscribe_of(durable=durable))
     await first.close_consumer()
     await second.subscribe(EXCLUSIVE, durable=durable)
-    assert [one.session.connection.peer for one in subscription_of(harness).consumers] == [
+    assert [one.outlet.peer for one in subscription_of(harness).consumers] == [
         harness.connection_of(second.client).peer
     ]
     assert not any(command.type == Type.SUCCESS for command in await first.settled())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from penstock.broker.subscriptions.subscription import Subscription
+from penstock.broker.subscriptions.delivery import Delivery
 from penstock.wire import codec
 from tests.broker.consuming import SHARED, Peer, Type, nothing_more, subscription_of, topic_of
 from tests.net.harness import Harness, running, until
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from penstock.broker.topics.members import Consumer
+    from penstock.broker.subscriptions.dispatcher import Dispatcher, Send
     from penstock.storage.catalog import CursorSave
     from penstock.storage.metadata import Done
     from penstock.storage.results import Batch
@@ -75,13 +75,13 @@ async def test_entries_between_acknowledged_ones_go_out_together(
     await acknowledged(peer, range(1, 1_000, 2))
     await peer.close_consumer()
     sent: list[int] = []
-    send = Subscription.send
+    perform = Delivery.send
 
-    def counted(self: Subscription, consumer: Consumer, batch: Batch, rows: Sequence[int], messages: int) -> int:
-        sent.append(len(rows))
-        return send(self, consumer, batch, rows, messages)
+    def counted(self: Delivery, dispatcher: Dispatcher, send: Send, batch: Batch, counts: Sequence[int] | None) -> int:
+        sent.append(len(send.rows))
+        return perform(self, dispatcher, send, batch, counts)
 
-    monkeypatch.setattr(Subscription, "send", counted)
+    monkeypatch.setattr(Delivery, "send", counted)
 
     await peer.subscribe(SHARED, permits=1_000)
 

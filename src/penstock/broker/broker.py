@@ -40,6 +40,7 @@ from penstock.broker.stats.meters import Meters
 from penstock.broker.subscriptions.cursor_saves import CursorSaves
 from penstock.broker.subscriptions.long_keys import LongKeys
 from penstock.broker.subscriptions.memory_waits import MemoryWaits
+from penstock.broker.subscriptions.ports import DispatchServices
 from penstock.broker.subscriptions.tail import TailCache
 from penstock.broker.topics.compaction import Compactor
 from penstock.broker.topics.delayed_upkeep import Delays
@@ -146,7 +147,7 @@ class Broker:
             loop=loop,
             limits=lambda: self.limits,
         )
-        self.cursors = CursorSaves(self)
+        self.cursors = CursorSaves(catalog, entry_log, loop)
         self.subscription_store = SubscriptionStore(
             catalog=catalog,
             changes=self.changes,
@@ -203,6 +204,19 @@ class Broker:
         self.started_at_ms = clock.wall_ms()
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)
+        self.dispatch_services = DispatchServices(
+            clock=clock,
+            loop=loop,
+            limits=lambda: self.limits,
+            log=entry_log,
+            reads=self.reads,
+            outlets=connections,
+            memory=self.dispatch_memory,
+            memory_waits=self.memory_waits,
+            long_keys=self.long_keys,
+            cursors=self.cursors,
+            properties=self._subscription_properties,
+        )
         self.delays = Delays(
             entry_log=entry_log,
             catalog=catalog,
@@ -299,6 +313,10 @@ class Broker:
 
     async def _delete_subscription(self, topic: Topic, name: str) -> None:
         await self.subscription_store.delete(topic.subscriptions[name])
+
+    def _subscription_properties(self, topic: str, name: str) -> Mapping[str, str]:
+        record = self.catalog.subscription(topic, name)
+        return record.properties if record is not None else {}
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 

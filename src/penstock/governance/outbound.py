@@ -116,7 +116,7 @@ class Outbound(Generic[H]):
             others_bytes -= self._turn.out_bytes
         return self.budget_bytes - self.budget_bytes // ANSWERS_PART - self.reserve_bytes - others_bytes
 
-    def room_bytes(self, holder: H) -> int:
+    def room_bytes(self, holder: Holder) -> int:
         """Return how many more bytes this connection may have."""
         held_bytes, wanted_bytes = holder.out_bytes, holder.wanted_bytes
         if holder is self._turn:
@@ -139,7 +139,7 @@ class Outbound(Generic[H]):
 
     # -- reads of the log ---------------------------------------------------------------------------------------------
 
-    def start_read(self, holders: Iterable[H], bytes_max: int) -> Reading:
+    def start_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
         """Take room for a read of the log for these connections: usually at most half of the free bytes."""
         holders = set(holders)
         wanted_bytes = max(holder.wanted_bytes for holder in holders)

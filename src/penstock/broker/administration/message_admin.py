@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.administration.subscription_admin import entry_at
+from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.position import Position
 from penstock.wire import metadata
@@ -42,7 +43,7 @@ class MessageAdmin:
         """The nth entry, from 1 on, that the subscription has not acknowledged. Raises NotFound."""
         _check_stored(name, "Peek messages")
         found = await self._finder.subscription(name, subscription, "Peek messages")
-        topic = found.topic
+        topic = subscribed_topic(found)
         if 0 < nth <= found.backlog:
             entry_id = found.cursor.nth_unacknowledged(nth - 1, topic.first_entry_id)
             if entry_id <= topic.last_entry_id:

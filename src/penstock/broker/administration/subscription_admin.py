@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.topics.partitions import in_turns
+from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import (
     AlreadyExists,
     NotAllowed,
@@ -133,7 +134,7 @@ class SubscriptionAdmin:
             if subscription == COMPACTION_SUBSCRIPTION:
                 # As in Pulsar, the compacted topic goes with it. What is published from now on may be given up before
                 # it is compacted, so the compacted topic would go back to older values.
-                await self._compaction.give_up(found.topic)
+                await self._compaction.give_up(subscribed_topic(found))
             for consumer in list(found.consumers):
                 consumer.session.disconnect_consumer(consumer)
             if found.topic.subscriptions.get(subscription) is found:  # One that is not durable went with its consumers.
@@ -226,7 +227,7 @@ class SubscriptionAdmin:
         _check_stored(name, "Expire messages")
         _check_movable(subscription)
         found = await self._finder.subscription(name, subscription, "Expire messages at a position")
-        topic = found.topic
+        topic = subscribed_topic(found)
         if position != LATEST and position > (topic.ledger_id, topic.last_entry_id):
             raise PreconditionFailed(f"Invalid message position {position}: {topic.text} ends at {topic.last_entry_id}")
         found.expire_through(entry_at(topic, position, exclusive=not excluded) - 1)
@@ -260,7 +261,7 @@ class SubscriptionAdmin:
             raise NotAllowed("Reset-cursor at position is not allowed for partitioned-topic")
 
         async def reset(found: Subscription) -> None:
-            topic = found.topic
+            topic = subscribed_topic(found)
             if batch_index < 0 or position in {EARLIEST, LATEST}:
                 await found.move_to(entry_at(topic, position, exclusive=excluded))
                 return

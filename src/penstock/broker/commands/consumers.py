@@ -16,9 +16,10 @@ from penstock.broker.access import Action
 from penstock.broker.commands import membership
 from penstock.broker.commands.schemas import schema_in
 from penstock.broker.schemas.checks.model import SchemaType
+from penstock.broker.subscriptions.consumer import Consumer
 from penstock.broker.subscriptions.key_shared import AUTO_SPLIT, KeySharing
-from penstock.broker.subscriptions.subscription import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPE_NAMES
-from penstock.broker.topics.members import Consumer
+from penstock.broker.subscriptions.state import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPE_NAMES
+from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import (
     ConsumerBusy,
     MetadataFailed,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.limits import BrokerLimits
     from penstock.broker.schemas.checks.model import Schema
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
@@ -85,6 +87,7 @@ async def _attach(
 ) -> None:
     consumer = Consumer(
         session=session,
+        outlet=session.connection,
         consumer_id=body.consumer_id,
         name=body.consumer_name,
         priority_level=body.priority_level,
@@ -97,17 +100,19 @@ async def _attach(
     consumer.reads_compacted = body.read_compacted
     consumer.takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
     memory = session.broker.sessions_memory
-    membership.charge(memory, consumer, f"consumer {consumer.name!r}", _price(consumer, body.subType))
+    membership.charge(
+        memory, consumer, f"consumer {consumer.name!r}", _price(session.broker.limits, consumer, body.subType)
+    )
     try:
-        await _join(consumer, body)
+        await _join(session, consumer, body)
     except BaseException:
         if session.consumers.get(consumer.consumer_id) is not consumer:
             membership.give_back(memory, consumer)
         raise
 
 
-def _price(consumer: Consumer, kind: int) -> int:
-    limits, subscription = consumer.session.broker.limits, consumer.subscription
+def _price(limits: BrokerLimits, consumer: Consumer, kind: int) -> int:
+    subscription = consumer.subscription
     nbytes = membership.MEMBER_BYTES + membership.texts_bytes(consumer.name) + membership.pairs_bytes(consumer.metadata)
     if kind == KEY_SHARED:
         nbytes += membership.sharing_bytes(consumer.key_sharing, limits.key_shared_points)
@@ -116,9 +121,9 @@ def _price(consumer: Consumer, kind: int) -> int:
     return nbytes
 
 
-async def _join(consumer: Consumer, body: codec.CommandSubscribe) -> None:
-    session, subscription = consumer.session, consumer.subscription
-    topic = subscription.topic
+async def _join(session: Session, consumer: Consumer, body: codec.CommandSubscribe) -> None:
+    subscription = consumer.subscription
+    topic = subscribed_topic(subscription)
     await _make_room(consumer, body.subType)
     if topic.subscriptions.get(subscription.name) is not subscription:
         # It went with the last of its consumers, who was found dead: this one gets its own.
@@ -176,7 +181,7 @@ def check_subscription_bound(topic: Topic) -> None:
 
 def _check_bounds(consumer: Consumer) -> None:
     """Raises ConsumerBusy when the topic or the subscription has as many consumers as it may have."""
-    topic = consumer.subscription.topic
+    topic = subscribed_topic(consumer.subscription)
     policies, of_broker = topic.policies, topic.broker.limits.policies
     present = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
     if policies.max_consumers and present >= policies.max_consumers:
@@ -209,7 +214,7 @@ async def _make_room(consumer: Consumer, kind: int) -> None:
     subscription = consumer.subscription
     if subscription.fenced:
         raise ServiceNotReady(f"subscription {subscription.name!r} is being reset; try again")
-    for holder in subscription.in_the_way(consumer, kind):
+    for holder in subscription.conflicting(consumer, kind):
         if holder.session is consumer.session or await holder.session.probe():
             return  # `add` refuses with the right words.
 
@@ -268,7 +273,7 @@ def _on_seek(session: Session, body: codec.CommandSeek) -> None:
 async def _seek(session: Session, body: codec.CommandSeek) -> None:
     consumer = session.consumer(body.consumer_id)
     subscription = consumer.subscription
-    topic = subscription.topic
+    topic = subscribed_topic(subscription)
     members: list[int] = []
     if body.HasField("message_id"):
         entry_id = _entry_at_or_after(topic, body.message_id)
@@ -338,7 +343,7 @@ def _stats_of(session: Session, consumer: Consumer) -> dict[str, object]:
         "availablePermits": max(consumer.permits, 0),
         "unackedMessages": consumer.unacked,
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
-        "address": consumer.session.connection.peer,
+        "address": consumer.address,
         "connectedSince": _iso_time(consumer.connected_at_ms),
         "type": TYPE_NAMES[consumer.subscription.kind],
         "msgRateExpired": 0.0,

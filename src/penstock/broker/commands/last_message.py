@@ -15,6 +15,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.topics.topic import subscribed_topic
 from penstock.wire import codec, metadata
 from penstock.wire.batches import last_index
 from penstock.wire.errors import ProtocolError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.commands.session import Handler, Session
-    from penstock.broker.topics.members import Consumer
+    from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.topics.topic import Topic
     from penstock.storage.compacted import CompactedLedger
 
@@ -55,7 +56,7 @@ async def _get_last_message_id(session: Session, body: codec.CommandGetLastMessa
 
 async def _last_message(broker: Broker, consumer: Consumer) -> tuple[int, int]:
     """The last entry that the consumer can get (-1 for none), and the index of the last message in it."""
-    topic = consumer.subscription.topic
+    topic = subscribed_topic(consumer.subscription)
     last, compacted = topic.last_entry_id, topic.compacted
     if compacted is not None and consumer.reads_compacted and last <= compacted.horizon:
         # The very last entries may have been compacted away: whoever waits for them would wait for ever.

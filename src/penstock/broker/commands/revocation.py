@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.access import Access
     from penstock.broker.commands.session import Session
     from penstock.broker.publishing.producer import Producer
-    from penstock.broker.topics.members import Consumer
+    from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.topics.watchers import TopicListWatcher
 
 log = logging.getLogger(__name__)

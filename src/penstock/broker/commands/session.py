@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.commands.handshake import Login
     from penstock.broker.publishing.producer import Producer
+    from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.watchers import TopicListWatcher
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection

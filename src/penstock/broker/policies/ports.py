@@ -17,6 +17,30 @@ if TYPE_CHECKING:
     from penstock.storage.cursor import Cursor
 
 
+class SubscribedPort(Protocol):
+    """The topic of a subscription, as far as the age of its messages is concerned."""
+
+    @property
+    def text(self) -> str:
+        """Its full name."""
+        ...
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that its entries are in."""
+        ...
+
+    @property
+    def last_entry_id(self) -> int:
+        """The last entry that is durable."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was unloaded or deleted."""
+        ...
+
+
 class SubscriptionPort(Protocol):
     """A subscription, as far as retention and quotas are concerned."""
 
@@ -27,7 +51,7 @@ class SubscriptionPort(Protocol):
     idle_since_ns: int
 
     @property
-    def topic(self) -> TopicPort:
+    def topic(self) -> SubscribedPort:
         """The topic that it reads."""
         ...
 

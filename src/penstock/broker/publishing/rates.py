@@ -316,6 +316,12 @@ class DispatchGate:
             limiter.charge(messages, nbytes, now_ns)
 
 
+def _gate_of(subscription: Subscription) -> DispatchGate | None:
+    gate = subscription.gate
+    assert gate is None or isinstance(gate, DispatchGate), "no one else gives subscriptions a gate"
+    return gate
+
+
 def throttled_events(subscription: Subscription) -> dict[str, int]:
     """How often each kind of limiter stopped a subscription, under the names of Pulsar's statistics."""
     counts = subscription.gate.throttled if subscription.gate is not None else {}
@@ -378,7 +384,7 @@ class Rates:
 
     def subscription_changed(self, topic: PublishedTopic, subscription: Subscription) -> None:
         """A subscription was loaded or made, or what holds for it is another rate now."""
-        gate = subscription.gate
+        gate = _gate_of(subscription)
         policies = topic.policies
         rate = policies.subscription_dispatch_rates.get(subscription.name, policies.subscription_dispatch_rate)
         exempt = is_system_topic(topic.text)
@@ -416,8 +422,9 @@ class Rates:
 
     def forget_subscription(self, subscription: Subscription) -> None:
         """It is gone."""
-        if subscription.gate is not None:
-            for _, limiter in subscription.gate.limiters:
+        gate = _gate_of(subscription)
+        if gate is not None:
+            for _, limiter in gate.limiters:
                 limiter.forget(subscription)
 
     def _publish_limiter(self, old: PublishLimiter | None, owner: str, rate: Rate) -> PublishLimiter | None:

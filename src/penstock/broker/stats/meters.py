@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from penstock.broker.publishing.producer import Producer
+    from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.stats.stats import in_replay
-from penstock.broker.subscriptions.subscription import TYPE_NAMES
+from penstock.broker.subscriptions.state import TYPE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.broker.publishing.access_modes import AccessMode
 from penstock.broker.publishing.rates import throttled_events
-from penstock.broker.subscriptions.delivery_shared import Shared
-from penstock.broker.subscriptions.key_shared_delivery import KeyShared
-from penstock.broker.subscriptions.subscription import TYPE_NAMES
+from penstock.broker.subscriptions.state import TYPE_NAMES
+from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import TopicNotFound
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
@@ -31,10 +30,11 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.service_urls import ServiceUrls
     from penstock.broker.stats.meters import Meters
+    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.compaction import Compactor
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.members import Consumer
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
@@ -221,7 +221,7 @@ class TopicStats:
         self, subscription: Subscription, *, backlog_bytes: int, earliest_ms: int, consumers: bool
     ) -> Json:
         given = self._meters.given_out(subscription)
-        delivery = subscription.delivery
+        dispatcher = subscription.dispatcher
         held, ranges = subscription.delayed, subscription.cursor.range_count
         stats: Json = {
             "msgRateOut": given.messages,
@@ -251,12 +251,12 @@ class TopicStats:
             "consumers": self._consumers_stats(subscription) if consumers else [],
             "isDurable": subscription.durable,
             "isReplicated": subscription.replicated,
-            "allowOutOfOrderDelivery": isinstance(delivery, KeyShared) and not delivery.order.in_order,
+            "allowOutOfOrderDelivery": dispatcher is not None and dispatcher.out_of_order,
             "consumersAfterMarkDeletePosition": {},
-            **_draining(delivery, subscription.consumers),
+            **_draining(dispatcher, subscription.consumers),
             "nonContiguousDeletedMessagesRanges": ranges,
             "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
-            **(_delayed(subscription.topic) if subscription.view is not None else NOTHING_DELAYED),
+            **(_delayed(subscribed_topic(subscription)) if subscription.view is not None else NOTHING_DELAYED),
             "subscriptionProperties": dict(subscription.properties),
             "filterProcessedMsgCount": 0,
             "filterAcceptedMsgCount": 0,
@@ -269,19 +269,18 @@ class TopicStats:
         active = subscription.active_consumer
         if active is not None and TYPE_NAMES[subscription.kind] == "Failover":
             stats["activeConsumerName"] = active.name
-        if isinstance(delivery, KeyShared):
-            stats["keySharedMode"] = "STICKY" if delivery.sticky else "AUTO_SPLIT"
+        if dispatcher is not None and dispatcher.key_sharing_mode is not None:
+            stats["keySharedMode"] = dispatcher.key_sharing_mode
         if not subscription.topic.persistent:
             stats["msgDropRate"] = given.dropped
         return stats
 
     def _consumers_stats(self, subscription: Subscription) -> list[Json]:
-        delivery = subscription.delivery
-        ranges = delivery.hash_ranges() if isinstance(delivery, KeyShared) else {}
+        ranges = subscription.dispatcher.hash_ranges() if subscription.dispatcher is not None else {}
         return [self._consumer_stats(consumer, ranges.get(consumer, [])) for consumer in subscription.consumers]
 
     def _consumer_stats(self, consumer: Consumer, ranges: Sequence[tuple[int, int]]) -> Json:
-        subscription = consumer.subscription
+        dispatcher = consumer.subscription.dispatcher
         given = self._meters.given_out(consumer)
         stats: Json = {
             "msgRateOut": given.messages,
@@ -296,7 +295,7 @@ class TopicStats:
             "unackedMessages": consumer.unacked,
             "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
             "blockedConsumerOnUnackedMsgs": consumer.blocked,
-            **_draining(subscription.delivery, [consumer]),
+            **_draining(dispatcher, [consumer]),
             "address": f"/{consumer.address}",
             "connectedSince": iso_time(consumer.connected_at_ms),
             "clientVersion": consumer.client_version,
@@ -309,11 +308,11 @@ class TopicStats:
             "lastAckedTime": iso_time(consumer.last_acked_ms),
             "lastConsumedTime": iso_time(consumer.last_consumed_ms),
         }
-        if isinstance(subscription.delivery, KeyShared):
+        if dispatcher is not None and dispatcher.key_sharing_mode is not None:
             stats["keyHashRangeArrays"] = [list(one) for one in ranges]
             stats["drainingHashes"] = [
                 {"hash": slot.slot, "unackMsgs": slot.entries, "blockedAttempts": 0}
-                for slot in subscription.delivery.draining(consumer)
+                for slot in dispatcher.draining(consumer)
             ]
         return stats
 
@@ -352,19 +351,16 @@ def _delayed(topic: Topic) -> Json:
 
 def in_replay(subscription: Subscription) -> int:
     """Entries that wait to be delivered again, as far as they are counted."""
-    delivery = subscription.delivery
-    if isinstance(delivery, KeyShared):
-        return len(delivery.order)
-    return len(delivery.replay) if isinstance(delivery, Shared) else 0
+    return subscription.dispatcher.replay_size if subscription.dispatcher is not None else 0
 
 
-def _draining(delivery: object, consumers: Sequence[Consumer]) -> Json:
+def _draining(dispatcher: Dispatcher | None, consumers: Sequence[Consumer]) -> Json:
     """Slots of keys that went to others while these still owe messages of them."""
-    if not isinstance(delivery, KeyShared):
+    if dispatcher is None:
         counts = (0, 0, 0)
     else:
-        slots = [slot for consumer in consumers for slot in delivery.draining(consumer)]
-        counts = (len(slots), sum(map(delivery.drained, consumers)), sum(slot.entries for slot in slots))
+        slots = [slot for consumer in consumers for slot in dispatcher.draining(consumer)]
+        counts = (len(slots), sum(map(dispatcher.drained, consumers)), sum(slot.entries for slot in slots))
     names = ("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages")
     return dict(zip(names, counts, strict=True))
 

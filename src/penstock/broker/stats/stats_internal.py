@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
 from penstock.broker.stats.stats import iso_time
-from penstock.broker.subscriptions.delivery_shared import Shared
+from penstock.broker.subscriptions.shared import Shared
+from penstock.broker.topics.topic import subscribed_topic
 
 if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
@@ -118,7 +119,7 @@ def _waits(subscription: Subscription) -> bool:
 
 
 def _cursor(subscription: Subscription) -> Json:
-    topic, cursor, delivery = subscription.topic, subscription.cursor, subscription.delivery
+    topic, cursor, dispatcher = subscribed_topic(subscription), subscription.cursor, subscription.dispatcher
     return {
         "markDeletePosition": f"{topic.ledger_id}:{cursor.mark_delete}",
         "readPosition": f"{topic.ledger_id}:{subscription.read_entry_id}",
@@ -134,7 +135,7 @@ def _cursor(subscription: Subscription) -> Json:
         "numberOfEntriesSinceFirstNotAckedMessage": subscription.read_entry_id - cursor.mark_delete,
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,
         "subscriptionHavePendingRead": _waits(subscription),
-        "subscriptionHavePendingReplayRead": isinstance(delivery, Shared) and bool(delivery.replay),
+        "subscriptionHavePendingReplayRead": isinstance(dispatcher, Shared) and bool(dispatcher.replay),
         "properties": {},
     }
 

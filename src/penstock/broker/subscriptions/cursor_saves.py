@@ -18,13 +18,14 @@ from penstock.storage.catalog import CursorSave, StoredCursor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.subscriptions.ports import SubscribedTopic
+    from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.core.errors import PenstockError
+    from penstock.storage.catalog import Catalog
     from penstock.storage.cursor import Cursor
+    from penstock.storage.entry_log import EntryLog
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Cursors that moved are stored together, at most this much later. Acknowledgements that no ACK_RESPONSE has confirmed
 # are redelivered when the process dies before.
@@ -36,22 +37,24 @@ CURSORS_PER_TURN_MAX: Final = 1_000
 class CursorSaves:
     """Which cursors moved since they were saved, the save under way, and the one after it."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._moved: set[Subscription] = set()
+    def __init__(self, catalog: Catalog, log: EntryLog, loop: asyncio.AbstractEventLoop) -> None:
+        self._catalog = catalog
+        self._log = log
+        self._loop = loop
+        self._moved: set[SubscriptionState] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._left: list[Subscription] = []  # of the save under way, not submitted yet
+        self._left: list[SubscriptionState] = []  # of the save under way, not submitted yet
         self._current: asyncio.Future[None] | None = None  # the save under way
         self._next: asyncio.Future[None] | None = None
         self._error_told = False
 
-    def moved(self, subscription: Subscription) -> None:
+    def moved(self, subscription: SubscriptionState) -> None:
         """A cursor changed; it is stored with all others that did, within CURSOR_SAVE_S."""
         self._moved.add(subscription)
         if self._timer is None:
-            self._timer = self._broker.loop.call_later(CURSOR_SAVE_S, self._save)
+            self._timer = self._loop.call_later(CURSOR_SAVE_S, self._save)
 
-    async def save(self, *subscriptions: Subscription) -> None:
+    async def save(self, *subscriptions: SubscriptionState) -> None:
         """Store these cursors now, and with them all that moved; returns when they are durable.
 
         Those of subscriptions that are not durable are never stored. Raises MetadataFailed.
@@ -70,9 +73,9 @@ class CursorSaves:
             self._timer.cancel()
             self._timer = None
         if self._next is None:
-            self._next = self._broker.loop.create_future()
+            self._next = self._loop.create_future()
             if self._current is None:
-                self._broker.loop.call_soon(self._begin)  # So that those of one turn share it.
+                self._loop.call_soon(self._begin)  # So that those of one turn share it.
         return self._next
 
     def _begin(self) -> None:
@@ -98,9 +101,9 @@ class CursorSaves:
                 topics.add(topic)
             subscription.charge()
         needed_from = {topic: topic.retained_from() for topic in topics}
-        self._broker.catalog.save_cursors(saves, partial(self._saved, needed_from))
+        self._catalog.save_cursors(saves, partial(self._saved, needed_from))
 
-    def _saved(self, needed_from: Mapping[Topic, int], error: PenstockError | None) -> None:
+    def _saved(self, needed_from: Mapping[SubscribedTopic, int], error: PenstockError | None) -> None:
         if error is None:
             self._trim(needed_from)
             if self._left:
@@ -108,7 +111,7 @@ class CursorSaves:
                 return
         elif not self._error_told:  # It is final, and health says so from now on.
             self._error_told = True
-            log.error("cursors cannot be stored any more: %s", error)
+            logger.error("cursors cannot be stored any more: %s", error)
         self._finish(error)
 
     def _finish(self, error: PenstockError | None) -> None:
@@ -123,7 +126,7 @@ class CursorSaves:
         if self._next is not None:
             self._begin()
 
-    def _trim(self, needed_from: Mapping[Topic, int]) -> None:
+    def _trim(self, needed_from: Mapping[SubscribedTopic, int]) -> None:
         """What every subscription has durably acknowledged may be reclaimed.
 
         That is what they had acknowledged when they were saved. Of what came since, a crash would leave nobody who
@@ -132,7 +135,7 @@ class CursorSaves:
         for topic, entry_id in needed_from.items():
             if not topic.closed:
                 topic.first_entry_id = max(topic.first_entry_id, min(entry_id, topic.retained_from()))
-                self._broker.log.trim(topic.ledger_id, topic.first_entry_id)
+                self._log.trim(topic.ledger_id, topic.first_entry_id)
 
 
 def stored_form(cursor: Cursor) -> StoredCursor:

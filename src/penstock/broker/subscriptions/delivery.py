@@ -1,238 +1,217 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a subscription hands entries to its consumers: what all types have in common, and the two that have one receiver.
+"""Performing a plan: entries are encoded and queued for consumers, and counted. This is the only place that sends.
 
-Why apart from the subscription: reading, cursors and seeking are the same for all types; who gets what, what is counted
-and what comes back when a consumer leaves is not. A subscription gets the delivery of its type when its first consumer
-attaches, and forgets it with the last: counts of redeliveries and whoever was active go with it, as in Pulsar.
-Where: `Subscription` reads and calls these; `dispatch` has the pure decisions.
+Why one place: permits, counters, rates and what a dispatcher keeps of sent entries agree because they change together.
+Where: `NewEntries` and `Redelivery` bring a batch; the subscription's dispatcher plans it; this carries the plan out.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
 
-from penstock.broker.subscriptions.dispatch import ConsumerRank, choose_active, take
-from penstock.core.errors import ConsumerBusy
-from penstock.wire import codec
+from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
+from penstock.broker.subscriptions.queued_entries import QueuedEntries
+from penstock.wire.runs import encode_messages
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Consumer
-    from penstock.storage.entry_log import Batch
+    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan, Send
+    from penstock.broker.subscriptions.state import SubscriptionState
+    from penstock.core.clock import Clock
+    from penstock.storage.cursor import Cursor
+    from penstock.storage.results import Batch
+
+# A word of an ack set on its way out: a tag, and a number of up to ten bytes.
+WORD_OUT_BYTES_MAX: Final = 11
 
 
 class Delivery:
-    """What a subscription asks of its type. A row range `row..stop-1` is always one of a batch."""
+    """Delivers batches of one subscription. A row range `row..stop-1` is always one of a batch."""
 
-    __slots__ = ("subscription",)
+    __slots__ = ("_clock", "_state", "entry_messages")
 
-    individual = False  # whether consumers acknowledge entries one by one, and are counted what they owe
+    def __init__(self, state: SubscriptionState, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+        self.entry_messages = 1  # in an entry that was delivered last, about
 
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
+    # -- what is delivered --------------------------------------------------------------------------------------------
 
-    def check(self, consumer: Consumer) -> None:
-        """Raises ConsumerBusy when this consumer cannot join those that are there."""
+    def deliver_new(self, dispatcher: Dispatcher, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
+        """Deliver new entries, none of them acknowledged; returns the row after the last that was dealt with."""
+        state = self._state
+        if state.gate is not None:
+            stop = state.gate.stop_row(batch, row, stop)
+        stop = min(stop, row + dispatcher.rows_max(ready))
+        rows = range(row, stop) if state.view is None else undelayed_rows(state, batch, row, stop)
+        counts = wanted_counts(state.cursor, batch, row, stop)
+        row, _ = self.perform(dispatcher, dispatcher.plan(batch, rows, stop, counts, ready), batch, counts)
+        if row and batch.entry_ids[row - 1] >= state.read_entry_id:
+            state.read_entry_id = batch.entry_ids[row - 1] + 1
+        return row
 
-    def in_the_way(self, consumer: Consumer) -> list[Consumer]:
-        """Those for whose sake it cannot."""
-        del consumer
-        return []
-
-    def join(self, consumer: Consumer) -> None:
-        """A consumer is added. Raises ConsumerAssignFailed."""
-
-    def attached(self, consumer: Consumer) -> None:
-        """It was told so."""
-
-    def leave(self, consumer: Consumer) -> None:
-        """A consumer was removed; others may be left."""
-
-    def close(self) -> None:
-        """The last consumer was removed."""
-
-    def ready(self) -> list[Consumer]:
-        """Consumers that may be sent something now."""
-        raise NotImplementedError
-
-    def allowance(self, consumer: Consumer) -> int:
-        """Messages this consumer may be sent now."""
-        return consumer.permits
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing new may be read, for what was read before still waits."""
-        return False
-
-    def take_due(self, ready: list[Consumer]) -> None:
-        """Let wait what was held and is due by now, as much of it as these consumers can take."""
-
-    def again(self, ready: list[Consumer]) -> list[int]:  # noqa: ARG002 - others need to know
-        """Entries to deliver again before anything new, ascending, a portion at a time; empty when there are none."""
-        return []
-
-    def waits(self) -> bool:
-        """Whether anything waits to be delivered again."""
-        return False
-
-    def deliver(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
-        """Send new entries; returns the row after the last that was dealt with."""
-        raise NotImplementedError
-
-    def offer(self, batch: Batch, row: int, stop: int) -> int:
-        """Send entries of a topic that stores nothing; returns how many nobody had permits for."""
+    def deliver_again(self, dispatcher: Dispatcher, batch: Batch) -> None:
+        """Deliver those entries of a batch that wait to be delivered again, as far as consumers can take them."""
+        gate, row, stop = self._state.gate, 0, len(batch.offsets)
+        if gate is not None:
+            stop = gate.stop_row(batch, 0, stop)
+        counts = wanted_counts(self._state.cursor, batch, row, stop)
         while row < stop:
-            ready = self.ready()
+            ready = dispatcher.ready()
+            plan = dispatcher.plan_replay(batch, row, stop, counts, ready)
+            row, entries = self.perform(dispatcher, plan, batch, counts)
+            if not entries and dispatcher.ready() == ready:
+                return
+
+    def deliver_unstored(self, dispatcher: Dispatcher, batch: Batch) -> int:
+        """Deliver entries of a topic that stores nothing, now; returns how many nobody had permits or room for."""
+        row, stop, delivered = 0, len(batch.offsets), 0
+        while row < stop:
+            ready = dispatcher.ready()
             if not ready:
                 break
-            row = self.deliver(batch, row, stop, ready)
-        return stop - row
+            plan = dispatcher.plan_unstored(batch, range(row, stop), batch.message_counts, ready)
+            row, entries = self.perform(dispatcher, plan, batch, batch.message_counts)
+            delivered += entries
+        return stop - delivered
 
-    def deliver_again(self, batch: Batch, row: int, stop: int) -> bool:
-        """Send those entries that wait to be delivered again; False when the consumers could not take all of them."""
-        raise NotImplementedError
+    # -- how ----------------------------------------------------------------------------------------------------------
 
-    def sent(self, consumer: Consumer, entry_ids: Sequence[int], counts: Sequence[int] | None, messages: int) -> None:
-        """Entries were sent."""
+    def perform(
+        self, dispatcher: Dispatcher, plan: Plan, batch: Batch, counts: Sequence[int] | None
+    ) -> tuple[int, int]:
+        """Carry out a plan; returns the row after the last that was dealt with, and how many entries were sent."""
+        entries = 0
+        for send in plan.sends:
+            sent = self.send(dispatcher, send, batch, counts)
+            entries += sent
+            if sent < len(send.rows):
+                behind = send.rows[sent:]
+                if plan.in_order:  # The rest goes to others in another plan.
+                    return behind[0], entries
+                dispatcher.not_sent(send.consumer, [batch.entry_ids[row] for row in behind])
+        return plan.reached, entries
 
-    def take_back(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """Entries that were queued for this consumer, ascending, were not sent: they are to be delivered again."""
-        raise NotImplementedError
+    def send(self, dispatcher: Dispatcher, send: Send, batch: Batch, counts: Sequence[int] | None) -> int:
+        """Send rows of a batch to one consumer; returns how many of them there was room for. The others were not sent.
 
-    def missing(self, entry_ids: Iterable[int]) -> None:
-        """The log does not have these entries (any more)."""
+        Budget: 10 µs and 0.4 µs per entry on one core.
+        """
+        consumer, rows, messages = send
+        outlet, state = consumer.outlet, self._state
+        topic, cursor = state.topic, state.cursor
+        lengths_out = batch.lengths if not cursor.has_ack_sets else lengths_with_ack_sets(cursor, batch, rows)
+        fit = fitting(lengths_out, rows, outlet.room_bytes)
+        if not fit:
+            outlet.has_no_room(lengths_out[rows[0]] + HEADER_BYTES, consumer)
+            return 0
+        behind = rows[fit:]
+        alike = alike_before(batch.entry_ids, rows, fit)
+        if alike < len(rows):
+            rows = rows[:alike]
+            messages = alike if counts is None else sum(counts[row] for row in rows)
+        if isinstance(rows, range):
+            piece = slice(rows.start, rows.stop)
+            ids, offsets, lengths = batch.entry_ids[piece], batch.offsets[piece], batch.lengths[piece]
+            counts = counts and counts[piece]
+        else:
+            ids = [batch.entry_ids[row] for row in rows]
+            offsets = [batch.offsets[row] for row in rows]
+            lengths = [batch.lengths[row] for row in rows]
+            counts = counts and [counts[row] for row in rows]
+        ack_sets = None
+        if cursor.has_ack_sets and topic.persistent:
+            partly = cursor.partly_acknowledged(ids[0], ids[-1])
+            if partly:
+                ack_sets = [cursor.ack_set(entry_id) if entry_id in partly else None for entry_id in ids]
+        out: list[bytes | bytearray | memoryview] = []
+        nbytes = encode_messages(
+            out,
+            consumer.consumer_id,
+            topic.ledger_id,
+            topic.partition,
+            ids,
+            batch.data,
+            offsets,
+            lengths,
+            dispatcher.redelivery_counts(ids),
+            consumer.epoch,
+            ack_sets,
+        )
+        # What is sent with an ack set has a header of its own length; it cannot be returned, and is rare.
+        returnable = QueuedEntries(consumer, ids, lengths, counts, nbytes) if ack_sets is None else None
+        outlet.deliver(out, nbytes, returnable)
+        if behind:
+            outlet.has_no_room(lengths_out[behind[0]] + HEADER_BYTES, consumer)
+        self._count(consumer, len(ids), messages, nbytes)
+        if dispatcher.individual and topic.persistent:
+            dispatcher.sent(consumer, ids, counts, messages)
+        return len(ids)
 
-    def acknowledged(
-        self,
-        consumer: Consumer,
-        entry_ids: Sequence[int],  # noqa: ARG002 - others need them
-        newly: int,
-    ) -> None:
-        """Entries were acknowledged, `newly` of which were not before."""
-        consumer.acks += newly
+    def _count(self, consumer: Consumer, entries: int, messages: int, nbytes: int) -> None:
+        state = self._state
+        self.entry_messages = messages // entries or 1
+        consumer.permits -= messages
+        consumer.messages_out += messages
+        consumer.entries_out += entries
+        consumer.bytes_out += nbytes
+        consumer.last_consumed_ms = state.last_consumed_ms = self._clock.wall_ms()
+        state.messages_out += messages
+        state.bytes_out += nbytes
+        if state.gate is not None:
+            state.gate.delivered(entries, messages, nbytes)
 
-    def members_acknowledged(self, consumer: Consumer, entry_id: int) -> None:
-        """Some messages of a batch were acknowledged."""
-
-    def passed(self, entry_id: int) -> None:
-        """Everything up to this entry was acknowledged by nobody in particular: skipped, expired."""
-
-    def given_up(self, entry_id: int) -> None:
-        """This entry was acknowledged by nobody in particular: cancelled."""
-
-    def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
-        """A consumer wants these entries again, or with none named all that it did not acknowledge."""
-        raise NotImplementedError
-
-    def redelivery_counts(self, entry_ids: Sequence[int]) -> list[int] | None:
-        """How often each of these entries was delivered before; None when none was, which takes no look at them."""
-        assert entry_ids
-        return None
-
-    def limits_changed(self) -> None:
-        """Policies changed."""
+    def returned(self, dispatcher: Dispatcher, consumer: Consumer, entry_ids: list[int], messages: int) -> None:
+        """Entries that were queued did not go out, for their client does not read: others may have them."""
+        consumer.permits += messages
+        if self._state.topic.persistent:
+            dispatcher.returned(consumer, entry_ids)
+        else:
+            self._state.dropped += len(entry_ids)
 
 
-class SingleActive(Delivery):
-    """Exclusive and Failover: one consumer at a time gets everything, in order.
+def wanted_counts(cursor: Cursor, batch: Batch, row: int, stop: int) -> Sequence[int] | None:
+    """Messages in each entry of a batch; for these rows without the messages that are acknowledged already."""
+    counts = batch.message_counts
+    if counts is None or not cursor.has_ack_sets or row >= stop:
+        return counts
+    ids = batch.entry_ids
+    partly = cursor.partly_acknowledged(ids[row], ids[stop - 1])
+    if not partly:
+        return counts
+    counts = list(counts)
+    for entry_id, wanted in partly.items():
+        at = bisect_left(ids, entry_id)
+        if ids[at] == entry_id:  # A gathered batch leaves out some.
+            counts[at] = max(1, min(counts[at], wanted))
+    return counts
 
-    When another one becomes the active one (the first, too), Failover waits a moment: whoever was active before may
-    still be acknowledging. Then reading starts over from what is not acknowledged, and everybody is told.
-    """
 
-    __slots__ = ("_timer", "active", "failover")
+def lengths_with_ack_sets(cursor: Cursor, batch: Batch, rows: Sequence[int]) -> Sequence[int]:
+    """How many bytes each entry is on its way out; for these rows with the ack set that goes with it."""
+    ids, lengths = batch.entry_ids, list(batch.lengths)
+    for entry_id in cursor.partly_acknowledged(ids[rows[0]], ids[rows[-1]]):
+        at = bisect_left(ids, entry_id)
+        if ids[at] == entry_id:
+            lengths[at] += WORD_OUT_BYTES_MAX * cursor.ack_set_words(entry_id)
+    return lengths
 
-    def __init__(self, subscription: Subscription, *, failover: bool) -> None:
-        super().__init__(subscription)
-        self.failover = failover
-        self.active: Consumer | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
-    def check(self, consumer: Consumer) -> None:
-        """An exclusive place is taken by whoever has it."""
-        del consumer
-        subscription = self.subscription
-        if not self.failover and subscription.consumers:
-            raise ConsumerBusy(
-                f"Exclusive consumer is already connected to {subscription.name!r} of {subscription.topic.text}"
-            )
-
-    def in_the_way(self, consumer: Consumer) -> list[Consumer]:
-        """Whoever has the exclusive place."""
-        del consumer
-        return [] if self.failover else list(self.subscription.consumers)
-
-    def attached(self, consumer: Consumer) -> None:
-        """Choose anew; when nothing changes, only the newcomer is told."""
-        if not self._choose():
-            self._tell(consumer)
-
-    def leave(self, consumer: Consumer) -> None:
-        """Choose anew when it was the active one."""
-        if consumer is self.active:
-            self.active = None
-            if self.subscription.consumers:
-                self._choose()
-
-    def close(self) -> None:
-        """Nobody is active."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _choose(self) -> bool:
-        """Find out who is the active one; True if that is another one than before."""
-        subscription = self.subscription
-        topic, consumers = subscription.topic, subscription.consumers
-        ranks = [ConsumerRank(consumer.priority_level, consumer.name) for consumer in consumers]
-        chosen = consumers[choose_active(ranks, topic.partition, topic.text)]
-        if chosen is self.active:
-            return False
-        self.active = chosen
-        delay_s = topic.broker.limits.failover_delay_s if self.failover else 0
-        if delay_s <= 0:
-            self._start_over()
-        elif self._timer is None:  # A change during the wait does not prolong it.
-            self._timer = topic.broker.loop.call_later(delay_s, self._start_over)
-        return True
-
-    def _start_over(self) -> None:
-        self._timer = None
-        self.subscription.rewind()
-        for consumer in self.subscription.consumers:
-            self._tell(consumer)
-        self.subscription.wake()
-
-    def _tell(self, consumer: Consumer) -> None:
-        if consumer.session.protocol_version >= codec.PROTOCOL_ACTIVE_CONSUMER_CHANGE:
-            frame = codec.active_consumer_change(consumer.consumer_id, is_active=consumer is self.active)
-            consumer.session.connection.write_frame(frame)
-
-    def ready(self) -> list[Consumer]:
-        """The active consumer, once it is its turn."""
-        active = self.active
-        if active is None or self._timer is not None or active.permits <= 0:
-            return []
-        return [active] if active.session.connection.takes_entries() else []
-
-    def deliver(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
-        """Send as much as the consumer has permits for."""
-        counts = self.subscription.counts(batch, row, stop)
-        entries, messages = take(counts, row, stop, ready[0].permits)
-        return row + (self.subscription.send(ready[0], batch, range(row, row + entries), messages) if entries else 0)
-
-    def take_back(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """Read them again; if another consumer has become the active one, it has what they are among."""
-        if consumer is self.active:
-            self.subscription.step_back(entry_ids[0])
-
-    def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
-        """All of it, from what is not acknowledged on; single entries are not asked for here."""
-        if not entry_ids and consumer is self.active:
-            if epoch is not None:
-                consumer.epoch = epoch
-            consumer.messages_redelivered += 1
-            self.subscription.rewind()
+def undelayed_rows(state: SubscriptionState, batch: Batch, row: int, stop: int) -> Sequence[int]:
+    """Which of these rows are not held until their delivery time."""
+    topic, view = state.topic, state.view
+    if view is None or topic.delayed is None or not topic.delays:
+        return range(row, stop)
+    ids = batch.entry_ids
+    first, end = ids[row], ids[stop - 1] + 1
+    if topic.delayed.manager.unknown(first, end):
+        held = topic.delayed.look(view, batch, row, stop)
+    else:
+        held = view.held(first, end)
+    if not held:
+        return range(row, stop)
+    stepped_over = set(held)
+    return [one for one in range(row, stop) if ids[one] not in stepped_over]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.topics.delayed_upkeep import Delays
     from penstock.broker.topics.topic import Topic
     from penstock.core.checksum import Buffer
@@ -77,11 +77,11 @@ class DelayedIndex:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def view_of(self, subscription: Subscription) -> DelayedDeliveryView:
+    def view_of(self, subscription: SubscriptionState) -> DelayedDeliveryView:
         """The subscription's view, made if it has none."""
         return self.manager.create_or_get_view(subscription.name, subscription.cursor)
 
-    def leave(self, subscription: Subscription) -> None:
+    def leave(self, subscription: SubscriptionState) -> None:
         """The subscription delays nothing any more."""
         self.manager.unregister(subscription.name)
         if self._delays.factory.find(self.topic.text) is not self.manager:  # It was the last one.
@@ -162,6 +162,10 @@ class DelayedIndex:
             later_ms = min(later_ms, self._look_again_ms())
         if later_ms < TIME_MAX_MS:
             self._arm(later_ms)
+
+    def look_after(self) -> None:
+        """Read in the background what the index does not know."""
+        self._delays.look_after(self)
 
     def handed_out(self, count: int, ready_ms: int | None) -> None:
         """So many messages go out; the first of them might have been delivered from this time on."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.policies.retention import retains
 from penstock.broker.subscriptions.cursor_saves import stored_form
+from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import ServiceNotReady
 from penstock.storage.catalog import SubscriptionRecord
 from penstock.storage.catalog_rows import bulk_bytes
@@ -75,7 +76,7 @@ class SubscriptionStore:
         await self._changes.finish(self._delete(subscription))
 
     async def _delete(self, subscription: Subscription) -> None:
-        topic = subscription.topic
+        topic = subscribed_topic(subscription)
         try:
             if subscription.durable:
                 await self._forget(topic, subscription.name)

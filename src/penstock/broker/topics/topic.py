@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.policies.retention import retains
 from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.access_modes import WriteAccess
-from penstock.broker.subscriptions.again import AgainReads
+from penstock.broker.subscriptions.replay_reads import ReplayReads
 from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
 from penstock.broker.topics.topic_states import cancelled_of, compacted_in
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.deduplication import TopicDeduplication
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter
+    from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.topics.delayed_index import DelayedIndex
     from penstock.core.names import TopicName
+    from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.entry_log import Batch
 
 # Acknowledged entries go in steps: whoever comes a moment later still finds the last ones, as in Pulsar, where they go
@@ -45,7 +47,6 @@ class Topic:
     """
 
     __slots__ = (
-        "again",
         "broker",
         "bytes_in",
         "bytes_out_before",
@@ -72,6 +73,7 @@ class Topic:
         "producers",
         "publish_limited_times",
         "publish_limiters",
+        "replay_reads",
         "subscriptions",
         "tail",
         "terminated",
@@ -102,7 +104,7 @@ class Topic:
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.tail = Tail()
-        self.again = AgainReads(self)
+        self.replay_reads = ReplayReads(broker.log, broker.reads, ledger_id, self._replayed)
         self.delayed: DelayedIndex | None = None  # None while nobody shares a subscription
         self.terminated = False  # takes no more messages, for ever
         self.fenced = False  # is being unloaded or deleted: nobody joins, nothing more is taken
@@ -166,13 +168,13 @@ class Topic:
     def add_subscription(self, name: str, *, cursor: Cursor, durable: bool) -> Subscription:
         """Attach a subscription whose cursor was loaded or made."""
         self.pass_cancelled(cursor)
-        subscription = Subscription(self, name, cursor=cursor, durable=durable)
+        subscription = Subscription(self, name, cursor=cursor, durable=durable, services=self.broker.dispatch_services)
         self.subscriptions[name] = subscription
         subscription.charge()
         self.broker.rates.subscription_changed(self, subscription)
         return subscription
 
-    def end_subscription(self, subscription: Subscription) -> None:
+    def end_subscription(self, subscription: SubscriptionState) -> None:
         """A subscription is no more; one that was made anew under its name stays."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
@@ -181,7 +183,22 @@ class Topic:
         subscription.delay_nothing()
         subscription.release()
 
-    def end_if_idle(self, subscription: Subscription) -> None:
+    def join_delayed(self, subscription: SubscriptionState) -> DelayedDeliveryView:
+        """The subscription's view of the delayed messages; the index is made if there is none."""
+        return self.broker.delays.index_of(self).view_of(subscription)
+
+    def leave_delayed(self, subscription: SubscriptionState) -> None:
+        """The subscription has no view any more; the index goes with the last one."""
+        if self.delayed is not None:
+            self.delayed.leave(subscription)
+
+    def _replayed(self, batches: list[Batch]) -> None:
+        """Entries were read out of their order: other subscriptions may want them now, too."""
+        if len(self.subscriptions) >= 2:
+            for batch in batches:
+                self.broker.tail_cache.add_gathered(self.tail, batch)
+
+    def end_if_idle(self, subscription: SubscriptionState) -> None:
         """A subscription that is not durable ends with its last consumer."""
         if not (subscription.durable or subscription.fenced or subscription.consumers):
             self.end_subscription(subscription)
@@ -263,3 +280,10 @@ class Topic:
             return None
         replayed = self.broker.deduplication.replay_from(self)
         return min(marks) + 1 if replayed is None else min(min(marks) + 1, replayed)
+
+
+def subscribed_topic(subscription: SubscriptionState) -> Topic:
+    """The topic of a subscription, for those who need more of it than subscriptions do."""
+    topic = subscription.topic
+    assert isinstance(topic, Topic), "only topics make subscriptions"
+    return topic

@@ -3,29 +3,31 @@
 
 Why look ahead: when a consumer is stuck, what comes next may be for others. So entries that cannot be sent are set
 aside and reading goes on, up to a bound that Pulsar has too.
-Where: the delivery of a subscription whose consumers said Key_Shared; `key_shared` and `key_shared_order` decide.
+Where: the dispatcher of a subscription whose consumers said Key_Shared, over `key_shared` and `key_shared_order`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.subscriptions.again import ENTRIES_MAX
-from penstock.broker.subscriptions.delivery_shared import Shared
+from penstock.broker.subscriptions.dispatcher import Plan, Send
 from penstock.broker.subscriptions.key_shared import HashRing, RangeHalving, StickyRanges, check_ranges, hash_of
 from penstock.broker.subscriptions.key_shared_order import KeyOrder
 from penstock.broker.subscriptions.long_keys import KEYS_BYTES_MAX, KEYS_MAX, LONG_KEY_BYTES, SLICE_BYTES
+from penstock.broker.subscriptions.replay_reads import ENTRIES_MAX
+from penstock.broker.subscriptions.shared import Shared
 from penstock.core.errors import ConsumerBusy
 from penstock.wire import metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.key_shared import KeySharing, Selector
     from penstock.broker.subscriptions.key_shared_order import Draining
-    from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.members import Consumer
-    from penstock.storage.entry_log import Batch
+    from penstock.broker.subscriptions.ports import KeyHashes
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.storage.results import Batch
 
 # Entries set aside, for each consumer and together: what keySharedLookAheadMsgInReplayThreshold* are in Pulsar.
 LOOK_AHEAD_PER_CONSUMER: Final = 2_000
@@ -40,25 +42,48 @@ LONG_KEYS_KNOWN: Final = 4 * KEYS_MAX
 
 
 class KeyShared(Shared):
-    """Each key has one consumer at a time."""
+    """Each key has one consumer at a time.
 
-    __slots__ = ("_hashing", "_long", "_stuck", "order", "sharing", "sticky")
+    Args:
+        sharing: how the first consumer wants keys divided.
+        ring_points: of each consumer on the hash ring; None to halve ranges instead. Sticky ranges need neither.
+        long_keys: hashes keys that take too long to be hashed at once.
+    """
 
-    def __init__(self, subscription: Subscription, sharing: KeySharing) -> None:
-        super().__init__(subscription)
-        limits = subscription.topic.broker.limits
+    __slots__ = ("_hashing", "_long_hashes", "_long_keys", "_stuck", "order", "sharing", "sticky")
+
+    def __init__(
+        self,
+        consumers: list[Consumer],
+        *,
+        memory: MemoryRow,
+        wait_for_memory: Callable[[], None],
+        wake: Callable[[], None],
+        round_robin_entries_max: Callable[[], int],
+        sharing: KeySharing,
+        ring_points: int | None,
+        long_keys: KeyHashes,
+    ) -> None:
+        super().__init__(
+            consumers,
+            memory=memory,
+            wait_for_memory=wait_for_memory,
+            wake=wake,
+            round_robin_entries_max=round_robin_entries_max,
+        )
         self.sharing = sharing
         self.sticky: StickyRanges[Consumer] | None = StickyRanges() if sharing.sticky else None
         selector: Selector[Consumer]
         if self.sticky is not None:
             selector = self.sticky
-        elif limits.key_shared_consistent_hashing:
-            selector = HashRing(limits.key_shared_points)
+        elif ring_points is not None:
+            selector = HashRing(ring_points)
         else:
             selector = RangeHalving()
         self.order: KeyOrder[Consumer] = KeyOrder(selector, in_order=not sharing.out_of_order)
+        self._long_keys = long_keys
         self._hashing = False  # long keys, before anything else is read; or it waits for its turn to
-        self._long: dict[int, int] = {}  # entry id -> hash of its long key
+        self._long_hashes: dict[int, int] = {}  # entry id -> hash of its long key
         self._stuck: list[Consumer] | None = None  # who was ready when nothing of what waits could be sent
 
     # -- consumers come and go ----------------------------------------------------------------------------------------
@@ -82,10 +107,10 @@ class KeyShared(Shared):
                 "the connecting consumer allows it."
             )
 
-    def in_the_way(self, consumer: Consumer) -> list[Consumer]:
-        """Whoever has a part of the ranges that it asks for, or all when it wants another way of dividing keys."""
+    def conflicting(self, consumer: Consumer) -> list[Consumer]:
+        """Consumers that have a part of its ranges; all of them when it wants another way of dividing keys."""
         if self.sharing[:2] != consumer.key_sharing[:2]:
-            return list(self.subscription.consumers)
+            return list(self.consumers)
         if self.sticky is None:
             return []
         check_ranges(consumer.key_sharing.ranges)
@@ -112,31 +137,86 @@ class KeyShared(Shared):
         """With the slots of those that are owed, and of those that wait for theirs."""
         return super().held_bytes() + HELD_BYTES * self.order.held + WAITING_BYTES * len(self.order)
 
-    # -- new entries --------------------------------------------------------------------------------------------------
+    # -- plans --------------------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
-        """Enough was set aside, or keys are being hashed."""
+        """Whether enough was set aside, or keys are being hashed."""
         return self._hashing or len(self.order) >= self._look_ahead()
 
     def _look_ahead(self) -> int:
-        return min(LOOK_AHEAD_PER_CONSUMER * len(self.subscription.consumers), LOOK_AHEAD_MAX)
+        return min(LOOK_AHEAD_PER_CONSUMER * len(self.consumers), LOOK_AHEAD_MAX)
 
-    def deliver(self, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
-        """Send what may be sent, set the rest aside, step over what is held."""
-        room = {consumer: self.allowance(consumer) for consumer in ready}
-        at_once = max(sum(room.values()), ROWS_AT_ONCE_MIN)
-        stop = min(stop, row + at_once, row + max(self._look_ahead() - len(self.order), 1))
-        rows = self.free(batch, row, stop)
+    def _room(self, ready: list[Consumer]) -> dict[Consumer, int]:
+        return {consumer: self.allowance(consumer) for consumer in ready}
+
+    def rows_max(self, ready: list[Consumer]) -> int:
+        """One entry for each message that these consumers may be sent, within what may be set aside."""
+        at_once = max(sum(map(self.allowance, ready)), ROWS_AT_ONCE_MIN)
+        return min(at_once, max(self._look_ahead() - len(self.order), 1))
+
+    def plan(
+        self, batch: Batch, rows: Sequence[int], stop: int, counts: Sequence[int] | None, ready: list[Consumer]
+    ) -> Plan:
+        """Send what may be sent, set the rest aside."""
         slots = self._slots(batch, rows)
         if len(slots) < len(rows):
             stop, rows = rows[len(slots)], rows[: len(slots)]
         ids = [batch.entry_ids[picked] for picked in rows]
-        counts = self.subscription.counts(batch, row, stop)
         messages = None if counts is None else [counts[picked] for picked in rows]
-        self._send_planned(batch, rows, messages, self.order.plan(ids, slots, messages, room))
+        planned = self.order.plan(ids, slots, messages, self._room(ready))
         self.charge()
-        return stop
+        return Plan(_sends(planned, rows, messages), stop, in_order=False)
+
+    def plan_unstored(self, batch: Batch, rows: range, counts: Sequence[int] | None, ready: list[Consumer]) -> Plan:
+        """Each entry goes to the consumer of its key, if it has permits."""
+        room = self._room(ready)
+        view, selector = memoryview(batch.data), self.order.selector
+        planned: dict[Consumer, list[int]] = {}
+        long_bytes = 0
+        for at, row in enumerate(rows):
+            offset = batch.offsets[row]
+            key = metadata.routing(view[offset : offset + batch.lengths[row]]).key
+            if len(key) > LONG_KEY_BYTES:
+                # Nothing of this topic waits, so neither does this: what would take too long to hash is dropped.
+                long_bytes += len(key)
+                if long_bytes > SLICE_BYTES:
+                    continue
+            consumer = selector.select(selector.slot(hash_of(key)))
+            if consumer is None or room.get(consumer, 0) <= 0:
+                continue
+            room[consumer] -= 1 if counts is None else counts[row]
+            planned.setdefault(consumer, []).append(at)
+        return Plan(_sends(planned, rows, counts and counts[rows.start : rows.stop]), rows.stop, in_order=False)
+
+    def plan_replay(
+        self, batch: Batch, row: int, stop: int, counts: Sequence[int] | None, ready: list[Consumer]
+    ) -> Plan:
+        """Those of these entries that wait and may be sent."""
+        self._take_in(batch, row, stop)
+        messages = None if counts is None else counts[row:stop]
+        planned = self.order.plan_waiting(batch.entry_ids[row:stop], messages, self._room(ready))
+        self.charge()
+        return Plan(_sends(planned, range(row, stop), messages), stop, in_order=False)
+
+    def _take_in(self, batch: Batch, row: int, stop: int) -> None:
+        """What is due waits in the order of its key from now on."""
+        ids = batch.entry_ids
+        due = [one for one in range(row, stop) if ids[one] in self.replay] if self.replay else []
+        if due:
+            slots = self._slots(batch, due)
+            known = due[: len(slots)]
+            for one, slot in zip(known, slots, strict=True):
+                self.order.wait(ids[one], slot)
+            self.replay.discard([ids[one] for one in known])
+            self._stuck = None
+
+    def not_sent(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        """They wait for their consumer."""
+        self.order.release(consumer, entry_ids, again=True)
+        self.charge()
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
 
     def _slots(self, batch: Batch, rows: Sequence[int]) -> list[int]:
         """The slots of these rows, up to the first whose key is hashed from now on."""
@@ -148,7 +228,7 @@ class KeyShared(Shared):
             if len(key) <= LONG_KEY_BYTES:
                 slots.append(slot(hash_of(key)))
                 continue
-            known = self._long.get(batch.entry_ids[row])
+            known = self._long_hashes.get(batch.entry_ids[row])
             if known is None:
                 self._hash_long(batch, rows[len(slots) :])
                 break
@@ -171,59 +251,30 @@ class KeyShared(Shared):
                 keys.append(key)
 
         def done(hashes: list[int]) -> None:
-            self._long.update(zip(entry_ids, hashes, strict=True))
-            while len(self._long) > LONG_KEYS_KNOWN:
-                del self._long[next(iter(self._long))]
+            self._long_hashes.update(zip(entry_ids, hashes, strict=True))
+            while len(self._long_hashes) > LONG_KEYS_KNOWN:
+                del self._long_hashes[next(iter(self._long_hashes))]
             self._go_on()
 
-        self.subscription.topic.broker.long_keys.start(keys, done, self._go_on)
+        self._long_keys.start(keys, done, self._go_on)
 
     def _go_on(self) -> None:
         self._hashing, self._stuck = False, None
-        self.subscription.wake()
+        self._wake()
 
-    def _send_planned(
-        self, batch: Batch, rows: Sequence[int], counts: Sequence[int] | None, planned: dict[Consumer, list[int]]
-    ) -> int:
-        """Send what was planned; returns how many of it there was no room for, which waits for its consumer."""
-        too_many = 0
-        for consumer, places in planned.items():
-            messages = len(places) if counts is None else sum(counts[place] for place in places)
-            picked = [rows[place] for place in places]
-            sent = self.subscription.send(consumer, batch, picked, messages)
-            if sent < len(picked):
-                too_many += len(picked) - sent
-                self.order.release(consumer, [batch.entry_ids[row] for row in picked[sent:]], again=True)
-        return too_many
+    # -- redelivery ---------------------------------------------------------------------------------------------------
 
-    def offer(self, batch: Batch, row: int, stop: int) -> int:
-        """Send entries of a topic that stores nothing, each to the consumer of its key; how many could not be."""
-        room = {consumer: self.allowance(consumer) for consumer in self.ready()}
-        view, selector = memoryview(batch.data), self.order.selector
-        planned: dict[Consumer, list[int]] = {}
-        counts, dropped, long_bytes = batch.message_counts, 0, 0
-        for picked in range(row, stop):
-            offset = batch.offsets[picked]
-            key = metadata.routing(view[offset : offset + batch.lengths[picked]]).key
-            if len(key) > LONG_KEY_BYTES:
-                # Nothing of this topic waits, so neither does this: what would take too long to hash is dropped.
-                long_bytes += len(key)
-                if long_bytes > SLICE_BYTES:
-                    dropped += 1
-                    continue
-            consumer = selector.select(selector.slot(hash_of(key)))
-            if consumer is None or room.get(consumer, 0) <= 0:
-                dropped += 1
-                continue
-            room[consumer] -= 1 if counts is None else counts[picked]
-            planned.setdefault(consumer, []).append(picked - row)
-        return dropped + self._send_planned(
-            batch, range(row, stop), None if counts is None else counts[row:stop], planned
-        )
+    @property
+    def has_replay(self) -> bool:
+        """Whether entries wait to be sent, or to be sent again."""
+        return bool(self.order) or bool(self.replay)
 
-    # -- again --------------------------------------------------------------------------------------------------------
+    @property
+    def replay_size(self) -> int:
+        """How many entries wait and have a key that is known."""
+        return len(self.order)
 
-    def again(self, ready: list[Consumer]) -> list[int]:
+    def next_replay(self, ready: list[Consumer]) -> list[int]:
         """The lowest entries that wait and may be sent; before them what is due, for its keys are not known yet."""
         if self._hashing:
             return []
@@ -231,41 +282,14 @@ class KeyShared(Shared):
             return self.replay.next(ENTRIES_MAX)
         if not self.order or self._stuck == ready:
             return []
-        room = {consumer: self.allowance(consumer) for consumer in ready}
+        room = self._room(ready)
         sendable = self.order.sendable(room)
         if not sendable:
             self._stuck = ready
         return sendable[: min(sum(room.values()), ENTRIES_MAX)]
 
-    def waits(self) -> bool:
-        """Whether anything waits."""
-        return bool(self.order) or bool(self.replay)
-
-    def deliver_again(self, batch: Batch, row: int, stop: int) -> bool:
-        """Send those of these entries that wait and may be sent."""
-        self._take_in(batch, row, stop)
-        room = {consumer: self.allowance(consumer) for consumer in self.ready()}
-        counts = self.subscription.counts(batch, row, stop)
-        window = None if counts is None else counts[row:stop]
-        planned = self.order.plan_waiting(batch.entry_ids[row:stop], window, room)
-        self._send_planned(batch, range(row, stop), window, planned)
-        self.charge()
-        return True
-
-    def _take_in(self, batch: Batch, row: int, stop: int) -> None:
-        """What is due waits in the order of its key from now on."""
-        ids = batch.entry_ids
-        due = [one for one in range(row, stop) if ids[one] in self.replay] if self.replay else []
-        if due:
-            slots = self._slots(batch, due)
-            known = due[: len(slots)]
-            for one, slot in zip(known, slots, strict=True):
-                self.order.wait(ids[one], slot)
-            self.replay.discard([ids[one] for one in known])
-            self._stuck = None
-
     def missing(self, entry_ids: Iterable[int]) -> None:
-        """They wait for nothing."""
+        """They wait no longer."""
         entry_ids = list(entry_ids)
         self.order.discard(entry_ids)
         super().missing(entry_ids)
@@ -278,25 +302,35 @@ class KeyShared(Shared):
 
     def acknowledged(self, consumer: Consumer, entry_ids: Sequence[int], newly: int) -> None:
         """A key that nobody holds any more may go to its new consumer."""
-        owed = [entry_id for entry_id in entry_ids if entry_id in consumer.pending]
+        pending = [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks]
         super().acknowledged(consumer, entry_ids, newly)
-        self._settled(consumer, owed)
+        self._settled(consumer, pending)
 
     def _settled(self, consumer: Consumer, entry_ids: list[int]) -> None:
         freed = self.order.release(consumer, entry_ids, again=False)
         self.charge()
         if freed:
             self._stuck = None
-            self.subscription.wake()
+            self._wake()
 
-    def passed(self, entry_id: int) -> None:
-        """Nothing of what is behind waits."""
-        super().passed(entry_id)
+    def acknowledged_through(self, entry_id: int) -> None:
+        """Nothing of what is before waits."""
+        super().acknowledged_through(entry_id)
         self.order.discard_through(entry_id)
         self.charge()
         self._stuck = None
 
-    # -- for those who look -------------------------------------------------------------------------------------------
+    # -- for statistics -----------------------------------------------------------------------------------------------
+
+    @property
+    def key_sharing_mode(self) -> str | None:
+        """How keys are divided, as Pulsar spells it."""
+        return self.sharing.mode
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether messages of a key may overtake one another."""
+        return not self.order.in_order
 
     def hash_ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
         """The slots of each consumer, as ranges with both ends inclusive."""
@@ -312,3 +346,15 @@ class KeyShared(Shared):
     def drained(self, consumer: Consumer) -> int:
         """How many such slots it has let go since it came."""
         return self.order.cleared.get(id(consumer), 0)
+
+
+def _sends(planned: dict[Consumer, list[int]], rows: Sequence[int], messages: Sequence[int] | None) -> list[Send]:
+    """What is planned by index into `rows`, and into the messages of each."""
+    return [
+        Send(
+            consumer,
+            [rows[at] for at in places],
+            len(places) if messages is None else sum(messages[at] for at in places),
+        )
+        for consumer, places in planned.items()
+    ]

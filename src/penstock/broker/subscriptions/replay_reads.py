@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of entries out of their order: what is delivered again, and what is due.
+"""Reads of entries out of their order: what is delivered again, and delayed entries that are due.
 
 Why per topic: a delayed message is due for all subscriptions at the same time, so whoever asks while the same entries
 are being read waits for that read, and whoever comes a moment later finds them in the tail cache.
-Where: subscriptions ask for what waits; a reader thread gathers it.
+Where: `Redelivery` asks for what waits; a reader thread gathers it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,31 @@ from penstock.storage.sparse_reads import read_sparse
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
-    from penstock.broker.topics.topic import Topic
-    from penstock.storage.entry_log import ReadResult
+    from penstock.broker.log_reads import LogReads
+    from penstock.storage.entry_log import EntryLog, ReadResult
+    from penstock.storage.results import Batch
 
 # Gathered at once: enough for a write per consumer to be worth its while, little enough to be copied in a millisecond.
 ENTRIES_MAX: Final = 500
 BYTES_MAX: Final = 512 * KIB
 
 
-class AgainReads:
-    """The reads of one topic that are under way."""
+class ReplayReads:
+    """The reads of one ledger that are under way.
 
-    __slots__ = ("_topic", "_under_way")
+    Args:
+        gathered: called with what was read, for the tail cache; other subscriptions may want it now.
+    """
 
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
+    __slots__ = ("_gathered", "_ledger_id", "_log", "_reads", "_under_way")
+
+    def __init__(self, log: EntryLog, reads: LogReads, ledger_id: int, gathered: Callable[[list[Batch]], None]) -> None:
+        self._log = log
+        self._reads = reads
+        self._ledger_id = ledger_id
+        self._gathered = gathered
         self._under_way: tuple[tuple[list[int], asyncio.Future[ReadResult]], ...] = ()
 
     def read(self, entry_ids: list[int], bytes_max: int = BYTES_MAX) -> asyncio.Future[ReadResult]:
@@ -45,21 +54,17 @@ class AgainReads:
             at = bisect_left(ids, first)
             if at < len(ids) and ids[at] == first:
                 return future
-        broker, ledger_id = self._topic.broker, self._topic.ledger_id
+        log, ledger_id = self._log, self._ledger_id
 
         def read(entry_id: int, count: int) -> ReadResult:
-            return broker.log.read(
-                ledger_id, entry_id, bytes_max=bytes_max, entries_max=count, first_bytes_max=bytes_max
-            )
+            return log.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=count, first_bytes_max=bytes_max)
 
-        future = broker.reads.in_thread(partial(read_sparse, read, ledger_id, entry_ids, bytes_max=bytes_max))
+        future = self._reads.in_thread(partial(read_sparse, read, ledger_id, entry_ids, bytes_max=bytes_max))
         self._under_way = (*self._under_way, (entry_ids, future))
         future.add_done_callback(self._done)
         return future
 
     def _done(self, done: asyncio.Future[ReadResult]) -> None:
         self._under_way = tuple(read for read in self._under_way if read[1] is not done)
-        if done.cancelled() or done.exception() is not None or len(self._topic.subscriptions) < 2:
-            return
-        for batch in done.result().batches:
-            self._topic.broker.tail_cache.add_gathered(self._topic.tail, batch)
+        if not done.cancelled() and done.exception() is None:
+            self._gathered(done.result().batches)

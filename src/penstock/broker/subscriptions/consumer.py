@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer as the broker sees it: who it is and what it has counted.
+"""A consumer as its subscription sees it: who it is, what it may be sent, and what it was sent.
 
 Where: a session makes one for each SUBSCRIBE; its subscription holds it while it is connected.
 """
@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.subscriptions.entry_counts import EntryCounts
 from penstock.broker.subscriptions.key_shared import AUTO_SPLIT
-from penstock.broker.subscriptions.owed import Owed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.commands.session import Session
     from penstock.broker.subscriptions.key_shared import KeySharing
+    from penstock.broker.subscriptions.ports import Client, Outlet
     from penstock.broker.subscriptions.subscription import Subscription
 
 
 class Consumer:
-    """One connected reader of one subscription.
+    """One connected consumer of one subscription.
 
     `permits` counts messages, not entries, and may go below zero when a batch was larger than what was left (FLOW).
-    `pending` maps each entry that was sent and not yet acknowledged to the messages of it that are still wanted, in
-    Shared and Key_Shared subscriptions; `unacked` is their sum. Times are 0 for never, and taken once for each run.
+    `pending_acks` maps each entry that was sent and not yet acknowledged to the messages of it that are still wanted,
+    in Shared and Key_Shared subscriptions; `unacked` is their sum. Times are 0 for never, and taken once for each run.
     """
 
     __slots__ = (
@@ -44,7 +44,8 @@ class Consumer:
         "messages_redelivered",
         "metadata",
         "name",
-        "pending",
+        "outlet",
+        "pending_acks",
         "permits",
         "priority_level",
         "read_position_when_joining",
@@ -59,7 +60,8 @@ class Consumer:
     def __init__(
         self,
         *,
-        session: Session,
+        session: Client,
+        outlet: Outlet,
         consumer_id: int,
         name: str,
         priority_level: int,
@@ -70,6 +72,7 @@ class Consumer:
         key_sharing: KeySharing = AUTO_SPLIT,
     ) -> None:
         self.session = session
+        self.outlet = outlet
         self.consumer_id = consumer_id
         self.name = name
         self.priority_level = priority_level
@@ -83,9 +86,9 @@ class Consumer:
         self.reads_compacted = False
         self.takes_any_schema = False
         self.permits = 0
-        self.pending = Owed()
+        self.pending_acks = EntryCounts()
         self.unacked = 0
-        self.blocked = False
+        self.blocked = False  # it has as many unacknowledged messages as it may have
         self.told_of_end = False
         self.messages_out = 0
         self.entries_out = 0
@@ -99,10 +102,10 @@ class Consumer:
 
     @property
     def address(self) -> str:
-        """Where it is connected from."""
-        return self.session.connection.peer
+        """Address of its client, as `host:port`."""
+        return self.outlet.peer
 
     @property
     def client_version(self) -> str:
-        """What its client calls itself."""
+        """Name and version that its client gave itself."""
         return self.session.client_version

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small number for each of many entries, in bits: messages that a consumer owes, how often an entry was given back.
+"""A small number for each of many entries, in bits: pending acknowledgements, and redelivery counts.
 
 Why not a dict: it takes 150 bytes an entry, and three million unacknowledged messages are within the default bounds.
 Entries lie close together, so compressed bitmaps of their ids take one or two bytes each.
@@ -24,7 +24,7 @@ ENTRY_BYTES: Final = 4
 TOGETHER_MIN: Final = 16
 
 
-class Owed:
+class EntryCounts:
     """Entries, and a number of at least one for each. An entry that is not in it counts zero."""
 
     __slots__ = ("_digits", "_entries")

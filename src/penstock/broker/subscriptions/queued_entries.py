@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries on their way to a consumer that can still be taken back: those of which its client has taken no byte.
+"""Entries on their way to a consumer that can still be put back: those of which its client has taken no byte.
 
 Why: the memory of what waits for a client that does not read is wanted by those who do. An entry is in the log anyway.
-Where: a subscription hands one to the connection with each run it delivers; the connection calls it.
+Where: `Delivery` hands one to the consumer's outlet with each run; the connection calls it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.topics.members import Consumer
+    from penstock.broker.subscriptions.consumer import Consumer
 
 
-class Delivered:
+class QueuedEntries:
     """One run as it was sent to one consumer."""
 
     __slots__ = ("consumer", "counts", "entry_ids", "lengths", "nbytes")
@@ -52,8 +52,9 @@ class Delivered:
         ends = list(accumulate((length + header_bytes for length in self.lengths), initial=0))
         kept = bisect_left(ends, min(taken_bytes, self.nbytes))
         if kept < len(self.lengths):
-            counts = None if self.counts is None else self.counts[kept:]
-            self.consumer.subscription.take_back(self.consumer, list(self.entry_ids[kept:]), counts)
+            entry_ids = list(self.entry_ids[kept:])
+            messages = len(entry_ids) if self.counts is None else sum(self.counts[kept:])
+            self.consumer.subscription.entries_returned(self.consumer, entry_ids, messages)
             self.entry_ids, self.lengths = self.entry_ids[:kept], self.lengths[:kept]
             self.counts = None if self.counts is None else self.counts[:kept]
             self.nbytes = ends[kept]

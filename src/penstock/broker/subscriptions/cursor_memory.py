@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that one cursor takes for what is acknowledged out of order.
+
+Whole entries are never refused; single messages of a batch are, when their ack set does not fit the memory.
+Where: acknowledgements and seeks charge ack sets before they are kept; the saves of cursors charge the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import TooManyRequests
+from penstock.storage.ack_sets import ack_set_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.storage.cursor import Cursor
+
+# Ack sets of batches leave one part in so many of the `dispatch` row to what is acknowledged as a whole, and owed.
+RESERVED_FOR_WHOLE: Final = 4
+
+
+class CursorMemory:
+    """What one cursor is charged in the `dispatch` row of the memory budget."""
+
+    __slots__ = ("_cursor", "_ledger_id", "_row", "charged_bytes")
+
+    def __init__(self, cursor: Cursor, row: MemoryRow, ledger_id: int) -> None:
+        self._cursor = cursor
+        self._row = row
+        self._ledger_id = ledger_id
+        self.charged_bytes = 0
+
+    def charge(self) -> None:
+        """Charge what the cursor takes by now, whether it fits or not: what was answered is not forgotten."""
+        cursor = self._cursor
+        cursor.measure()
+        growth = cursor.nbytes - self.charged_bytes
+        if growth < 0:
+            self._give_back(-growth)
+        else:
+            self._row.take(growth)
+            self.charged_bytes += growth
+
+    def release(self) -> None:
+        """The subscription ends here, or its topic is unloaded."""
+        self._give_back(self.charged_bytes)
+
+    def _give_back(self, nbytes: int) -> None:
+        self._row.give_back(nbytes)
+        self.charged_bytes -= nbytes
+
+    def take_for_set(self, entry_id: int, nbytes: int) -> None:
+        """Charge what an ack set needs, before it is kept.
+
+        Raises:
+            TooManyRequests: it does not fit. A part of the row is left to whole entries, which are never refused.
+        """
+        row = self._row
+        if nbytes <= 0:
+            return
+        if nbytes > row.available_bytes - row.size_bytes // RESERVED_FOR_WHOLE or not row.try_take(nbytes):
+            raise TooManyRequests(
+                f"single messages of {self._ledger_id}:{entry_id} cannot be acknowledged: that takes {nbytes} "
+                f"bytes, and {row.used_bytes} of {row.size_bytes} are used for what consumers owe and have "
+                f"acknowledged; acknowledge whole batches, or raise memoryLimitMB"
+            )
+        self.charged_bytes += nbytes
+
+    def check_room(self, entry_id: int, members: Sequence[int]) -> None:
+        """Raises TooManyRequests when it cannot be remembered which messages of a batch are wanted."""
+        if members:
+            before = self.charged_bytes
+            self.take_for_set(entry_id, ack_set_bytes(members))
+            self._give_back(self.charged_bytes - before)  # A reset charges what is kept.

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves of a cursor from outside: seek, reset, skip, expire, and acknowledging what no consumer will.
+
+Where: SEEK and the admin port move a subscription; expiry, backlog quotas and cancelled messages acknowledge entries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import ServiceNotReady
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.broker.subscriptions.log_reading import LogReading
+    from penstock.broker.subscriptions.ports import DispatchServices
+    from penstock.broker.subscriptions.state import SubscriptionState
+
+# How long a subscription without a cursor on disk outlives its last consumer after a seek: the client reconnects.
+RECONNECT_S: Final = 60.0
+
+
+class CursorMoves:
+    """Moves the cursor of one subscription."""
+
+    __slots__ = ("_reading", "_services", "_state", "_wake")
+
+    def __init__(
+        self, state: SubscriptionState, services: DispatchServices, reading: LogReading, wake: Callable[[], None]
+    ) -> None:
+        self._state = state
+        self._services = services
+        self._reading = reading
+        self._wake = wake
+
+    async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
+        """Seek: consumers are disconnected and come back; then this entry is the next one delivered.
+
+        Args:
+            entry_id: the entry.
+            members: when only some messages of a batch are wanted of it, which, as in an ack set.
+
+        Raises:
+            ServiceNotReady: it is being moved already.
+            TooManyRequests: which messages are wanted cannot be remembered.
+            MetadataFailed: the new position could not be stored.
+        """
+        state, services = self._state, self._services
+        if state.fenced:
+            raise ServiceNotReady(f"subscription {state.name!r} of {state.topic.text} is being reset already")
+        state.memory.check_room(entry_id, members)
+        state.fenced = True
+        try:
+            for consumer in list(state.consumers):
+                consumer.session.disconnect_consumer(consumer)
+            self.reset(entry_id, members if services.limits().batch_index_acks else ())
+            await services.cursors.save(state)
+        finally:
+            state.fenced = False
+            if not state.durable:
+                services.loop.call_later(RECONNECT_S, state.topic.end_if_idle, state)
+
+    def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
+        """The next entry delivered is this one; consumers were detached before."""
+        state = self._state
+        state.cursor.reset(to_entry_id, members)
+        state.memory.charge()
+        state.topic.pass_cancelled(state.cursor)
+        if state.view is not None:
+            state.view.was_reset()
+            state.view.update_mark_delete_position(state.cursor.mark_delete)
+        self._reading.rewind()
+        self._services.cursors.moved(state)
+
+    def skip(self, count: int) -> None:
+        """Acknowledge the next `count` entries that are not, delivered or not."""
+        if count <= 0:
+            return
+        if count < self._state.backlog:
+            self.acknowledge_through(self._state.cursor.nth_unacknowledged(count - 1))
+        else:
+            self.skip_all()
+
+    def skip_all(self) -> None:
+        """Acknowledge everything that there is; what is delayed, too."""
+        self.acknowledge_through(self._state.topic.last_entry_id)
+        if self._state.view is not None:
+            self._state.view.clear()
+
+    def expire_through(self, entry_id: int) -> int:
+        """Acknowledge everything up to this entry, for it is too old; returns how many entries that were."""
+        state = self._state
+        count = self.acknowledge_through(min(entry_id, state.topic.last_entry_id))
+        state.expired += count
+        state.last_expired_ms = self._services.clock.wall_ms()
+        return count
+
+    def acknowledge_through(self, entry_id: int) -> int:
+        """Acknowledge everything up to this entry on no consumer's behalf; returns how many entries that were."""
+        state = self._state
+        count = state.cursor.acknowledge_through(entry_id)
+        if not count:
+            return 0
+        if state.view is not None:
+            state.view.update_mark_delete_position(state.cursor.mark_delete)
+        state.read_entry_id = max(state.read_entry_id, entry_id + 1)
+        if state.dispatcher is not None:
+            state.dispatcher.acknowledged_through(entry_id)
+        self._moved()
+        return count
+
+    def acknowledge_cancelled(self, entry_id: int) -> None:
+        """Acknowledge one entry on no consumer's behalf: it was cancelled."""
+        state = self._state
+        if not state.cursor.acknowledge(entry_id):
+            return
+        state.acknowledged_for_view((entry_id,))
+        if state.dispatcher is not None:
+            state.dispatcher.acknowledged_elsewhere(entry_id)
+        self._moved()
+
+    def _moved(self) -> None:
+        self._services.cursors.moved(self._state)
+        self._state.tell_of_end()
+        self._wake()

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared subscriptions: consumers take turns, and what is not acknowledged comes back with a count.
+
+A consumer owes what it was sent until it acknowledges it; whoever owes too much gets no more.
+Where: the dispatcher of a subscription whose consumers said Shared; Key_Shared builds on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.subscriptions.dispatch import share, take
+from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan, Send
+from penstock.broker.subscriptions.entry_counts import ENTRY_BYTES, EntryCounts
+from penstock.broker.subscriptions.replay import Replay
+from penstock.broker.subscriptions.replay_reads import ENTRIES_MAX
+from penstock.governance.memory_pool import UNBOUNDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.storage.results import Batch
+
+# So many entries a consumer may owe, however little memory there is for their ids.
+PENDING_ALWAYS: Final = 64
+
+
+class Shared(Dispatcher):
+    """Round robin with acknowledgements one by one.
+
+    Args:
+        consumers: of the subscription.
+        memory: charged for the ids of entries that are owed, wait, or were given back.
+        wait_for_memory: called when a consumer gets nothing for want of that memory.
+        wake: called when dispatch may go on.
+        round_robin_entries_max: entries in one consumer's turn.
+    """
+
+    __slots__ = (
+        "_charged_bytes",
+        "_lacks_memory",
+        "_memory",
+        "_pending",
+        "_round_robin_entries_max",
+        "_turn",
+        "_unacked",
+        "_unacked_max",
+        "_unacked_per_consumer_max",
+        "_wait_for_memory",
+        "_wake",
+        "blocked",
+        "redeliveries",
+        "replay",
+    )
+
+    individual = True
+
+    def __init__(
+        self,
+        consumers: list[Consumer],
+        *,
+        memory: MemoryRow,
+        wait_for_memory: Callable[[], None],
+        wake: Callable[[], None],
+        round_robin_entries_max: Callable[[], int],
+    ) -> None:
+        super().__init__(consumers)
+        self.replay = Replay()
+        self.redeliveries = EntryCounts()  # how often an entry was given back, while it is not acknowledged
+        self.blocked = False  # consumers together owe too much
+        self._memory = memory
+        self._wait_for_memory = wait_for_memory
+        self._wake = wake
+        self._round_robin_entries_max = round_robin_entries_max
+        self._turn = 0
+        self._pending = 0  # entries that consumers were sent and owe
+        self._unacked = 0  # messages in them
+        self._unacked_max = self._unacked_per_consumer_max = UNBOUNDED
+        self._lacks_memory = False  # a consumer gets nothing because the row of the memory budget is used
+        self._charged_bytes = 0
+
+    # -- consumers come and go ----------------------------------------------------------------------------------------
+
+    def attached(self, consumer: Consumer) -> None:
+        """It may be sent something at once."""
+        del consumer
+        self._wake()
+
+    def leave(self, consumer: Consumer) -> None:
+        """What it did not acknowledge goes to others. That counts for no redelivery: it never asked for one."""
+        self._give_back(consumer, list(consumer.pending_acks))
+
+    # -- who may be sent something ------------------------------------------------------------------------------------
+
+    def ready(self) -> list[Consumer]:
+        """Consumers with permits that do not owe too much."""
+        if self.blocked:
+            return []
+        return [
+            consumer
+            for consumer in self.consumers
+            if consumer.permits > 0
+            and not consumer.blocked
+            and self._entries_left(consumer) > 0
+            and consumer.outlet.takes_entries()
+        ]
+
+    def allowance(self, consumer: Consumer) -> int:
+        """Messages it may be sent: its permits, its bound on unacknowledged messages, and memory for their ids."""
+        return min(consumer.permits, self._unacked_per_consumer_max - consumer.unacked, self._entries_left(consumer))
+
+    def rows_max(self, ready: list[Consumer]) -> int:
+        """One entry for each message that these consumers may be sent."""
+        return max(sum(map(self.allowance, ready)), 1)
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def _entries_left(self, consumer: Consumer) -> int:
+        """How many entries this consumer may owe in addition, by the memory that their ids take.
+
+        Once half of the row is used, nobody owes more than what is left: so something is always left for others.
+        """
+        row, parts = self._memory, len(self.consumers) + 1
+        free = row.available_bytes // self.entry_bytes()
+        if row.available_bytes * 2 > row.size_bytes and free > parts:
+            return free // parts
+        pending = len(consumer.pending_acks)
+        left = max((free - pending) // parts, PENDING_ALWAYS - pending)
+        if left <= 0:
+            self._lacks_memory = True
+            self._wait_for_memory()
+        return left
+
+    def entry_bytes(self) -> int:
+        """Memory that is kept for an entry that a consumer owes."""
+        return ENTRY_BYTES
+
+    def held_bytes(self) -> int:
+        """Memory that is kept for all entries that consumers owe, that wait, or that were given back."""
+        return ENTRY_BYTES * (self._pending + len(self.replay) + 2 * len(self.redeliveries))
+
+    def charge(self) -> None:
+        """Charge what is kept by now."""
+        row, nbytes = self._memory, self.held_bytes()
+        if nbytes > self._charged_bytes:
+            row.take(nbytes - self._charged_bytes)
+        else:
+            row.give_back(self._charged_bytes - nbytes)
+        self._charged_bytes = nbytes
+
+    def close(self) -> None:
+        """Give back what was charged: nothing is kept without the dispatcher."""
+        self._memory.give_back(self._charged_bytes)
+        self._charged_bytes = 0
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def plan(
+        self, batch: Batch, rows: Sequence[int], stop: int, counts: Sequence[int] | None, ready: list[Consumer]
+    ) -> Plan:
+        """A turn each."""
+        del batch
+        sends, planned = self._share(rows, counts, ready) if rows else ((), 0)
+        return Plan(sends, rows[planned] if planned < len(rows) else stop)
+
+    def plan_replay(
+        self, batch: Batch, row: int, stop: int, counts: Sequence[int] | None, ready: list[Consumer]
+    ) -> Plan:
+        """A turn each, of the entries that wait."""
+        ids = batch.entry_ids
+        rows = [one for one in range(row, stop) if ids[one] in self.replay]
+        if rows and not ready:
+            return Plan((), rows[0])
+        return self.plan(batch, rows, stop, counts, ready)
+
+    def _share(
+        self, rows: Sequence[int], counts: Sequence[int] | None, ready: list[Consumer]
+    ) -> tuple[Sequence[Send], int]:
+        """Who gets which of these rows, ascending, as far as the consumers can take them; and how many that are."""
+        if counts is None:
+            messages = None
+        elif isinstance(rows, range):
+            messages = counts[rows.start : rows.stop]
+        else:
+            messages = [counts[row] for row in rows]
+        if len(ready) == 1:
+            entries, total = take(messages, 0, len(rows), self.allowance(ready[0]))
+            if len(self.consumers) == 1:
+                self._turn = 1  # as `share` would say
+            return ((Send(ready[0], rows[:entries], total),) if entries else ()), entries
+        shares, self._turn = share(
+            len(rows),
+            messages,
+            [self.allowance(consumer) for consumer in ready],
+            [consumer.priority_level for consumer in ready],
+            self._turn % len(ready),
+            self._round_robin_entries_max(),
+        )
+        sends = [Send(ready[part.consumer_index], rows[part.start : part.stop], part.messages) for part in shares]
+        return sends, shares[-1].stop if shares else 0
+
+    def sent(self, consumer: Consumer, entry_ids: Sequence[int], counts: Sequence[int] | None, messages: int) -> None:
+        """They are owed from now on, and wait no longer."""
+        consumer.pending_acks.add(entry_ids, counts)
+        self._pending += len(entry_ids)
+        self.replay.discard(entry_ids)
+        self.charge()
+        consumer.unacked += messages
+        self._unacked += messages
+        if consumer.unacked >= self._unacked_per_consumer_max:
+            consumer.blocked = True
+        if self._unacked >= self._unacked_max:
+            self.blocked = True
+
+    def returned(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        """They go to others, or wait; that counts for no redelivery."""
+        self._give_back(consumer, [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks])
+
+    # -- redelivery ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether entries wait to be delivered again."""
+        return bool(self.replay)
+
+    @property
+    def replay_size(self) -> int:
+        """How many entries wait to be delivered again."""
+        return len(self.replay)
+
+    def next_replay(self, ready: list[Consumer]) -> list[int]:
+        """The lowest entries that wait."""
+        return self.replay.next(min(sum(consumer.permits for consumer in ready), ENTRIES_MAX))
+
+    def due_room(self, ready: list[Consumer]) -> int:
+        """As many as there are permits for, with those that wait already."""
+        return min(sum(consumer.permits for consumer in ready), ENTRIES_MAX) - len(self.replay)
+
+    def add_replay(self, entry_ids: Iterable[int]) -> None:
+        """Delayed entries are due."""
+        self.replay.update(entry_ids)
+        self.charge()
+
+    def missing(self, entry_ids: Iterable[int]) -> None:
+        """They wait no longer."""
+        self.replay.discard(entry_ids)
+        self.charge()
+
+    def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> int:
+        """Those of them that it owes."""
+        del epoch
+        pending = consumer.pending_acks
+        given_back = [entry for entry in entry_ids if entry in pending] if entry_ids else list(pending)
+        self.redeliveries.count_up(given_back)
+        messages = self._give_back(consumer, given_back)
+        consumer.messages_redelivered += messages
+        return messages
+
+    def _give_back(self, consumer: Consumer, entry_ids: list[int]) -> int:
+        """Entries that this consumer owes are to be delivered again; returns how many messages they hold."""
+        messages, _ = self._pop(consumer, entry_ids)
+        self._wait_again(consumer, entry_ids)
+        self._subtract_unacked(consumer, messages)
+        return messages
+
+    def _wait_again(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        del consumer
+        self.replay.update(entry_ids)
+
+    def redelivery_counts(self, entry_ids: Sequence[int]) -> list[int] | None:
+        """How often each entry was given back."""
+        counts = self.redeliveries
+        return [counts.get(entry_id) for entry_id in entry_ids] if counts else None
+
+    # -- acknowledged -------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, consumer: Consumer, entry_ids: Sequence[int], newly: int) -> None:
+        """No consumer owes them any more, and they do not wait."""
+        del newly
+        messages, foreign = self._pop(consumer, entry_ids)
+        consumer.acks += messages
+        self._subtract_unacked(consumer, messages)
+        if foreign:
+            self._settle_elsewhere(foreign)
+        if self.redeliveries:
+            self.redeliveries.pop_all(entry_ids)
+            self.charge()
+
+    def _settle_elsewhere(self, entry_ids: Iterable[int]) -> None:
+        """Entries acknowledged by somebody who does not owe them: another consumer, or one that gave them back."""
+        entry_ids = list(entry_ids)
+        self.missing(entry_ids)
+        for consumer in self.consumers:
+            if not consumer.pending_acks:
+                continue
+            settled = [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks]
+            self._settle(consumer, settled)
+
+    def _pop(self, consumer: Consumer, entry_ids: Sequence[int]) -> tuple[int, list[int]]:
+        """Entries that a consumer owes no more: the messages that they hold, and those that it did not owe."""
+        before = len(consumer.pending_acks)
+        messages, foreign = consumer.pending_acks.pop_all(entry_ids)
+        self._pending -= before - len(consumer.pending_acks)
+        return messages, foreign
+
+    def _settle(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        messages, _ = self._pop(consumer, entry_ids)
+        self._subtract_unacked(consumer, messages)
+        self._settled(consumer, entry_ids)
+
+    def _settled(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        """A consumer does not owe these any more."""
+
+    def acknowledged_in_part(self, consumer: Consumer, entry_id: int, wanted: int | None) -> None:
+        """The consumer that was sent the batch owes the rest of it."""
+        for owner in (consumer, *self.consumers):
+            pending = owner.pending_acks.get(entry_id)
+            if pending and wanted is not None:
+                left = min(pending, wanted)
+                owner.pending_acks.set(entry_id, left)
+                consumer.acks += pending - left
+                self._subtract_unacked(owner, pending - left)
+                return
+
+    def acknowledged_through(self, entry_id: int) -> None:
+        """No consumer owes what is before, and nothing of it waits."""
+        for consumer in self.consumers:
+            self._settle(consumer, consumer.pending_acks.through(entry_id))
+        self.replay.discard_through(entry_id)
+        self.redeliveries.pop_all(self.redeliveries.through(entry_id))
+        self.charge()
+
+    def acknowledged_elsewhere(self, entry_id: int) -> None:
+        """No consumer owes it, and it waits no longer."""
+        self._settle_elsewhere([entry_id])
+        self.redeliveries.pop(entry_id)
+        self.charge()
+
+    def _subtract_unacked(self, consumer: Consumer, messages: int) -> None:
+        """A consumer owes so many less. Dispatch goes on at half of the bound that had stopped it, as in Pulsar."""
+        consumer.unacked -= messages
+        self._unacked -= messages
+        self.charge()
+        if self._lacks_memory:
+            self._lacks_memory = False
+            self._wake()
+        if self.blocked and self._unacked <= self._unacked_max // 2:
+            self.blocked = False
+            self._wake()
+        if consumer.blocked and consumer.unacked <= self._unacked_per_consumer_max // 2:
+            consumer.blocked = False
+            self._wake()
+
+    def limits_changed(self, unacked_per_consumer: int, unacked_per_subscription: int) -> None:
+        """Consumers may owe more or less than before."""
+        self._unacked_per_consumer_max = unacked_per_consumer or UNBOUNDED
+        self._unacked_max = unacked_per_subscription or UNBOUNDED
+        self.blocked = self._unacked >= self._unacked_max
+        for consumer in self.consumers:
+            consumer.blocked = consumer.unacked >= self._unacked_per_consumer_max
+
+    @property
+    def unacked(self) -> int:
+        """Messages that consumers were sent and did not acknowledge."""
+        return self._unacked

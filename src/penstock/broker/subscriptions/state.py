@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of one subscription share: its cursor, its consumers, its reading position and its counters.
+
+Why a value of its own: reading, delivering, acknowledging and moving need these, and know nothing of one another.
+Where: `Subscription` is one, and hands itself to its parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.subscriptions.cursor_memory import CursorMemory
+from penstock.wire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.dispatcher import Dispatcher
+    from penstock.broker.subscriptions.ports import Gate, SubscribedTopic
+    from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.storage.cursor import Cursor
+
+EXCLUSIVE: Final = codec.CommandSubscribe.Exclusive
+SHARED: Final = codec.CommandSubscribe.Shared
+FAILOVER: Final = codec.CommandSubscribe.Failover
+KEY_SHARED: Final = codec.CommandSubscribe.Key_Shared
+
+# As Pulsar spells them; `Key_Shared` is the one with an underscore.
+TYPE_NAMES: Final[Mapping[int, str]] = {
+    EXCLUSIVE: "Exclusive",
+    SHARED: "Shared",
+    FAILOVER: "Failover",
+    KEY_SHARED: "Key_Shared",
+}
+
+
+class SubscriptionState:
+    """The state of one subscription. Times are 0 for never."""
+
+    __slots__ = (
+        "acks",
+        "bytes_out",
+        "consumers",
+        "cursor",
+        "dispatcher",
+        "dropped",
+        "durable",
+        "expired",
+        "fenced",
+        "gate",
+        "idle_since_ns",
+        "kind",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_expired_ms",
+        "last_flow_ms",
+        "memory",
+        "messages_out",
+        "messages_redelivered",
+        "name",
+        "read_entry_id",
+        "replicated",
+        "topic",
+        "view",
+    )
+
+    def __init__(self, topic: SubscribedTopic, name: str, *, cursor: Cursor, durable: bool, memory: MemoryRow) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.durable = durable
+        self.memory = CursorMemory(cursor, memory, topic.ledger_id)
+        self.kind: int = EXCLUSIVE
+        self.consumers: list[Consumer] = []
+        self.dispatcher: Dispatcher | None = None  # None while nobody is attached
+        self.gate: Gate | None = None  # None while no rate limits what is delivered
+        # Of the topic's delayed messages; None while nobody shares this subscription.
+        self.view: DelayedDeliveryView | None = None
+        self.read_entry_id = cursor.mark_delete + 1  # the next new entry
+        self.fenced = False  # it is being reset or deleted: nobody joins, nothing is delivered
+        self.replicated = False  # its state was asked to be replicated; there is nowhere to replicate it to
+        self.dropped = 0  # non-persistent entries that nobody had permits for
+        self.expired = 0  # entries acknowledged because they were too old
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+        self.acks = 0  # entries, in whole
+        self.idle_since_ns = 0  # while it has no consumers
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+        self.last_expired_ms = 0
+
+    @property
+    def backlog(self) -> int:
+        """Entries not yet acknowledged; a non-persistent topic has none."""
+        return self.cursor.backlog(self.topic.last_entry_id) if self.topic.persistent else 0
+
+    def charge(self) -> None:
+        """Charge what the cursor takes by now."""
+        self.memory.charge()
+
+    def release(self) -> None:
+        """The subscription ends here, or its topic is unloaded: the cursor's memory is given back."""
+        self.memory.release()
+
+    def delay_nothing(self) -> None:
+        """Leave the topic's delayed messages: the subscription ends, or its one consumer gets everything at once."""
+        if self.view is not None:
+            self.topic.leave_delayed(self)
+        self.view = None
+
+    def acknowledged_for_view(self, entry_ids: Sequence[int]) -> None:
+        """These entries were acknowledged: if they were delayed, they are no more."""
+        if self.view is not None:
+            self.view.acknowledged(entry_ids)
+            self.view.update_mark_delete_position(self.cursor.mark_delete)
+
+    def tell_of_end(self) -> None:
+        """Tell each consumer once, if the topic gets no more entries and all are acknowledged."""
+        if not self.topic.terminated or self.backlog:
+            return
+        for consumer in self.consumers:
+            if not consumer.told_of_end:
+                consumer.told_of_end = True
+                consumer.outlet.write_frame(codec.reached_end_of_topic(consumer.consumer_id))
