@@ -144,7 +144,7 @@ def test_javas_names_of_ciphers_are_understood(options: TlsOptions, java: str, o
 
 
 def test_what_cannot_be_spoken_is_named(options: TlsOptions) -> None:
-    with pytest.raises(ConfigurationError, match=r"tlsProtocols=SSLv3 cannot be; want TLSv1\.2 or TLSv1\.3"):
+    with pytest.raises(ConfigurationError, match=r"tlsProtocols=SSLv3 is not supported; want TLSv1\.2 or TLSv1\.3"):
         server_context(replace(options, protocols=("TLSv1.2", "SSLv3")))
     with pytest.raises(ConfigurationError, match="tlsCiphers=ROT13: this system has none"):
         server_context(replace(options, ciphers=("ROT13",)))
@@ -158,7 +158,7 @@ def test_a_missing_or_wrong_file_is_named(options: TlsOptions, known: Certificat
         server_context(replace(options, trust=nowhere))
     with pytest.raises(ConfigurationError, match=r"audit-key\.pem cannot be used"):
         server_context(replace(options, key=known.key))
-    with pytest.raises(ConfigurationError, match="wants tlsTrustCertsFilePath"):
+    with pytest.raises(ConfigurationError, match="needs tlsTrustCertsFilePath"):
         server_context(replace(options, trust=None, require_client_certificate=True))
 
 

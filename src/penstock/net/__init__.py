@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asyncio edge: sockets, timers and the real clock live here and nowhere else."""
+"""The asyncio edge: the only package with sockets, timers and the real clock."""

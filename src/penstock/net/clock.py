@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real clock: the only place in penstock that asks the operating system what time it is.
+"""The real clock: the only module that reads the time of the operating system.
 
-Why: everything that decides takes time as an argument, so that a test can hold it still, jump it or turn it back.
-Where: app hands one SystemClock to every edge.
+Why: everything else takes time as an argument, so a test can stop, advance or set it back. Where: app passes one
+SystemClock to every edge.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import time
 
 
 class SystemClock:
-    """Reads the machine's clocks. Its `wall_ms` never steps back within one process."""
+    """Reads the machine's clocks. `wall_ms` never decreases within one process."""
 
     def __init__(self) -> None:
         self._wall_ms_max = 0
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds on a clock that only runs forward; for durations."""
+        """Return nanoseconds of a clock that only runs forward; for durations."""
         return time.monotonic_ns()
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch; for what users mean by time, never for durations."""
+        """Return milliseconds since the epoch; for times that users see, never for durations."""
         self._wall_ms_max = max(self._wall_ms_max, time.time_ns() // 1_000_000)
         return self._wall_ms_max

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of the loop: however many clients send however much, the loop comes back soon.
+"""Limits the work of one turn of the event loop, whatever the number of clients and commands.
 
-Why: one read brings thousands of commands, and two hundred connections may be readable at once. If each of them were
-carried out to its end, a PING of another client, the admin port and a signal would wait behind all of them.
+Why: one read brings thousands of commands, and two hundred connections may be readable at once. If all of them were
+handled in one turn, a PING of another client, the admin port and a signal would wait for that.
+
 Where: all connections share one `CommandScheduler`. A connection asks it before each command, and waits in its queue
-when this turn of the loop has had enough of them.
+when the current turn has handled enough.
 
-SENDs, acknowledgements that want no answer, permits and PINGs are not counted as commands: they come in runs, or cost
-next to nothing. But reads take time as well (half a mebibyte under TLS takes milliseconds), and those that a
-turn has no time for wait here, too.
+SENDs, acknowledgements without a response, flow permits and PINGs are not counted as commands: they come in runs, or
+cost almost nothing. But reads take time as well (512 KiB under TLS take milliseconds), and reads for which a turn has
+no time wait here, too.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-# So many commands are carried out in one turn of the loop: 2 to 4 ms of what clients usually ask, and what they start
-# (tasks that look for a topic, writes of the catalog) has its own time in the next one. The time bounds those that take
-# longer; it is the wall clock's, and so includes the time in which others had the processor.
+# The most commands of one turn of the loop: 2 to 4 ms of usual commands. What they start (lookups, changes of the
+# catalog) runs in later turns. TURN_NS limits turns with slower commands; it is elapsed time, so it includes time in
+# which other processes had the processor.
 TURN_COMMANDS: Final = 64
 TURN_NS: Final = 5 * NS_PER_MS
-# No bulky read is begun any more when a turn has lasted so long.
+# No large read is started after this time of a turn.
 READS_NS: Final = 10 * NS_PER_MS
-# As many of one connection, if others wait: 200 connections have each had a turn after 2,000 commands.
+# The most commands of one connection, if others wait: 200 connections have each had a turn after 2,000 commands.
 SLICE_COMMANDS: Final = 10
 
 
 class Schedulable(Protocol):
-    """Who waits for a turn."""
+    """A connection that waits for a turn."""
 
     def take_turn(self) -> None:
-        """Carry out some commands; and wait again if there are more."""
+        """Handle some commands, and wait again if there are more."""
 
 
 class CommandScheduler:
-    """What is left of this turn of the loop, and who waits for the next."""
+    """The remaining work of this turn of the loop, and the connections that wait for the next."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
@@ -51,14 +52,14 @@ class CommandScheduler:
         self._left = 0
         self._stop_ns = 0
         self._stop_reads_ns = 0
-        self._running = False  # whether this turn of the loop is counted, and the next will be told
+        self._running = False  # whether this turn of the loop is counted and `_next` is scheduled
 
     def __len__(self) -> int:
-        """How many connections wait."""
+        """Return the number of waiting connections."""
         return len(self._queue)
 
     def take(self, taken: int) -> bool:
-        """Whether a connection that has had `taken` commands carried out in a row may have one more in this turn."""
+        """Return whether a connection that has handled `taken` commands in a row may handle one more in this turn."""
         if not self._running:
             self._begin()
         if taken >= SLICE_COMMANDS and self._queue:
@@ -69,13 +70,13 @@ class CommandScheduler:
         return True
 
     def may_read(self) -> bool:
-        """Whether this turn has time for one more read."""
+        """Return whether this turn has time for one more large read."""
         if not self._running:
             self._begin()
         return self._clock.monotonic_ns() < self._stop_reads_ns
 
     def wait(self, waiting: Schedulable) -> None:
-        """Call its `take_turn` when those before it have had their turn."""
+        """Call `take_turn` of this connection after those that wait already."""
         self._queue.append(waiting)
         if not self._running:
             self._begin()

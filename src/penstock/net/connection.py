@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """One client's socket: bytes in through a shared arena, bytes out through one accounted queue.
 
-Why own sockets and not asyncio's transports: a transport hands over up to 256 KiB before it can be paused, hides what
-it has not sent yet (under TLS entirely), and allocates per read. Here a read asks the request memory first, lands in
-one arena that all connections of the loop share, and every unsent byte is known.
-Where: `Listener` makes one per accepted socket; `broker.session.Session` is its handler.
+Why own sockets and not asyncio's transports: a transport delivers up to 256 KiB before it can be paused, hides its
+unsent bytes (under TLS all of them), and allocates per read. Here a read asks the request memory first and lands in one
+arena that all connections of the loop share, and every unsent byte is counted.
+
+Where: `Listener` creates one per accepted socket; `broker.session.Session` is its handler.
 
 Theory of operation
-    Reading.  readable -> `RequestMemory.grant` says how many bytes may come (0: the connection is muted and waits its
-              turn) -> `recvmsg_into` -> `FrameReader` -> events -> `settle` -> the handler. What the handler keeps
-              (publish runs on their way to the disk) stays charged until `release`.
-    Commands. Decoded and handled one by one: what answers one of them may mute the connection, and then the next stays
-              the twenty bytes that it came in. Bytes that were read and are not handled yet are charged as held. They
-              come before the next read. `CommandScheduler` says how many commands one turn of the loop carries out, so
-              a client that sends many waits for itself.
-    Writing.  `write` queues answers and `deliver` entries; one flush a turn sends them with one gathered system call.
-              Passed on is what the socket has taken, under TLS as ciphertext: whoever lent memory to the queue gets it
-              back then. Entries are queued as they lie in the run that was read or published; those that the socket
-              does not take at once are copied, so that an entry that waits never keeps a run in memory. Bytes that
-              several connections send (`write_shared`) exist once and are charged where they are kept; a connection
-              is charged for the reference.
-    Muting.   A set of reasons; not empty means that the socket is not watched for reading. An unfinished TLS handshake
-              reads no frame and asks for no memory, so it is never muted (KIP-72, "Request throttling"). Without memory
-              we look at what is next: commands that are carried out at once leave nothing behind, so they are read all
-              the same, up to the first publish. A consumer is not muted because publishers flood. Whole frames may have
-              memory of the reserve; while a small one is not yet whole, we look again a little later.
-    TLS.      See `tls`. Outbound bytes are accounted as plaintext until the socket has taken the last of them.
-    Closing.  Whatever can be large is let go at once, not when the garbage collector finds the cycle of connection and
-              session: a thousand unfinished frames of 5 MiB would not wait for it.
+-------------------
+
+    Reading.  Readable → `RequestMemory.grant` says how many bytes may be read (0: the connection is muted and waits) →
+              `recvmsg_into` → `FrameReader` → events → `settle` → the handler. What the handler keeps (publish runs
+              that wait for the disk) stays charged until `release`.
+    Commands. They are decoded and handled one by one. Handling one may mute the connection; then the next one stays
+              in its twenty bytes. Bytes that were read and are not handled yet are charged as held, and are handled
+              before the next read. `CommandScheduler` limits the commands of one turn of the loop, so a client that
+              sends many delays only itself.
+    Writing.  `write` queues responses and `deliver` queues entries; one flush per turn sends them with one gathered
+              system call. Bytes count as sent when the socket has taken them, under TLS as ciphertext; then their
+              memory is released. Entries are queued as views of the run that was read or published. Those that the
+              socket does not take at once are copied, so a waiting entry never keeps a run in memory. Bytes that
+              several connections send (`write_shared`) exist once and are charged where they are kept; a connection is
+              charged for the reference.
+    Muting.   A set of reasons; while it is not empty, the socket is not watched for reading. An unfinished TLS
+              handshake reads no frames and needs no request memory, so it is never muted (KIP-72, "Request
+              throttling"). Without memory, the next bytes are peeked: commands that are handled at once need no memory,
+              so they are read up to the first publish. So a flood of publishes does not mute consumers. Complete frames
+              may use the reserve; while a small frame is not complete, the connection peeks again a little later.
+    TLS.      See `tls`. Outbound bytes are counted as plaintext until the socket has taken the last of them.
+    Closing.  Large objects are released at once, not when the garbage collector finds the cycle of connection and
+              session: a thousand unfinished frames of 5 MiB could not wait for that.
 """
 
 from __future__ import annotations
@@ -59,70 +62,70 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One read fills at most this much. Larger reads make longer runs and fewer disk writes.
+# The size of the largest read. Larger reads make longer runs and fewer disk writes.
 ARENA_BYTES: Final = 512 * KIB
-# A connection is read in pieces of this size at first, and again after a read that brought more commands than one turn
-# carries out: those that are left take memory. So do the columns of very small publishes, several times their bytes.
-# Other publishers fill it, and their reads grow.
+# The size of the first read, and of a read after one that brought more commands than one turn handles (the others take
+# memory) or very small publishes (their columns take several times their bytes). Reads of other publishers fill it, and
+# then their reads grow.
 FIRST_READ_BYTES: Final = 16 * KIB
 _READ_GROWTH: Final = 4
-# What consumers say all day, carried out in one go.
+# The most acknowledgements and flow permits that are handled at once.
 EVENTS_MAX: Final = 128
-# Small answers that wait for the socket are joined into buffers of this size: as objects of their own they would take
-# three times what is counted.
+# Small responses that wait for the socket are joined into buffers of this size: as separate objects they would take
+# three times the counted bytes.
 JOINED_BYTES: Final = 8 * KIB
 _JOIN_BYTES_MAX: Final = KIB
-# Answers of one turn of the loop that may be queued before the socket was asked, however little room there is.
+# Responses of one turn of the loop that may be queued before the first flush, even without room.
 ANSWERS_BYTES_MIN: Final = 64 * KIB
-# A buffer that was sent in part is copied when it keeps more than this in memory for nothing.
+# A partly sent buffer is copied if it keeps more sent bytes than this in memory.
 SENT_BYTES_KEPT: Final = 8 * KIB
-# How far we look for commands that need no memory; under TLS what was looked at must be kept, so: one record.
+# How many bytes are peeked for commands that need no memory; under TLS peeked bytes must be kept, so: one record.
 PEEK_BYTES: Final = TLS_PLAIN_BYTES
-# What `write_shared` keeps for one answer beside its own bytes and the references: the callback and its arguments.
+# The memory of a response by `write_shared` besides its own bytes and the references: the callback and its arguments.
 ANSWER_BYTES: Final = 512
 REFERENCE_BYTES: Final = 8
-# Under TLS the ciphertext of shared bytes is a connection's own: it encrypts so much of them at a time, and is charged
-# for it as long as it has any to send.
+# Under TLS each connection has its own ciphertext of shared bytes: it encrypts this much at a time, and is charged for
+# it as long as it has shared bytes to send.
 TLS_SHARED_BYTES: Final = 64 * KIB
-# A whole frame up to this size is read from the reserve: a batch of a Pulsar client is 128 KiB by default. Our receive
-# buffer holds it, see `listener.SOCKET_RECEIVE_BYTES`. Under TLS we see no further than one record.
+# Complete frames up to this size are read from the reserve: a batch of a Pulsar client is 128 KiB by default. The
+# receive buffer holds them, see `listener.SOCKET_RECEIVE_BYTES`. Under TLS only one record can be peeked.
 WHOLE_BYTES_MAX: Final = 192 * KIB
-# How soon we look again for the rest of such a frame, without memory; twice as long each time.
+# After this time a connection without memory peeks again for the rest of such a frame; it doubles each time.
 LOOK_AGAIN_S: Final = 0.02
 LOOK_AGAIN_S_MAX: Final = 1.0
-# A TLS handshake begins like this, and no frame does that is not far too large.
+# The first bytes of a TLS handshake. A frame that begins like this would be far too large.
 TLS_START: Final = b"\x16\x03"
-# While others wait for outbound memory, a client that takes nothing for so long does not read.
+# A client that receives nothing for this long, while others wait for outbound memory, counts as stalled.
 STALLED_NS: Final = 50 * NS_PER_MS
-# The reader of a connection that reads no more.
+# The frame reader of a closed connection.
 _NO_FRAMES: Final = FrameReader(frame_bytes_max=0)
 
 
 class Handler(Protocol):
-    """Who acts on what a connection brings. Called on the loop only."""
+    """Acts on the events of a connection. Called on the loop only."""
 
     def received(self, events: list[Event], lease: Lease | None) -> None:
-        """Frames came in, in order. The lease is the request memory of their publishes: to be given back."""
+        """Handle frames, in order. The lease is the request memory of their publishes and must be released."""
 
     def drained(self) -> None:
-        """The connection's unsent bytes fell below its share again."""
+        """The connection has room for more entries again."""
 
     def closed(self, reason: str) -> None:
-        """The socket is gone; called exactly once."""
+        """The connection is closed; called exactly once."""
 
 
 class Parcel(Protocol):
     """Entries that were queued together, while they are not all sent."""
 
     def keep_little(self) -> None:
-        """They are not all sent in the turn of the loop in which they were queued."""
+        """They were not all sent in the turn of the loop in which they were queued."""
 
     def put_back(self, taken_bytes: int) -> int:
-        """Take back the entries behind these bytes; returns how many bytes those take that cannot be taken back."""
+        """Take back the entries behind `taken_bytes`; return how many bytes of these entries cannot be taken back."""
 
 
 class _Passing(NamedTuple):
-    """Whom to tell when so many bytes in all have gone out, and what is charged until then."""
+    """A callback for when `position` bytes in all have been sent, and the bytes that are charged until then."""
 
     position: int
     passed: Callable[[], None]
@@ -140,12 +143,12 @@ class Connection:
         self.handler: Handler
         self.muted = MuteReasons()
         self.out_bytes = 0  # unsent, and charged to this connection
-        self.wanted_bytes = 1  # the least that dispatch can go on with
+        self.wanted_bytes = 1  # the least room that dispatch needs
         self.wanting: object = None  # the consumer that wanted more than there was room for
         self.bytes_in = 0
         self.bytes_out = 0
-        self.read_count = 0  # reads that brought bytes; the keep-alive looks for movement here
-        self.read_bytes_max = ARENA_BYTES  # whoever publishes at a bounded rate is read in smaller pieces
+        self.read_count = 0  # reads that brought bytes; the keep-alive watches it
+        self.read_bytes_max = ARENA_BYTES  # smaller for publishers with a rate limit
         self._sock = sock
         self._fd = sock.fileno()
         self._shared = shared
@@ -158,43 +161,43 @@ class Connection:
         self._turns = shared.turns
         self._read_bytes = FIRST_READ_BYTES
         self._waits_for_turn = False
-        self._joined: bytearray | None = None  # the last buffer of the queue, while small answers may be added to it
+        self._joined: bytearray | None = None  # the last buffer of the queue, while small responses may be added to it
         self._queue: deque[Buffer] = deque()
-        self._queued = 0  # buffers that were ever queued
-        self._unsent_bytes = 0  # all of the queue, with what is shared
-        self._borrowed: list[tuple[int, int]] = []  # of the buffers, which may lie in runs: first, and first behind
-        self._parcels: deque[tuple[int, int, Parcel]] = deque()  # from, to: of all bytes out, and whose they are
-        self._shared_runs: deque[tuple[int, int]] = deque()  # from, to: what of all bytes out is not charged to us
+        self._queued = 0  # the number of buffers that were ever queued
+        self._unsent_bytes = 0  # all of the queue, shared bytes included
+        self._borrowed: list[tuple[int, int]] = []  # ranges of buffers that may be views of runs
+        self._parcels: deque[tuple[int, int, Parcel]] = deque()  # ranges of bytes out, and their parcels
+        self._shared_runs: deque[tuple[int, int]] = deque()  # ranges of bytes out that are not charged here
         self._passing: deque[_Passing] = deque()
-        self._stalled_at_bytes = -1  # `bytes_out` when `put_back_if_stalled` looked last
+        self._stalled_at_bytes = -1  # `bytes_out` at the last `put_back_if_stalled`
         self._stalled_since_ns = 0
-        self._put_back_at_bytes = -1  # `bytes_out` when entries were put back: until it moves, it gets none
+        self._put_back_at_bytes = -1  # `bytes_out` when entries were put back: until it grows, none are queued
         self._flush_scheduled = False
         self._writer_added = False
         self._closing_reason: str | None = None
-        self._waits = False  # for room; `drained` is owed
-        self._answered = False  # answers were queued since everything was sent
-        self._asks_no_more = False  # it takes no answers, and is muted for it
+        self._waits = False  # for room; `drained` must be called
+        self._answered = False  # responses were queued since everything was sent
+        self._asks_no_more = False  # its client receives no responses, and it is muted for that
         self._open = True
         self._tls = TlsLayer(tls, sock) if tls is not None else None
-        self._look_again_s = 0.0  # when a timer runs for it: after how long it was set
+        self._look_again_s = 0.0  # the delay of the last timer for `_look_again`
         self._looking: asyncio.TimerHandle | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket still exists."""
+        """Whether the socket is open."""
         return self._open
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """The client's certificate as `ssl` describes it, if it showed one and TLS verified it."""
+        """The client's certificate as `ssl` describes it, if it sent one and TLS verified it."""
         return self._tls.certificate() if self._tls is not None else None
 
     @property
     def writable(self) -> bool:
-        """Whether there is room for more, or everything was sent; `drained` is called when it is again."""
+        """Whether there is room for more, or everything was sent. If not, `drained` is called later."""
         if self._open and (not self.out_bytes or self.room_bytes > 0):
             return True
         self._waits = True
@@ -202,16 +205,16 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that were read and not handled yet: of an unfinished frame, or of commands that wait."""
+        """Bytes that were read and not handled yet: of an unfinished frame, or of waiting commands."""
         return self._reader.held_bytes
 
     @property
     def room_bytes(self) -> int:
-        """How many more bytes of entries may be queued; 0 when the connection is gone."""
+        """How many more bytes of entries may be queued; 0 when the connection is closed."""
         return self._outbound.room_bytes(self) if self._open else 0
 
     def takes_entries(self) -> bool:
-        """Whether dispatch may queue entries now; if not, `drained` is called when it may."""
+        """Return whether dispatch may queue entries now; if not, `drained` is called when it may."""
         if not self._open:
             return False
         stalled = self._unsent_bytes and self._put_back_at_bytes == self.bytes_out
@@ -221,19 +224,22 @@ class Connection:
         return False
 
     def has_no_room(self, nbytes: int, wanting: object) -> None:
-        """Dispatch has a piece of `nbytes` for a consumer, and no room for it. `drained` is called when there is."""
+        """Dispatch has an entry of `nbytes` for a consumer and no room for it.
+
+        `drained` is called when there is room.
+        """
         if self._open:
             self.wanted_bytes, self.wanting = nbytes, wanting
             self._wait()
 
     def _wait(self) -> None:
         self._waits = True
-        if not self.out_bytes:  # Otherwise the next flush sees what is left to wait for.
+        if not self.out_bytes:  # Otherwise the next flush decides whether it still waits.
             self._outbound.wait(self)
             self._shared.outbound_freed()
 
     def go_on(self) -> None:
-        """There is room: it waited for that."""
+        """There is room now: call `drained`."""
         self._waits = False
         self.handler.drained()
 
@@ -242,7 +248,7 @@ class Connection:
         self._loop.add_reader(self._fd, self._on_readable)
 
     def close(self, reason: str) -> None:
-        """Drop the socket now; what was not sent is discarded."""
+        """Close the socket now; unsent bytes are discarded."""
         if not self._open:
             return
         self._open = False
@@ -282,12 +288,12 @@ class Connection:
         self._flush()
 
     def admit(self) -> None:
-        """The client has shown who it is, or need not: its frames may be as large as those of anybody."""
+        """The client is authenticated, or need not be: allow frames of full size."""
         if self._open:
             self._reader.admitted = True
 
     def assign(self, tenant: str) -> None:
-        """Count the request memory this client uses as this tenant's."""
+        """Count the request memory of this connection for this tenant."""
         if self._open:
             self._memory.assign(self.id, tenant)
 
@@ -299,17 +305,17 @@ class Connection:
         if self.muted.add(reason, owner, now_ns=now_ns) and self._open:
             self._loop.remove_reader(self._fd)
         if reason is not MuteReason.REQUEST_MEMORY:
-            # It would not use its turn: it gives up its place in the queue for request memory, and asks again when the
+            # It could not use a turn, so it gives up its place in the queue for request memory, and asks again when the
             # last other reason is gone.
             self.muted.discard(MuteReason.REQUEST_MEMORY)
             self._memory.pause(self.id, now_ns, excused=reason is not MuteReason.OUTBOUND)
             self._shared.wake()
 
     def unmute(self, reason: MuteReason, owner: str | None = None) -> None:
-        """Take one reason back; the last one gone, read on at once.
+        """Remove one reason; after the last one, read on at once.
 
         Reading at once rather than on the next readiness matters under TLS: decrypted bytes may wait inside while the
-        socket itself has nothing more to say (KAFKA-13559).
+        socket itself has nothing more to read (KAFKA-13559).
         """
         if self.muted.discard(reason, owner) and self._open and self._closing_reason is None:
             self._loop.add_reader(self._fd, self._on_readable)
@@ -323,7 +329,7 @@ class Connection:
 
     @property
     def _is_bulky(self) -> bool:
-        """Whether the next read may take long: much of a publish, or a TLS handshake. Others do not wait for those."""
+        """Whether the next read may take long: a large read, or a TLS handshake. Other reads do not wait for those."""
         return (
             self._read_bytes > FIRST_READ_BYTES
             or self._reader.missing_bytes > FIRST_READ_BYTES
@@ -344,12 +350,12 @@ class Connection:
             else:
                 self._read()
         except Exception:
-            # Our own fault, and whatever was half done belongs to this connection: it ends, the others go on.
+            # A bug of penstock. Unfinished work belongs to this connection: close it, the others continue.
             log.exception("connection %s failed", self.peer)
             self.close("internal error; the broker's log has it")
 
     def take_turn(self) -> None:
-        """Go on with commands that were read, or are about to be."""
+        """Continue with commands that were read, or with the next read."""
         self._waits_for_turn = False
         self._on_readable()
 
@@ -409,7 +415,7 @@ class Connection:
         self._carry_out(taken)
 
     def _carry_out(self, taken: int) -> None:
-        """Carry out what was read, command by command, as far as this turn goes; `taken` of them were already."""
+        """Handle read commands one by one, as far as this turn allows; `taken` of them were handled already."""
         reader = self._reader
         settled_bytes = reader.held_bytes
         while reader.whole and self._may_act:
@@ -423,7 +429,7 @@ class Connection:
                 self._close_for(error)
                 return
             lease = None
-            if len(events) > 1 or type(events[0]) is not Command:  # Most are one command, which leaves nothing behind.
+            if len(events) > 1 or type(events[0]) is not Command:  # Usually one command, which needs no lease.
                 lease = self._settle(0, events)
                 settled_bytes = reader.held_bytes
             self.handler.received(events, lease)
@@ -444,11 +450,10 @@ class Connection:
             self.close(f"protocol error: {error}")
 
     def _read_commands(self) -> bool:
-        """Without memory, carry out the commands before the next publish; False: that comes first, or nothing whole.
+        """Without memory, handle the commands before the next publish; False if there are none.
 
-        Called at the boundary of two frames. Commands are decoded where they were looked at and received when they are
-        carried out, so nothing of them is kept and they need no grant. True puts us out of the queue for memory: we are
-        no reader in need.
+        Called at a frame boundary. Commands are decoded where they were peeked and received when they are handled, so
+        they need no memory and no grant. If it returns True, the connection is not in the queue for memory any more.
         """
         try:
             nbytes = self._peek(self._arena[:PEEK_BYTES])
@@ -484,7 +489,7 @@ class Connection:
         return pos > 0 and self._needs_no_memory()
 
     def _look_ahead(self) -> int:
-        """Without memory, ask for some of the reserve, for whole frames that lie at the socket; 0: there is none."""
+        """Without memory, ask for a part of the reserve, for complete frames at the socket; 0 if there is none."""
         held_bytes, missing_bytes = self._reader.held_bytes, self._reader.missing_bytes
         if missing_bytes > WHOLE_BYTES_MAX or not self._open:
             return 0
@@ -502,8 +507,8 @@ class Connection:
             self.close(_plain_reason(error))
             return 0
         whole_bytes = 0
-        # A large command might wait for others while it is kept, and the reserve with it.
-        # With less than its size, nobody knows how long the frame is.
+        # A large command might be kept until others are handled, and would hold the reserve. Before the four bytes of
+        # its size have come, the length of a frame is unknown.
         if self._reader.holds_publish or (missing_bytes <= USEFUL_BYTES and not 0 < held_bytes < LENGTH_BYTES):
             whole_bytes = _whole_bytes(self._arena[:lying_bytes], missing_bytes)
         asked = max(lying_bytes, first_bytes)
@@ -511,7 +516,7 @@ class Connection:
         if granted:
             self._look_again_s = 0.0
         elif whole_bytes == 0 and first_bytes <= WHOLE_BYTES_MAX and self._looking is None:
-            # We do not watch the socket while it is muted: it would be readable all the time.
+            # The socket is not watched while it is muted, because it would be readable all the time.
             self._look_again_s = min(LOOK_AGAIN_S_MAX, 2 * self._look_again_s or LOOK_AGAIN_S)
             self._looking = self._loop.call_later(self._look_again_s, self._look_again)
         return granted
@@ -541,12 +546,15 @@ class Connection:
         return True
 
     def _read_on(self) -> None:
-        """Decrypted bytes may wait inside; the socket may never become readable for them (KIP-72, hasBytesBuffered)."""
+        """Read decrypted bytes inside TLS: the socket may never become readable for them.
+
+        See KIP-72, hasBytesBuffered.
+        """
         if self._tls is not None and self._tls.pending() and not self._reader.whole:
             self._loop.call_soon(self._on_readable)
 
     def _settle(self, read_bytes: int, events: Sequence[Event]) -> Lease | None:
-        """Charge what is left of a read, and of bytes that were held before: these events, and bytes still to come."""
+        """Charge what remains of a read, and of held bytes: these events, and bytes that are not handled yet."""
         pending_bytes = pending_requests = column_bytes = 0
         for event in events:
             if type(event) is PublishRun:
@@ -569,7 +577,7 @@ class Connection:
             tls.handshake()
         except OSError as error:
             with contextlib.suppress(OSError):
-                tls.send(self._queue, TLS_WRITE_BYTES)  # the alert that tells the client why
+                tls.send(self._queue, TLS_WRITE_BYTES)  # the alert with the reason
             self.close(f"TLS handshake failed: {_plain_reason(error)}")
             return
         self._flush()
@@ -579,7 +587,7 @@ class Connection:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def deliver(self, buffers: Sequence[Buffer], nbytes: int, parcel: Parcel | None = None) -> None:
-        """Queue messages for the consumers of this peer; one flush a turn sends everything that was queued in it."""
+        """Queue messages for consumers of this connection. One flush per turn sends everything that was queued."""
         if not self._open:
             return
         self.wanted_bytes, self.wanting = 1, None
@@ -596,7 +604,7 @@ class Connection:
         self._charge(nbytes)
 
     def write(self, buffers: Sequence[Buffer], nbytes: int) -> None:
-        """Queue answers. A peer that does not take its answers gets to ask nothing more until it does."""
+        """Queue responses. A client that does not receive its responses is muted until it does."""
         if not self._open:
             return
         if self._joined is not None and len(self._joined) + nbytes <= JOINED_BYTES:
@@ -629,10 +637,10 @@ class Connection:
     def write_shared(
         self, head: bytes, shared: Sequence[Buffer], shared_bytes: int, passed: Callable[[], None]
     ) -> None:
-        """Queue an answer: a head of its own, and behind it buffers that others send, too.
+        """Queue a response: a head of its own, followed by buffers that other connections send, too.
 
-        The shared buffers are charged by whoever keeps them, until `passed` is called: once the socket has taken the
-        last of the answer, or is gone.
+        The owner of the shared buffers is charged for them until `passed` is called: when the socket has taken the last
+        byte of the response, or is closed.
         """
         if not self._open:
             passed()
@@ -654,7 +662,7 @@ class Connection:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        self._joined = None  # What is being sent cannot grow.
+        self._joined = None  # A buffer that is being sent must not grow.
         if not self._open:
             return
         try:
@@ -689,7 +697,7 @@ class Connection:
             self._look_for_room(blocked=blocked)
 
     def _keep_little(self) -> None:
-        """Let go of runs that entries lie in, and of what was sent of the first buffer: what waits is copied."""
+        """Copy what waits, to release runs that queued entries are views of, and the sent part of the first buffer."""
         queue = self._queue
         if not queue:
             return
@@ -713,13 +721,16 @@ class Connection:
             queue[0] = head if shared else bytes(head)
 
     def _begun(self) -> int:
-        """Where of all bytes out the queue begins. TLS may have taken more from it than the socket has taken."""
+        """Return the position in all bytes out at which the queue begins.
+
+        TLS may have taken more from it than the socket.
+        """
         return self.bytes_out + self._unsent_bytes - sum(map(len, self._queue))
 
     def put_back_if_stalled(self, now_ns: int) -> int:
-        """Put back entries that are queued for a client that took nothing for a while; asked again and again.
+        """Put back entries that are queued for a client that has been stalled for a while; return their bytes.
 
-        Returns how many bytes that were.
+        Called repeatedly.
         """
         if self._stalled_at_bytes != self.bytes_out or not self._writer_added:
             self._stalled_at_bytes, self._stalled_since_ns = self.bytes_out, now_ns
@@ -727,7 +738,7 @@ class Connection:
         return self._put_back() if self._parcels and now_ns - self._stalled_since_ns >= STALLED_NS else 0
 
     def stalled_ns(self, now_ns: int) -> int:
-        """For how long the client has been seen to take nothing of what is queued for it."""
+        """Return for how long the client has received nothing although something is queued for it."""
         stalled = self._writer_added and self._stalled_at_bytes == self.bytes_out
         return now_ns - self._stalled_since_ns if stalled else 0
 
@@ -763,7 +774,7 @@ class Connection:
         return nbytes
 
     def _look_for_room(self, *, blocked: bool) -> None:
-        """After a flush: whether this client may ask on, and dispatch to it go on."""
+        """After a flush, decide whether to unmute the client and whether dispatch to it may continue."""
         outbound = self._outbound
         if not self.out_bytes:
             self._answered = False
@@ -784,7 +795,7 @@ class Connection:
                 self._wait()
 
     def _send_some(self) -> None:
-        """One system call's worth; raises BlockingIOError when the socket takes no more."""
+        """Send with one system call; raises BlockingIOError when the socket takes no more."""
         if self._tls is not None:
             step_bytes = TLS_SHARED_BYTES if self._shared_runs else TLS_WRITE_BYTES
             self._account_sent(self._tls.send(self._queue, step_bytes))
@@ -806,7 +817,7 @@ class Connection:
             one.passed()
 
     def _shared_between(self, start: int, stop: int) -> int:
-        """How many of the bytes that just went out are charged to somebody else; forgets runs that are out."""
+        """Return how many of the sent bytes are charged elsewhere; forget shared ranges that are sent."""
         total = 0
         while self._shared_runs and self._shared_runs[0][0] < stop:
             first, last = self._shared_runs[0]
@@ -834,12 +845,12 @@ def _length_before(position: int, ranges: list[tuple[int, int]]) -> int:
 
 
 def _frame_bytes(view: memoryview) -> int:
-    """How long the frame at its front is, its size included; 4 if not even that has come."""
+    """Return the length of the first frame, its size field included; 4 if the size has not arrived."""
     return 4 + int.from_bytes(view[:4], "big") if len(view) >= 4 else 4
 
 
 def _whole_bytes(view: memoryview, missing_bytes: int) -> int:
-    """How long its part up to the end of the last whole SEND is; `missing_bytes` end what has begun before."""
+    """Return the length up to the end of the last complete SEND; `missing_bytes` complete the frame begun before."""
     pos = missing_bytes
     if pos > len(view):
         return 0
@@ -849,7 +860,7 @@ def _whole_bytes(view: memoryview, missing_bytes: int) -> int:
 
 
 def _clip(buffers: list[memoryview], nbytes: int) -> list[memoryview]:
-    """The same buffers, `nbytes` long together at most."""
+    """Return the same buffers, at most `nbytes` long together."""
     first = buffers[0]
     if len(first) >= nbytes:
         return [first[:nbytes]]

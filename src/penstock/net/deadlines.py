@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlines of futures that wait, with one timer for all of them.
+"""Deadlines of waiting futures, with one timer for all of them.
 
-Why not a timer each: thousands of requests that came together would end together, in one turn of the loop.
-Where: `gradual_event` and `loop_share`. Everything is called on the loop.
+Why not a timer each: thousands of requests that came together would expire together, in one turn of the loop. Where:
+`gradual_event` and `loop_share`. All methods are called on the loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Waiting: TypeAlias = "asyncio.Future[Any]"
 
-# A caller that is told takes about 0.05 ms.
+# Each woken caller takes about 0.05 ms.
 DUE_PER_TURN: Final = 20
-# Deadlines of futures that are done are cleared away once they are more than half of all, and more than these.
+# Deadlines of done futures are removed when they are more than half of all, and more than this many.
 _STALE_MAX: Final = 64
 
 
 class Deadlines:
-    """Calls `due` for each future that is not done at its deadline, some in each turn of the loop."""
+    """Calls `due` for each future that is not done at its deadline, a few in each turn of the loop."""
 
     __slots__ = ("_clock", "_due", "_entries", "_joined", "_live", "_loop", "_timer", "_timer_ns")
 
@@ -41,7 +41,7 @@ class Deadlines:
         self._timer_ns: int | None = None  # the deadline it is set for
 
     def add(self, deadline_ns: int, future: Waiting) -> None:
-        """Tell of this future at that time; its owner calls `ended` in any case."""
+        """Call `due` for this future at that time. The caller calls `ended` in any case."""
         self._joined += 1
         self._live += 1
         heappush(self._entries, (deadline_ns, self._joined, future))
@@ -69,7 +69,7 @@ class Deadlines:
             self._timer = self._loop.call_later(delay_s, self._expire, deadline_ns)
 
     def _expire(self, deadline_ns: int) -> None:
-        # The timer is the judge: a clock that lags a little behind it must not set it again and again.
+        # The timer counts, not the clock: if the clock is a little behind, the timer must not be set again and again.
         self._timer = self._timer_ns = None
         now_ns = max(deadline_ns, self._clock.monotonic_ns())
         told = 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers that wait for what another one is doing, and are told of it some at a time.
+"""An event that wakes its waiting callers gradually.
 
-Why not one future that all await: two thousand tasks that wake in one turn of the loop hold it for a tenth of a second.
-Where: shared lists, whose first caller takes memory and gathers for all who came meanwhile.
+Why not one future for all: two thousand tasks that wake in one turn of the loop block it for a tenth of a second.
+Where: shared listings, whose first caller acquires memory and gathers for all others that came meanwhile.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-# A caller that goes on takes about 0.05 ms.
+# Each woken caller takes about 0.05 ms.
 WOKEN_PER_TURN: Final = 20
 
 
 class GradualEvent:
-    """Those who wait. Everything is called on the loop."""
+    """Waiting callers. All methods are called on the loop."""
 
     __slots__ = ("_clock", "_deadlines", "_leaving", "_loop", "_pumping", "_waiting")
 
@@ -38,7 +38,7 @@ class GradualEvent:
         return len(self._waiting)
 
     async def wait(self, deadline_ns: int | None) -> bool:
-        """Return True once `release` has been called, False when the deadline comes first."""
+        """Return True once `release` has been called, or False if the deadline comes first."""
         if deadline_ns is not None and deadline_ns <= self._clock.monotonic_ns():
             return False
         future: asyncio.Future[bool] = self._loop.create_future()
@@ -53,7 +53,7 @@ class GradualEvent:
                 self._deadlines.ended()
 
     def release(self) -> None:
-        """Let all who wait now go on, some in this turn, the others in the next ones, in the order they came."""
+        """Wake all current callers, some in this turn and the others in the next ones, in the order they came."""
         self._leaving += self._waiting
         self._waiting.clear()
         if not self._pumping:

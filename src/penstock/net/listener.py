@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listening sockets, and the registry of the connections that came through them.
+"""Listening sockets, and the registry of their connections.
 
-Where: app opens one listener per port (plain, TLS); the broker asks the registry to free memory, and the registry wakes
-whoever waits for it.
+Where: app opens one listener per port (plain, TLS). The broker releases request memory through the registry, which then
+wakes the connections that wait for it.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The kernel holds at most about this much per connection and direction; without it, about 4 MiB.
+# The kernel buffers at most about this much per connection and direction; by default it would be about 4 MiB.
 SOCKET_RECEIVE_BYTES: Final = 512 * KIB
 SOCKET_SEND_BYTES: Final = 256 * KIB
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 64
-# Out of descriptors: wait this long before accepting again, clients stay in the backlog meanwhile.
+# Without file descriptors, wait this long before accepting again; clients stay in the listen backlog meanwhile.
 ACCEPT_PAUSE_S: Final = 0.2
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-# Descriptors that connections leave to segments, the catalog and the admin port: a log that cannot open its next
-# segment is worse than a client that waits.
+# File descriptors that are kept for segments, the catalog and the admin port: a log that cannot open its next segment
+# is worse than a client that waits.
 RESERVED_DESCRIPTORS: Final = 128
 
-# While somebody waits for outbound memory, how often we look for clients that take nothing.
+# How often stalled clients are searched while connections wait for outbound memory.
 LOOK_FOR_STALLED_S: Final = 0.05
-# What is put back in one turn of the loop, about.
+# About how many bytes are put back in one turn of the loop.
 PUT_BACK_BYTES_MAX: Final = 256 * KIB
 
 
 class Connections:
-    """All open connections, what they share, and who waits for request memory."""
+    """All open connections and what they share."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Connections:
         self.bounds = bounds
         self.accepted = 0
         self.refused = 0
-        self.reserved_descriptors = 0  # beside those that are reserved always: for callers of the admin port
+        self.reserved_descriptors = 0  # additional ones, for callers of the admin port
         self._refusing = False
         self._granting = False
-        self._looking = False  # for clients that take nothing, because somebody waits
+        self._looking = False  # for stalled clients, because connections wait for outbound memory
         self._looking_since_ns = 0
-        # Whether one more from this address may come in; else what to tell it. See `count` and `of_address`.
+        # Returns None if this address may connect, or the bytes that refuse it.
         self.admit: Callable[[str], bytes | None] = _everybody
         self.arena = memoryview(bytearray(ARENA_BYTES))
         self.turns = CommandScheduler(loop, clock)
@@ -91,11 +91,11 @@ class Connections:
         return len(self._open)
 
     def all(self) -> list[Connection]:
-        """Every open connection."""
+        """Return every open connection."""
         return list(self._open.values())
 
     def of_address(self, address: str) -> int:
-        """How many connections are open from this address."""
+        """Return how many connections are open from this address."""
         return self._of_address.get(address, 0)
 
     def accept(
@@ -105,11 +105,11 @@ class Connections:
         tls: ssl.SSLContext | None,
         new_handler: Callable[[Connection], Handler],
     ) -> None:
-        """Take over a socket that was just accepted."""
+        """Create a connection for an accepted socket, or refuse it."""
         refusal = self.admit(address)
         if refusal is not None:
             self.refused += 1
-            if not self._refusing:  # Said once, until somebody is let in again.
+            if not self._refusing:  # Log it once, until a client is accepted again.
                 log.warning("client %s is turned away: %d connections are open", address, len(self._open))
             self._refusing = True
             _turn_away(sock, refusal if tls is None else b"")
@@ -124,35 +124,35 @@ class Connections:
         connection.start()
 
     def gone(self, connection: Connection) -> None:
-        """The connection's socket was closed: what it held is free, its leases come back on their own."""
+        """Release what a closed connection held; its leases are released on their own."""
         self._open.pop(connection.id, None)
         address = self._addresses.pop(connection.id)
         self._of_address[address] -= 1
         if not self._of_address[address]:
-            del self._of_address[address]  # Addresses come and go; nothing of them stays.
+            del self._of_address[address]  # Otherwise old addresses would fill the memory.
         self.memory.forget(connection.id, self.clock.monotonic_ns())
         self.wake()
         self.outbound_freed()
 
     def release(self, lease: Lease) -> None:
-        """The requests of a lease were answered."""
+        """Release a lease whose requests were answered."""
         self.memory.release(lease)
         if self.memory.waiting:
             self.wake()
 
     def wake(self) -> None:
-        """Let those read whose turn has come."""
+        """Let connections read that now get request memory."""
         now_ns = self.clock.monotonic_ns()
         while owners := self.memory.wake(now_ns):
             for owner in owners:
                 connection = self._open[owner]
                 connection.unmute(MuteReason.REQUEST_MEMORY)
                 if connection.muted:
-                    # Its turn would be wasted: the next one in line gets it.
+                    # It could not use its turn: the next connection gets it.
                     self.memory.pause(owner, now_ns)
 
     def outbound_freed(self) -> None:
-        """There may be room for those who wait to be sent something; they hear of it once a turn of the loop."""
+        """Once per turn of the loop, let connections continue that waited for outbound memory."""
         if not self._granting and (len(self.outbound) or self.outbound.turn is not None):
             self._granting = True
             self.loop.call_soon(self._grant_room)
@@ -160,21 +160,22 @@ class Connections:
     def _grant_room(self) -> None:
         outbound, before = self.outbound, self.outbound.turn
         if before is not None and outbound.ends_turn(before):
-            # What it wanted room for went to somebody else, or is not there any more.
+            # The entry it wanted room for was delivered to another consumer, or no longer exists.
             before.wanted_bytes, before.wanting = 1, None
         turn = outbound.turn
         for connection in outbound.grants():
             connection.go_on()
         self._granting = False
         if outbound.turn is not turn:
-            # Behind the dispatches that this caused: a turn that none of them used goes to the next one.
+            # Call this again after the dispatches that follow: if none of them used the turn, the next connection gets
+            # it.
             self.outbound_freed()
         if len(outbound) and not self._looking:
             self._looking, self._looking_since_ns = True, self.clock.monotonic_ns()
             self.loop.call_later(LOOK_FOR_STALLED_S, self._look_for_stalled)
 
     def _look_for_stalled(self) -> None:
-        """While some wait for room: what is queued for clients that take nothing is put back, some of it at a time."""
+        """While connections wait for room, put back entries that are queued for stalled clients, some at a time."""
         self._looking = bool(len(self.outbound))
         if not self._looking:
             return
@@ -187,7 +188,7 @@ class Connections:
         self.loop.call_later(0 if put_back_bytes else LOOK_FOR_STALLED_S, self._look_for_stalled)
 
     def evict_slow(self) -> None:
-        """Close those whose unfinished frames, or whose unsent bytes, hold memory that others wait for."""
+        """Close connections whose unfinished frames or unsent bytes hold memory that others wait for."""
         now_ns = self.clock.monotonic_ns()
         for owner in self.memory.evict(now_ns):
             self._open[owner].close("evicted: its unfinished frame held request memory that others wait for")
@@ -196,7 +197,7 @@ class Connections:
             stuck.close("evicted: it did not read what it was sent, with memory that others wait for")
 
     def _most_stalled(self, now_ns: int) -> Connection | None:
-        """Of those who take nothing while others wait, and have for long, the one that holds most."""
+        """Return the connection that holds most, of those that have been stalled for long while others wait."""
         if not self._looking or now_ns - self._looking_since_ns < STUCK_NS:
             return None
         stalled = [one for one in self._open.values() if one.out_bytes and one.stalled_ns(now_ns) >= STUCK_NS]
@@ -208,12 +209,14 @@ def _everybody(_address: str) -> bytes | None:
 
 
 def _turn_away(sock: socket.socket, words: bytes) -> None:
-    """Say so, and close. Under TLS nothing is said: a handshake would cost what the bound is there to save."""
+    """Send the refusal and close. Under TLS nothing is sent: a handshake would cost what the limit is meant to save."""
     with sock, contextlib.suppress(OSError):
         if words:
             sock.send(words)
             sock.shutdown(socket.SHUT_WR)
-            sock.recv(SOCKET_RECEIVE_BYTES)  # What lies unread at the close would take our words back.
+            sock.recv(
+                SOCKET_RECEIVE_BYTES
+            )  # Closing with unread bytes would reset the connection and drop the refusal.
 
 
 class Listener:
@@ -231,7 +234,7 @@ class Listener:
     ) -> None:
         self._connections = connections
         self._new_handler = new_handler
-        self.tls = tls  # replaced when certificates are read again; counts for those who connect from then on
+        self.tls = tls  # replaced when certificates are reloaded; used for later connections
         self._loop = connections.loop
         self._pausing = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -250,11 +253,11 @@ class Listener:
         self.port: int = self._sock.getsockname()[1]
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
 
     def close(self) -> None:
-        """Stop accepting; connections stay."""
+        """Stop accepting; open connections stay."""
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock.fileno())
             self._sock.close()
@@ -269,7 +272,7 @@ class Listener:
             try:
                 sock, address = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-                self._pausing = False  # nobody waits any more
+                self._pausing = False  # no client waits any more
                 return
             except OSError as error:
                 if error.errno not in OUT_OF_RESOURCES:
@@ -281,7 +284,7 @@ class Listener:
             self._connections.accept(sock, address[0], self.tls, self._new_handler)
 
     def _pause(self, why: str) -> None:
-        if not self._pausing:  # Said once, however often it is tried again.
+        if not self._pausing:  # Log it once, not at every retry.
             log.warning("cannot accept more than %d connections: %s", len(self._connections), why)
         self._pausing = True
         self._loop.remove_reader(self._sock.fileno())

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on the loop that may be long, done half a millisecond at a time, and what may begin of it.
+"""Runs long work on the event loop in slices of half a millisecond, and limits how much of it runs at a time.
 
-Why: a list of twenty thousand topics by a pattern takes some ten milliseconds, and a client may ask for a thousand.
-Done at once, or all of them side by side, they hold up everybody's publishes and their own first answer.
-Where: shared lists gather, refresh and encode through it.
+Why: listing twenty thousand topics by a pattern takes some ten milliseconds, and a client may request a thousand of
+them. Run at once, or all side by side, they would delay all publishes and their own first response.
+
+Where: shared listings gather, refresh and encode through it.
 
 Theory of operation
-    Slices.   Work is a generator that yields every few hundred microseconds, and is told how long its last step took.
-              It is done in slices of SLICE_NS, one work after another; what takes longer than PART_NS goes behind the
-              rest each time. While the loop has nothing else to do, one slice follows another; otherwise there is one
-              in each round of the loop as long as there is credit. It grows with time, and a slice takes from it what
-              it took, so that the others have OTHERS times as long; an ordinary list lives on what is there.
-    Quiet.    Whether there is something else to do is seen by how long one round of the loop takes without us.
-    Slots.    At most SLOTS begin to gather at a time, so that half-made lists are few and the first is done soon. Those
-              who wait take turns by tenant and connection (`TenantRoundRobin`), until their deadline, and not more of
-              them than may wait for heap memory.
+-------------------
+
+    Slices.   Work is a generator that yields every few hundred microseconds, and is sent how long its last step took.
+              It runs in slices of SLICE_NS, one job after another; a job that takes longer than PART_NS goes behind the
+              others each time. While the loop is idle, one slice follows another. Otherwise each round of the loop has
+              one slice as long as there is credit. Credit grows with time, and each slice consumes its duration, so
+              other work gets OTHERS times as much. An ordinary listing needs no more than the available credit.
+    Idle.     Whether the loop is idle is measured: how long one round of the loop takes without a slice.
+    Slots.    At most SLOTS listings are gathered at a time, so that few are unfinished and the first is done soon. The
+              others take turns by tenant and connection (`TenantRoundRobin`), until their deadline. At most as many
+              wait as may wait for heap memory.
 """
 
 from __future__ import annotations
@@ -39,24 +42,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_NS: Final = 500 * NS_PER_US
-# Then the next one has its turn, also if this one is not done.
+# After this time the next job continues, even if this one is not done.
 PART_NS: Final = 40 * NS_PER_MS
-# A clock that stands still, or a machine that sleeps, must not make a slice of all there is.
+# Limits of a slice in case the clock stands still.
 STEPS_PER_SLICE: Final = 4
 JOBS_PER_SLICE: Final = 20
-# When others have work they get this many times what a slice took: our share is then a quarter.
+# Other work gets this many times the duration of a slice: our share is then a quarter.
 OTHERS: Final = 3
-# What work may take at once, before it must wait for what it uses: a list of ten thousand topics.
+# The most credit, enough for a listing of ten thousand topics.
 CREDIT_NS: Final = 20 * NS_PER_MS
-# A slice that took longer than that was not running all the time: other processes were.
+# The most that a slice is charged: a longer one was interrupted by other processes.
 CHARGED_NS: Final = 2 * SLICE_NS
-# One round of the loop that finds nothing to do takes 20 to 50 microseconds.
+# An idle round of the loop takes 20 to 50 microseconds.
 QUIET_NS: Final = 150 * NS_PER_US
 SLOTS: Final = 4
 
 
 class _Job:
-    """Some work, and who waits for it."""
+    """One piece of work and its future."""
 
     __slots__ = ("deadline_ns", "done", "since_ns", "steps", "took_ns", "used_ns")
 
@@ -68,10 +71,10 @@ class _Job:
         self.deadline_ns = deadline_ns
         self.done = done
         self.used_ns = 0  # since it came to the front
-        self.took_ns: int | None = None  # the last step; None: nothing is done yet
+        self.took_ns: int | None = None  # the duration of the last step; None before the first
 
     def step(self) -> None:
-        """One step; the last one settles `done`."""
+        """Run one step; the last one sets the result of `done`."""
         try:
             if self.took_ns is None:
                 next(self.steps)
@@ -79,12 +82,12 @@ class _Job:
                 self.steps.send(self.took_ns)
         except StopIteration as end:
             self.done.set_result(end.value)
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             self.done.set_exception(error)
 
 
 class LoopShare:
-    """Everything is called on the loop."""
+    """All methods are called on the loop."""
 
     def __init__(self, limiter: TopicListMemoryLimiter, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._limiter = limiter
@@ -97,24 +100,24 @@ class LoopShare:
         self._inside = 0
         self.timeouts_total = self.queue_full_total = 0
         self._line: TenantRoundRobin[asyncio.Future[None]] = TenantRoundRobin()
-        self._owners: dict[asyncio.Future[Any], tuple[Owner, int]] = {}  # of those in the line: who, since when
+        self._owners: dict[asyncio.Future[Any], tuple[Owner, int]] = {}  # owner and start of each waiting future
         self._deadlines = Deadlines(clock, loop, self._too_late)
 
     @property
     def inside(self) -> int:
-        """How many gather now, or wait for the memory to do so."""
+        """The number of listings that are gathered, or wait for memory to be."""
         return self._inside
 
     @property
     def waiting(self) -> int:
-        """How many wait for a slot."""
+        """The number of callers that wait for a slot."""
         return len(self._line)
 
     # -- slots --------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def slot(self, owner: Owner, deadline_ns: int | None) -> AsyncIterator[None]:
-        """Be one of those who gather. Raises PermitAcquireQueueFull, GatheringTimeout."""
+        """Hold one of the slots to gather. Raises PermitAcquireQueueFull, GatheringTimeout."""
         if self._inside < SLOTS:
             self._inside += 1
         else:
@@ -144,7 +147,7 @@ class LoopShare:
             if future in self._owners:
                 self._leave_line(owner, future)
             elif future.done() and not future.cancelled() and future.exception() is None:
-                self._free_slot()  # It was ours in the meantime.
+                self._free_slot()  # It had been given to this caller meanwhile.
             raise
         finally:
             self._deadlines.ended()
@@ -171,24 +174,24 @@ class LoopShare:
     # -- slices -------------------------------------------------------------------------------------------------------
 
     async def run(self, steps: Generator[None, int, T], deadline_ns: int | None = None) -> T:
-        """Do all steps and return what they return.
+        """Run all steps and return their result.
 
-        Raises GatheringTimeout when the deadline comes first, and what the steps raise.
+        Raises GatheringTimeout when the deadline comes first, and the errors of the steps.
         """
         now_ns = self._clock.monotonic_ns()
         job = _Job(steps, now_ns, deadline_ns, self._loop.create_future())
         if not self._jobs and self._credit_at(now_ns) > 0:
-            self._charge(now_ns, self._advance(job, now_ns, now_ns))  # What is short is done at once.
+            self._charge(now_ns, self._advance(job, now_ns, now_ns))  # Short work is done at once.
         try:
             if not job.done.done():
                 self._jobs.append(job)
                 self._go_on()
             return await job.done  # type: ignore[no-any-return]
         finally:
-            steps.close()  # Cancelled, it is skipped where it stands.
+            steps.close()  # A cancelled job is skipped later.
 
     def _advance(self, job: _Job, began_ns: int, now_ns: int) -> int:
-        """Some steps of one job, as far as the slice that began then goes; returns when they ended."""
+        """Run some steps of one job within the slice that began at `began_ns`; return when they ended."""
         for _ in range(STEPS_PER_SLICE):
             job.step()
             before_ns, now_ns = now_ns, self._clock.monotonic_ns()
@@ -217,7 +220,7 @@ class LoopShare:
         self._go_on()
 
     def _put_back(self, job: _Job, used_ns: int) -> None:
-        """In front, until it has had its part: what is begun first is to be done first, but not to hold up the rest."""
+        """Put a job back in front until it has had its part, then behind the others."""
         job.used_ns += used_ns
         if job.used_ns < PART_NS:
             self._jobs.appendleft(job)
@@ -226,7 +229,7 @@ class LoopShare:
             self._jobs.append(job)
 
     def _go_on(self) -> None:
-        """See what one round of the loop takes without us, and have the next slice after what that says."""
+        """Measure one round of the loop, and schedule the next slice accordingly."""
         if self._jobs and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._before_round)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long turns of the event loop take: the time in which nobody else is heard.
+"""Measures the turns of the event loop, that is, the time in which no other client is served.
 
-Why: one client's large request that is carried out at once is everybody's wait. A turn is what lies between two looks
-at the sockets, so the selector is the one place that sees them all, for two readings of a clock each, whatever happens
-within.
-Where: `app` makes the loop with it; metrics show what it found, and `make abuse` holds hostile clients to it.
+Why: one client's large request that is handled at once delays all others. A turn is the time between two polls of the
+sockets. So the selector sees every turn, at the cost of reading the clock twice. Where: `app` creates the loop with it;
+metrics show the result, and `make abuse` tests hostile clients against it.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from penstock.core.units import NS_PER_MS
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
-# Turns are counted by how long they took, above each of these. 50 ms is what one client may cost the others.
+# Turns that took longer are counted for each of these. One client may delay the others by 50 ms.
 THRESHOLDS_MS: Final = (5, 20, 50, 100, 250, 1_000)
 
-# Sockets that are served in one turn. A read, or a handshake, takes two milliseconds at worst.
+# The most sockets that are served in one turn. A read, or a TLS handshake, takes at most two milliseconds.
 READY_MAX: Final = 16
 
 _MS_PER_S: Final = 1_000
 
 
 class LoopTurns:
-    """What was seen of one loop's turns.
+    """The turns of one loop.
 
     Attributes:
         longest_ns: the longest one since the start.
@@ -45,7 +44,7 @@ class LoopTurns:
         self._shortest_counted_ns = THRESHOLDS_MS[0] * NS_PER_MS
 
     def observe(self, turn_ns: int) -> None:
-        """One turn took so long."""
+        """Record the duration of one turn."""
         if turn_ns <= self._shortest_counted_ns:
             return
         self.longest_ns = max(self.longest_ns, turn_ns)
@@ -55,10 +54,10 @@ class LoopTurns:
 
 
 class TimedSelector(selectors.EpollSelector):
-    """A selector that tells how long it was away, and hands out a few ready sockets at a time.
+    """A selector that measures the time between its calls, and returns a few ready sockets at a time.
 
-    Two hundred sockets with half a mebibyte each, or a TLS handshake each, would be one turn of a hundred milliseconds
-    and more. The kernel goes round: what was not handed out comes first the next time.
+    Two hundred sockets with 512 KiB each, or a TLS handshake each, would be one turn of a hundred milliseconds and
+    more. The kernel rotates: sockets that were not returned come first the next time.
     """
 
     def __init__(self, turns: LoopTurns, clock: Clock) -> None:
@@ -68,7 +67,7 @@ class TimedSelector(selectors.EpollSelector):
         self._began_ns = self._now_ns()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As every selector does, but for at most `READY_MAX` sockets; the time since the last one ended was a turn."""
+        """Return at most `READY_MAX` ready sockets. The time since the last call ended was a turn."""
         self._turns.observe(self._now_ns() - self._began_ns)
         try:
             ready = self._poll(timeout)
@@ -79,7 +78,7 @@ class TimedSelector(selectors.EpollSelector):
 
     def _poll(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None:
-            # To whole milliseconds, upwards: what wakes too early would be asked again at once, for nothing.
+            # Rounded up to whole milliseconds: if it woke too early, it would be called again at once for nothing.
             timeout = ceil(timeout * _MS_PER_S) / _MS_PER_S if timeout > 0 else 0
         ready = []
         keys = self.get_map()
@@ -94,5 +93,5 @@ class TimedSelector(selectors.EpollSelector):
 
 
 def timed_loop(turns: LoopTurns, clock: Clock) -> asyncio.AbstractEventLoop:
-    """An event loop whose turns are measured."""
+    """Return an event loop whose turns are measured."""
     return asyncio.SelectorEventLoop(TimedSelector(turns, clock))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that asynchronous work may take: one semaphore of bytes for the heap, one for what is on its way out.
+"""A limit of the memory of asynchronous work: one semaphore for heap memory, one for direct memory, in bytes.
 
-Why two: a listing is assembled on the heap, encoded, and then waits for a client that may read slowly. One bound for
-both would let slow readers keep others from assembling theirs.
-Where: `topic_list_limiter` is one, with the names and the metrics of PIP-442.
+Why two: a listing is assembled on the heap, encoded, and then waits for a client that may read slowly. With one limit
+for both, slow readers would keep others from assembling theirs. Where: `topic_list_limiter` is one, with the names and
+the metrics of PIP-442.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class LimitType(Enum):
-    """Which memory."""
+    """The kind of memory."""
 
-    HEAP_MEMORY = "heap"  # being assembled
-    DIRECT_MEMORY = "direct"  # encoded, and not yet passed on by the transport
+    HEAP_MEMORY = "heap"  # for assembling
+    DIRECT_MEMORY = "direct"  # for encoded bytes that are not sent yet
 
 
 class AsyncDualMemoryLimiter:
-    """Two semaphores that know nothing of each other. A permit knows which of them it is of."""
+    """Two independent semaphores. Each permit belongs to one of them."""
 
     def __init__(
         self,
@@ -50,36 +50,39 @@ class AsyncDualMemoryLimiter:
     async def acquire(
         self, size_bytes: int, kind: LimitType, *, owner: Owner = NOBODY, deadline_ns: int | None = None
     ) -> Permit:
-        """A permit for so many bytes, when they are free; see `AsyncSemaphore.acquire` for what it raises."""
+        """Wait for a permit of `size_bytes`; see `AsyncSemaphore.acquire` for the errors."""
         return await self._semaphores[kind].acquire(size_bytes, owner=owner, deadline_ns=deadline_ns)
 
     async def update(
         self, permit: Permit, new_size_bytes: int, *, deadline_ns: int | None = None, lends: bool = True
     ) -> Permit:
-        """A permit for another number of bytes in place of this one; see `AsyncSemaphore.update`.
+        """Replace this permit by one of another size; see `AsyncSemaphore.update`.
 
-        `lends`: whether what the old permit has may serve others while this waits: true of an estimate, false of
-        memory that is in use.
+        `lends`: whether others may use the permits of the old permit while this waits: true for an estimate, false for
+        memory in use.
         """
         return await self._of(permit).update(permit, new_size_bytes, deadline_ns=deadline_ns, lends=lends)
 
     def release(self, permit: Permit) -> None:
-        """Give back; a second time changes nothing. Raises ValueError for a permit that is not of this limiter."""
+        """Release a permit; a second call changes nothing. Raises ValueError for a permit of another limiter."""
         self._of(permit).release(permit)
 
     def lower(self, permit: Permit, size_bytes: int) -> None:
-        """Give back all but so many bytes, at once. Raises ValueError as `release`, and while the permit is updated."""
+        """Release all but `size_bytes`, at once.
+
+        Raises ValueError as `release`, and while the permit is being updated.
+        """
         self._of(permit).lower(permit, size_bytes)
 
     def move(self, source: Permit, size_bytes: int, into: Permit | None) -> Permit:
-        """Take so many bytes out of one permit and put them into another of the same memory, or into a new one."""
+        """Move bytes from one permit to another of the same memory, or to a new one."""
         return self._of(source).move(source, size_bytes, into)
 
     @asynccontextmanager
     async def with_acquired_permits(
         self, size_bytes: int, kind: LimitType, *, owner: Owner = NOBODY, deadline_ns: int | None = None
     ) -> AsyncIterator[Permit]:
-        """Have so many bytes within the block; they are given back however it ends."""
+        """Hold `size_bytes` within the block; they are released however it ends."""
         permit = await self.acquire(size_bytes, kind, owner=owner, deadline_ns=deadline_ns)
         try:
             yield permit
@@ -90,7 +93,7 @@ class AsyncDualMemoryLimiter:
     async def with_updated_permits(
         self, permit: Permit, new_size_bytes: int, *, deadline_ns: int | None = None, lends: bool = True
     ) -> AsyncIterator[Permit]:
-        """Have another number of bytes within the block, in place of what `permit` had; nothing of either after it."""
+        """Hold `new_size_bytes` instead of `permit` within the block; after it, both are released."""
         updated = await self.update(permit, new_size_bytes, deadline_ns=deadline_ns, lends=lends)
         try:
             yield updated
@@ -98,21 +101,21 @@ class AsyncDualMemoryLimiter:
             self.release(updated)
 
     def cancel(self, connection: Hashable) -> None:
-        """A connection is gone: whatever waits on its behalf is cancelled, and its places are free now."""
+        """Cancel all waiting requests of a closed connection."""
         for semaphore in self._semaphores.values():
             semaphore.cancel(connection)
 
     def close(self) -> None:
-        """Give nothing any more; whoever waits is told. Permits can still be released."""
+        """Grant nothing more; waiting callers get an error. Permits can still be released."""
         for semaphore in self._semaphores.values():
             semaphore.close()
 
     def limiter(self, kind: LimitType) -> AsyncSemaphore:
-        """One of the two."""
+        """Return the semaphore of one memory."""
         return self._semaphores[kind]
 
     def kind_of(self, permit: Permit) -> LimitType:
-        """Which memory the permit is of. Raises ValueError for one that is not of this limiter."""
+        """Return which memory the permit belongs to. Raises ValueError for a permit of another limiter."""
         for kind, semaphore in self._semaphores.items():
             if semaphore.owns(permit):
                 return kind

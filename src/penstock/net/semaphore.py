@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A semaphore one can await: futures and one timer over `governance.permits`.
+"""A semaphore for asyncio: futures and one timer over `governance.permits`.
 
 Why: the queue decides, and knows neither tasks nor time. Here a task that is cancelled while it waits frees its place
-at that moment, and one timer, set for the earliest deadline, replaces any sweep (PIP-442 as shipped has neither).
-Where: `memory_limiter` holds two of them. Everything is called on the loop.
+at once, and one timer, set for the earliest deadline, replaces periodic sweeps (PIP-442 as shipped has neither). Where:
+`memory_limiter` has two of them. All methods are called on the loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSemaphore:
-    """Permits to await. What is acquired must be released, also after an update of it was refused."""
+    """Permits to await. Acquired permits must be released, also if an update of them was refused."""
 
     def __init__(
         self,
@@ -44,16 +44,16 @@ class AsyncSemaphore:
     # -- permits -----------------------------------------------------------------------------------------------------
 
     async def acquire(self, permits: int, *, owner: Owner = NOBODY, deadline_ns: int | None = None) -> Permit:
-        """Permits, when there are enough and those who came before are served; at once if so now.
+        """Wait until there are enough permits and earlier requests are served, then return a permit.
 
         Args:
             permits: how many, 0 or more.
-            owner: whose place in the queue it is, should it come to that.
-            deadline_ns: on the semaphore's clock; the timeout counts if it is earlier.
+            owner: whose place in the queue it takes if it has to wait.
+            deadline_ns: on the semaphore's clock; the timeout applies if it is earlier.
 
         Raises:
             ValueError: a negative number.
-            PermitsBeyondLimit: there are not so many in all.
+            PermitsBeyondLimit: more than the limit.
             PermitAcquireQueueFull, PermitAcquireTimeout, PermitAcquireCancelled, PermitAcquireAlreadyClosed: as named.
         """
         now_ns = self._clock.monotonic_ns()
@@ -62,40 +62,40 @@ class AsyncSemaphore:
     async def update(
         self, permit: Permit, permits: int, *, deadline_ns: int | None = None, lends: bool = True
     ) -> Permit:
-        """A permit of another size in place of this one, which is worth nothing from then on.
+        """Return a permit of another size in place of this one, which then has size 0.
 
-        Raises as `acquire` does, and ValueError for a permit of another semaphore or one being updated; the old permit
-        is then still to be released.
+        Raises as `acquire` does, and ValueError for a permit of another semaphore or one being updated. After an error,
+        the old permit must still be released.
         """
         now_ns = self._clock.monotonic_ns()
         return await self._outcome(self._queue.update(permit, permits, now_ns, deadline_ns=deadline_ns, lends=lends))
 
     def release(self, permit: Permit) -> None:
-        """Give back; a second time changes nothing. Raises ValueError for a permit of another semaphore."""
+        """Release a permit; a second call changes nothing. Raises ValueError for a permit of another semaphore."""
         self._queue.release(permit, self._clock.monotonic_ns())
         self._tell()
 
     def lower(self, permit: Permit, permits: int) -> None:
-        """Give back all but so many, at once; see `PermitQueue.lower`."""
+        """Release all but `permits`, at once; see `PermitQueue.lower`."""
         self._queue.lower(permit, permits, self._clock.monotonic_ns())
         self._tell()
 
     def move(self, source: Permit, permits: int, into: Permit | None) -> Permit:
-        """Make so many permits of one holder another's; see `PermitQueue.move`."""
+        """Move permits from one holder to another; see `PermitQueue.move`."""
         return self._queue.move(source, permits, into)
 
     def cancel(self, connection: Hashable) -> None:
-        """A connection is gone: whatever waits on its behalf raises PermitAcquireCancelled, its places are free now."""
+        """Cancel all waiting requests of a closed connection; they raise PermitAcquireCancelled."""
         self._queue.cancel_connection(connection, self._clock.monotonic_ns())
         self._tell()
 
     def close(self) -> None:
-        """Give nothing any more; whoever waits is told. Permits can still be released."""
+        """Grant nothing more; waiting callers get an error. Permits can still be released."""
         self._queue.close()
         self._tell()
 
     def set_limits(self, limits: PermitLimits) -> None:
-        """Go on with other limits; see `PermitQueue.set_limits`."""
+        """Change the limits; see `PermitQueue.set_limits`."""
         self._queue.set_limits(limits, self._clock.monotonic_ns())
         self._tell()
 
@@ -103,7 +103,6 @@ class AsyncSemaphore:
 
     @property
     def available(self) -> int:
-        """Permits left."""
         return self._queue.available
 
     @property
@@ -113,24 +112,23 @@ class AsyncSemaphore:
 
     @property
     def queue_size(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return self._queue.queue_size
 
     @property
     def names(self) -> PermitNames:
-        """What its messages call it."""
+        """The words of its error messages."""
         return self._queue.names
 
     def owns(self, permit: Permit) -> bool:
-        """Whether the permit came from here."""
+        """Return whether the permit belongs to this semaphore."""
         return getattr(permit, "queue", None) is self._queue
 
     def waiting(self, count: int) -> list[WaitingRequest]:
-        """The first so many of those who wait, in the order of their turns."""
+        """Return the first `count` waiting requests in their order."""
         return self._queue.waiting(self._clock.monotonic_ns(), count)
 
     def snapshot(self) -> PermitSnapshot:
-        """This moment in plain values."""
         return self._queue.snapshot(self._clock.monotonic_ns())
 
     # -- waiting -----------------------------------------------------------------------------------------------------
@@ -145,14 +143,14 @@ class AsyncSemaphore:
         try:
             return await future
         except asyncio.CancelledError:
-            # Also when it was settled in the meantime: nobody will ever see that permit, or error.
+            # Also if it was settled meanwhile: the caller will never see that permit, or error.
             self._waiting.pop(request, None)
             self._queue.cancel(request, self._clock.monotonic_ns())
             self._tell()
             raise
 
     def _tell(self) -> None:
-        """Wake those who were settled, and set the timer for the next who will be."""
+        """Wake the callers of settled requests, and set the timer for the next deadline."""
         for request in self._queue.take_settled():
             future = self._waiting.pop(request, None)
             if future is None or future.done():
@@ -175,7 +173,7 @@ class AsyncSemaphore:
             self._timer = self._loop.call_later(delay_s, self._expire, deadline_ns)
 
     def _expire(self, deadline_ns: int) -> None:
-        # The timer is the judge: a clock that lags a little behind it must not set it again and again.
+        # The timer counts, not the clock: if the clock is a little behind, the timer must not be set again and again.
         self._timer = self._timer_ns = None
         self._queue.expire(max(deadline_ns, self._clock.monotonic_ns()))
         self._tell()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues of buffers that are sent by gathered writes.
 
-Why: joining what is queued into one buffer would copy every delivered byte once more.
-Where: `connection` queues plaintext, `tls` queues ciphertext.
+Why: joining queued buffers into one would copy every delivered byte once more. Where: `connection` queues plaintext,
+`tls` queues ciphertext.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # sendmsg takes at most IOV_MAX (1024 on Linux) buffers.
 IOVECS_MAX: Final = 1024
-# Copies of what waits are cut into pieces of this size, which go one by one as they are sent; one TLS record each.
+# Copies of waiting bytes are cut into pieces of this size, each freed when it is sent; one TLS record each.
 PIECE_BYTES: Final = 16 * KIB
 
 
 def send_queued(sock: socket.socket, queue: deque[Buffer]) -> int:
-    """Send what the socket takes now, and remove it from the queue; returns how many bytes."""
+    """Send what the socket takes now, and remove it from the queue; return how many bytes."""
     sent = sock.send(queue[0]) if len(queue) == 1 else sock.sendmsg(list(islice(queue, IOVECS_MAX)))
     drop_sent(queue, sent)
     return sent
@@ -44,7 +44,7 @@ def drop_sent(queue: deque[Buffer], nbytes: int) -> None:
 
 
 def own(buffers: Iterable[Buffer]) -> list[Buffer]:
-    """The same bytes, those that are views of something larger copied out of it."""
+    """Return the same bytes; views of larger buffers are copied."""
     owned: list[Buffer] = []
     for buffer in buffers:
         if type(buffer) is memoryview:
@@ -55,7 +55,7 @@ def own(buffers: Iterable[Buffer]) -> list[Buffer]:
 
 
 def without(buffers: Iterable[Buffer], position: int, gone: list[tuple[int, int]]) -> list[Buffer]:
-    """What is left of these buffers, the first of which begins at `position`, without these ascending byte ranges."""
+    """Return these buffers, the first of which begins at `position`, without these ascending byte ranges."""
     kept: list[Buffer] = []
     ranges = iter([*gone, (1 << 63, 1 << 63)])
     start, stop = next(ranges)

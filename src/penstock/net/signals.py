@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that a busy loop cannot lose.
+"""Signal handlers that a busy loop cannot miss.
 
-Why not `loop.add_signal_handler` alone: it learns the signal's number from a byte in the loop's own pipe. Other threads
-wake the loop through the same pipe, a byte for each thing they have done, and it holds only some hundreds. While the
-loop is busy and the disk's threads report, the pipe is full, the byte does not fit, and the SIGTERM is gone.
-Where: `app` stops and reloads by it.
+Why not `loop.add_signal_handler` alone: it gets the signal's number as a byte in the loop's own pipe. Other threads
+wake the loop through the same pipe, with a byte for each result, and it holds only some hundreds. While the loop is
+busy and the disk's threads report, the pipe is full, and the SIGTERM is lost. Where: `app` uses it for stopping and
+reloading.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def on_signal(loop: asyncio.AbstractEventLoop, signum: signal.Signals, action: Callable[[], object]) -> None:
     """Call `action` on the loop at each such signal, however busy the loop is. From the main thread only."""
-    # The pipe still wakes a loop that sleeps; one that is full does so, too, and is nothing to write to stderr about.
+    # The pipe still wakes a sleeping loop. A full one wakes it too, so no warning is needed.
     loop.add_signal_handler(signum, _already_heard)
     signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
-    # Called by the interpreter between two instructions of this thread, so it may only leave a note.
+    # Python calls this between two instructions of this thread, so it only schedules the action.
     signal.signal(signum, lambda _signum, _frame: loop.call_soon_threadsafe(action))
     signal.siginterrupt(signum, False)
 
 
 def _already_heard() -> None:
-    """The note was left by the handler itself."""
+    """Do nothing: the handler has scheduled the action."""

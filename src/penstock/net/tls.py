@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TLS half of a connection: an SSLObject between two memory BIOs, with little in either.
+"""TLS of a connection: an SSLObject between two memory BIOs that hold little.
 
-Why not `ssl.SSLSocket`: it hides what it has not sent, and wants an unfinished write repeated with the same bytes.
-Where: a `Connection` that came through a TLS port has one, and calls it in place of its socket.
+Why not `ssl.SSLSocket`: it hides its unsent bytes, and an unfinished write must be repeated with the same bytes. Where:
+a `Connection` of a TLS port has one, and calls it instead of its socket.
 
-What it holds: a memory BIO keeps the capacity of its fullest moment for as long as it lives, so both are filled by one
-record at a time. At most a connection then holds one record that is being read, one behind it, and one decrypted to
-look at; docs/internals/memory-ceiling.md has the measured figures.
+Memory: a memory BIO keeps the capacity of its fullest moment, so both are filled by one record at a time. So a
+connection holds at most one record that is being read, one behind it, and one decrypted for peeking.
+docs/internals/memory-ceiling.md has the measured figures.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-# A TLS record holds at most 16 KiB of plaintext, and on the wire at most 256 bytes and a header of five more.
+# A TLS record holds at most 16 KiB of plaintext; on the wire it has at most 256 bytes more, and a header of five.
 TLS_PLAIN_BYTES: Final = 16 * KIB
 TLS_RECORD_BYTES: Final = TLS_PLAIN_BYTES + 256 + 5
-# Encrypted at a time, just before it is sent.
+# The bytes that are encrypted at a time, just before they are sent.
 TLS_WRITE_BYTES: Final = 256 * KIB
 
 
 class TlsLayer:
-    """One connection's TLS, from the handshake on."""
+    """The TLS of one connection, from the handshake on."""
 
     def __init__(self, context: ssl.SSLContext, sock: socket.socket) -> None:
         self.established = False
@@ -39,25 +39,25 @@ class TlsLayer:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._ahead = memoryview(b"")  # decrypted to look at, not yet received
-        self._ended = False  # the client said goodbye behind bytes that were received
+        self._ahead = memoryview(b"")  # decrypted for peeking, not yet received
+        self._ended = False  # the client closed after bytes that were received
         self._ciphertext: deque[Buffer] = deque()  # encrypted, not yet taken by the socket
-        self._plain_bytes = 0  # what it was before encryption; counted as sent when the last of it is
+        self._plain_bytes = 0  # its length as plaintext, which counts as sent when all of it is
 
     def pending(self) -> bool:
-        """Whether anything waits inside TLS: decrypted bytes, ciphertext not yet looked at, a goodbye."""
+        """Return whether something waits inside TLS: decrypted bytes, unread ciphertext, or the end of the stream."""
         return bool(self._ahead) or self._ended or self._ssl.pending() > 0 or self._incoming.pending > 0
 
     def certificate(self) -> Mapping[str, Any] | None:
-        """The client's certificate as `ssl` describes it; None for one that was not shown or not verified."""
+        """Return the client's certificate as `ssl` describes it; None if it was not sent or not verified."""
         return self._ssl.getpeercert() or None
 
     def has_output(self) -> bool:
-        """Whether encrypted bytes wait for the socket."""
+        """Return whether encrypted bytes wait for the socket."""
         return bool(self._ciphertext) or self._outgoing.pending > 0
 
     def handshake(self) -> None:
-        """Take one step of the handshake; raises OSError (ssl.SSLError is one) on failure."""
+        """Do one step of the handshake; raises OSError (ssl.SSLError is one) on failure."""
         with contextlib.suppress(BlockingIOError):
             data = self._sock.recv(TLS_RECORD_BYTES)
             if not data:
@@ -68,7 +68,7 @@ class TlsLayer:
             self.established = True
 
     def peek(self, buffer: memoryview) -> int:
-        """Like `receive` into one buffer of a record's size at most, but the bytes will be received again."""
+        """Like `receive` into one buffer of at most a record, but the bytes will be received again."""
         if len(self._ahead) < len(buffer):
             ahead, self._ahead = self._ahead, memoryview(b"")
             seen = len(ahead)
@@ -84,10 +84,10 @@ class TlsLayer:
         return nbytes
 
     def receive(self, buffers: list[memoryview]) -> int:
-        """Decrypt into the buffers what has come and fits; 0 means that the client closed.
+        """Decrypt the bytes that have arrived into the buffers; 0 means that the client closed.
 
         Raises:
-            BlockingIOError: nothing has come. Other OSErrors, ssl.SSLError among them: the connection is lost.
+            BlockingIOError: nothing has arrived. Other OSErrors, ssl.SSLError among them: the connection is lost.
         """
         total = 0
         for buffer in buffers:
@@ -107,7 +107,7 @@ class TlsLayer:
         return total
 
     def _take(self, buffer: memoryview) -> int:
-        """The rest of a record, or one more; 0 at the end of the stream."""
+        """Return the length of the rest of a record, or of one more; 0 at the end of the stream."""
         if self._ahead:
             nbytes = min(len(buffer), len(self._ahead))
             buffer[:nbytes] = self._ahead[:nbytes]
@@ -115,12 +115,12 @@ class TlsLayer:
             return nbytes
         while True:
             try:
-                # With a buffer to fill, `read` returns how many bytes it put there; the stubs know the other form.
+                # With a buffer, `read` returns the number of bytes; the stubs only know the other form.
                 return self._ssl.read(len(buffer), buffer)  # type: ignore[return-value]
             except ssl.SSLZeroReturnError:
                 return 0
             except ssl.SSLWantReadError:
-                # It has drained the BIO, so that this never holds more than what is put in now.
+                # The BIO is empty now, so it never holds more than what is written here.
                 data = self._sock.recv(TLS_RECORD_BYTES)
                 if not data:
                     return 0
@@ -129,7 +129,7 @@ class TlsLayer:
     def send(self, queue: deque[Buffer], step_bytes: int) -> int:
         """Encrypt and send one step of about `step_bytes`.
 
-        Returns the plaintext bytes whose last ciphertext byte the socket has taken.
+        Returns the number of plaintext bytes whose last byte of ciphertext the socket has taken.
         """
         if not self._ciphertext:
             self._collect()
@@ -149,7 +149,10 @@ class TlsLayer:
 
 
 def _take_record(queue: deque[Buffer]) -> Buffer:
-    """Remove from the queue what goes into one TLS record. Receipts are small, and each record costs as much as ten."""
+    """Remove the bytes of one TLS record from the queue.
+
+    Small receipts share a record, because a record costs as much as ten.
+    """
     record: Buffer = memoryview(queue[0])[:TLS_PLAIN_BYTES]
     if len(record) < TLS_PLAIN_BYTES and len(queue) > 1:
         joined = bytearray()

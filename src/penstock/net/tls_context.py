@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a TLS port speaks, and whom it trusts: `ssl` set up from the configuration of Pulsar.
+"""Creates the `ssl` context of a TLS port from Pulsar's configuration: protocols, ciphers and trusted certificates.
 
-Where: app makes one context for each TLS port, and new ones on SIGHUP; connections that exist keep theirs.
+Where: app creates one context for each TLS port, and new ones on SIGHUP; open connections keep theirs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-# Java names a cipher after RFCs, OpenSSL its own way: TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 is
-# ECDHE-RSA-AES256-GCM-SHA384. Those of TLS 1.3 have no key exchange in their names, and are always on.
+# Java names ciphers as the RFCs do, OpenSSL has its own names: TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 is
+# ECDHE-RSA-AES256-GCM-SHA384. The ciphers of TLS 1.3 have no key exchange in their names and are always enabled.
 _JAVA_CIPHER: Final = re.compile(r"(?:TLS|SSL)_(?P<exchange>\w+)_WITH_(?P<cipher>\w+)")
 _OF_TLS_13: Final = re.compile(r"TLS_(?:AES|CHACHA20)_(?!.*WITH)\w+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """The configuration of TLS, for every port that speaks it."""
+    """The configuration of all TLS ports."""
 
     certificate: Path
     key: Path
-    trust: Path | None = None  # who signs clients' certificates
+    trust: Path | None = None  # certificate authorities of clients' certificates
     require_client_certificate: bool = False
     allow_untrusted: bool = False
     protocols: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class TlsOptions:
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return a context for a listener. Raises ConfigurationError, naming the setting and never a key's content."""
+    """Return a context for a listener. Raises ConfigurationError, which names the setting and never a key's content."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions(context, options.protocols)
     _set_ciphers(context, options.ciphers)
@@ -52,14 +52,14 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    # OpenSSL would ask on the terminal, and wait.
+    # Otherwise OpenSSL would ask on the terminal and wait.
     raise ValueError("the key is encrypted; penstock takes keys without a passphrase")
 
 
 def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     unknown = sorted(set(names) - _VERSIONS.keys())
     if unknown:
-        raise ConfigurationError(f"tlsProtocols={','.join(unknown)} cannot be; want TLSv1.2 or TLSv1.3 or both")
+        raise ConfigurationError(f"tlsProtocols={','.join(unknown)} is not supported; want TLSv1.2 or TLSv1.3 or both")
     versions = [_VERSIONS[name] for name in names] or [ssl.TLSVersion.TLSv1_2]
     context.minimum_version = min(versions)
     if names:
@@ -87,7 +87,7 @@ def _openssl_name(name: str) -> str:
 
 
 def _set_trust(context: ssl.SSLContext, options: TlsOptions) -> None:
-    """Ask clients for a certificate when there is somebody to vouch for it."""
+    """Request client certificates if there are trusted certificate authorities."""
     if options.trust is not None:
         try:
             context.load_verify_locations(options.trust)
@@ -96,7 +96,7 @@ def _set_trust(context: ssl.SSLContext, options: TlsOptions) -> None:
     if options.require_client_certificate:
         if options.trust is None:
             raise ConfigurationError(
-                "tlsRequireTrustedClientCertOnConnect=true wants tlsTrustCertsFilePath: whose certificates to trust"
+                "tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath: the certificates to trust"
             )
         context.verify_mode = ssl.CERT_REQUIRED
     elif options.trust is not None and not options.allow_untrusted:

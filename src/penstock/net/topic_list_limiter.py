@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of topic listings (PIP-442): how much of it there is, in the seed's keys and words, and what was seen.
+"""The memory of topic listings (PIP-442): its limits, with PIP-442's settings and messages, and its statistics.
 
-Why: a listing is as large as its namespace, and clients ask for them all at once when a broker comes back. Bounded
-memory and a bounded wait turn that into a queue, rather than the end of the process.
-Where: the broker's listings and watchers take permits here, and so can a proxy, for nothing here knows either; metrics
-and the admin port read `snapshot`.
+Why: a listing is as large as its namespace, and many clients request one at once when a broker comes back. With bounded
+memory and bounded waiting they form a queue, instead of ending the process.
+
+Where: the broker's listings and watchers take permits here. A proxy can do so, too: nothing here depends on the broker.
+Metrics and the admin port read `snapshot`.
 
 How to use it:
 
@@ -13,8 +14,9 @@ How to use it:
             ...assemble and encode...
             direct = await limiter.acquire(len(encoded), LimitType.DIRECT_MEMORY, owner=owner)
 
-A direct permit outlives the coroutine: whoever writes the bytes calls `release` when the transport has passed them on.
-The broker's owners are a namespace's tenant and the id of the client's connection, whose end it tells by `cancel`.
+A direct permit outlives the coroutine: the caller that writes the bytes calls `release` when the transport has sent
+them. The broker's owners are a namespace's tenant and the id of the client's connection; `cancel` is called when the
+connection ends.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ __all__ = [
     "TopicListLimits", "TopicListMemoryLimiter", "TopicListSnapshot",
 ]  # fmt: skip
 
-# What a listing takes before anybody knows how long it is ("a fixed estimate (1KB)").
+# The estimate for a listing before its length is known ("a fixed estimate (1KB)").
 INITIAL_BYTES: Final = 1024
 
-# The seed's words, with which clients and their logs meet a refusal. A proxy has its own for the second.
+# Pulsar's messages of refusals, as clients log them. A proxy has another one for direct memory.
 HEAP_REFUSED: Final = "Failed due to heap memory limit exceeded"
 BROKER_DIRECT_REFUSED: Final = "Cannot acquire permits for direct memory"
 PROXY_DIRECT_REFUSED: Final = "Failed due to direct memory limit exceeded"
@@ -58,7 +60,7 @@ PROXY_DIRECT_REFUSED: Final = "Failed due to direct memory limit exceeded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicListLimits:
-    """The six keys, in bytes and nanoseconds. Sizes and queues of 0 or less have no bound."""
+    """The six settings, in bytes and nanoseconds. Sizes and queues of 0 or less have no limit."""
 
     heap_bytes_max: int = 100 * MIB  # maxTopicListInFlightHeapMemSizeMB
     heap_timeout_ns: int = 25_000 * NS_PER_MS  # …HeapMemSizePermitsAcquireTimeoutMillis
@@ -68,7 +70,7 @@ class TopicListLimits:
     direct_queue_max: int = 10_000  # …DirectMemSizePermitsAcquireQueueSize
 
     def of(self, kind: LimitType) -> PermitLimits:
-        """What one of the two memories is told."""
+        """Return the limits of one of the two memories."""
         if kind is LimitType.HEAP_MEMORY:
             return PermitLimits(
                 permits_max=self.heap_bytes_max, queue_max=self.heap_queue_max, timeout_ns=self.heap_timeout_ns
@@ -80,14 +82,14 @@ class TopicListLimits:
 
 @dataclass(frozen=True, slots=True)
 class TopicListSnapshot:
-    """One moment of both memories, in plain values."""
+    """One moment of both memories."""
 
     heap: PermitSnapshot
     direct: PermitSnapshot
 
 
 class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
-    """An `AsyncDualMemoryLimiter` under the keys of PIP-442, whose limits can change while it is used."""
+    """An `AsyncDualMemoryLimiter` with the settings of PIP-442, whose limits can be changed at run time."""
 
     def __init__(
         self,
@@ -109,13 +111,12 @@ class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
         )
 
     def set_limits(self, limits: TopicListLimits) -> None:
-        """Go on with other limits: what is held stays, what waits and cannot be had any more is refused."""
+        """Change the limits. Held permits stay; waiting requests that can never be granted now are refused."""
         self.limits = limits
         for kind in LimitType:
             self.limiter(kind).set_limits(limits.of(kind))
 
     def snapshot(self) -> TopicListSnapshot:
-        """This moment."""
         return TopicListSnapshot(
             self.limiter(LimitType.HEAP_MEMORY).snapshot(), self.limiter(LimitType.DIRECT_MEMORY).snapshot()
         )

@@ -91,7 +91,9 @@ def _check_ports(settings: Settings) -> None:
             f"{', '.join(dict.fromkeys(listeners))}"
         )
     if settings.tls_require_client_cert and settings.tls_trust_certs is None:
-        raise ConfigurationError("tlsRequireTrustedClientCertOnConnect=true wants tlsTrustCertsFilePath: whom to trust")
+        raise ConfigurationError(
+            "tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath: the certificates to trust"
+        )
     if settings.tls_certificate is not None:
         return
     for wants, key in (

@@ -5,8 +5,8 @@ Why: a change may be answered only when it is durable, and a sync takes a millis
 queue during the previous commit, and all waiting changes become one transaction. Creating ten thousand topics at once
 costs a dozen syncs, and the event loop waits for none of them.
 
-Where: under the catalog, which decides what a change does to the tables and to its view. The catalog's modules use
-SQLite only through this one.
+Where: under the catalog, which decides what a change does to the tables and to its view. This module owns the
+connection, its transactions and its thread.
 
 Invariants:
 

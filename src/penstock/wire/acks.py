@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ACK and FLOW by hand: what consumers say all day.
+"""Hand-written decoding of ACK and FLOW, the commands that consumers send most.
 
-Why by hand: a client acknowledges a thousand entries in one command, or in a thousand; protobuf makes an object of each
-and is asked for two numbers. By hand, what differs only in the low part of one entry id is taken in one pass.
-Where: `FrameReader`, before it turns to protobuf; None sends a command there.
+Why by hand: a client acknowledges a thousand entries in one command, or in a thousand commands. Protobuf creates an
+object for each, of which two numbers are needed. By hand, ids that differ only in their low part are decoded in one
+pass. Where: `FrameReader` tries this before protobuf; None means that protobuf must decode the command.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Final
 from penstock.wire.events import AckRun, Flow
 from penstock.wire.varints import LOW_MASK, low_part, read_varint
 
-# How the commands begin, as every known client writes them: field 1 (type).
-# Longer ones go through their bounds to protobuf. What is shorter holds fewer ids than a command may.
+# Longer commands are checked against their bounds and decoded by protobuf. Shorter ones hold fewer ids than the bounds
+# allow.
 ACK_BYTES_BY_HAND: Final = 256 * 1024
+# The first bytes of the commands, as every known client writes them: field 1 (type).
 ACK_START: Final = b"\x08\x0a"
 FLOW_START: Final = b"\x08\x0b"
-# Stretches of ids that are alike in one ACK. One of a single id costs 7 µs here and 1 µs in protobuf.
+# The most stretches of similar ids in one ACK. A stretch of a single id costs 7 µs here and 1 µs in protobuf.
 STRETCHES_MAX: Final = 2_000
-# Ids in one ACK, 0.25 µs each. What is more goes to protobuf, and before that through the bounds, which refuse it.
+# The most ids in one ACK, 0.25 µs each. More are left to the bounds check, which refuses them.
 IDS_MAX: Final = 200_000
 
 
 def decode_ack(command: bytes) -> AckRun | None:
-    """The event of an ACK with plain message ids and at most a request id; None for anything else."""
+    """Return the event of an ACK with plain message ids and at most a request id; None for any other ACK."""
     try:
         body_bytes, at = read_varint(command, 3)
         if command[:2] != ACK_START or command[2] != 0x52 or at + body_bytes != len(command) or command[at] != 0x08:
@@ -50,9 +51,9 @@ def decode_ack(command: bytes) -> AckRun | None:
 
 
 def take_alike(run: AckRun, frame: memoryview, following: memoryview) -> int:
-    """Append to `run`, which `frame` made, what `following` begins with: whole frames that differ in the entry id only.
+    """Append to `run`, which `frame` made, the frames at the start of `following` that differ only in the entry id.
 
-    Returns the bytes taken; 0 unless `frame` acknowledges exactly one entry and asks for no answer.
+    Returns the bytes taken; 0 unless `frame` acknowledges exactly one entry and asks for no response.
     """
     if len(run.entry_ids) != 1 or run.request_id is not None:
         return 0
@@ -67,7 +68,7 @@ def take_alike(run: AckRun, frame: memoryview, following: memoryview) -> int:
 
 
 def _take_ids(run: AckRun, command: bytes, start: int) -> int:
-    """Append the message id at `start` and those that follow in its likeness; returns where they end.
+    """Append the message id at `start` and similar ones that follow; return where they end.
 
     Raises:
         IndexError: the message id is not a plain one.
@@ -92,7 +93,7 @@ def _take_ids(run: AckRun, command: bytes, start: int) -> int:
 
 
 def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> list[int]:
-    """The numbers in the pieces that `following` begins with and that equal `first` but for the number's low part."""
+    """Return the numbers of the first pieces of `following` that equal `first` except for the low part."""
     before = first[:number_at]
     if following[:number_at] != before:
         return []
@@ -112,14 +113,14 @@ def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> list[
 
 
 def _skip_partition_and_batch_index(command: bytes, at: int, stop: int) -> None:
-    """Pass over the fields that do not matter here: a position is told by ledger and entry.
+    """Skip these fields, which are not needed: ledger and entry id are a position.
 
     Raises:
-        IndexError: there are others.
+        IndexError: there are other fields.
     """
     while at < stop and command[at] in {0x18, 0x20}:
         at += 1
-        while command[at] > 127:  # Also of ten bytes: many clients write -1 out.
+        while command[at] > 127:  # Up to ten bytes: many clients write -1.
             at += 1
         at += 1
     if at != stop:
@@ -127,7 +128,7 @@ def _skip_partition_and_batch_index(command: bytes, at: int, stop: int) -> None:
 
 
 def decode_flow(command: bytes) -> Flow | None:
-    """The event of a FLOW; None for anything unusual."""
+    """Return the event of a FLOW; None if it is written in an unusual way."""
     try:
         consumer_id, at = read_varint(command, 5)
         permits, stop = read_varint(command, at + 1)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a SEND says of how many messages its entry holds, and whether that can be true.
+"""Checks how many messages a SEND claims that its entry holds.
 
-Why: permits, rates, backlogs and batch indexes count messages, and whoever consumes goes by the number in the entry's
-metadata. A producer whose SEND says something else leaves consumers without permits that nobody ever gives back; one
-that says two thousand million lets anything that walks through the indexes of a batch walk for minutes.
-Where: `runs`, for entries that say that they hold several messages; all others are one message each.
+Why: permits, rates, backlogs and batch indexes count messages, and consumers use the number in the entry's metadata. If
+a producer's SEND has another number, consumers lose permits that are never returned. A number of two thousand million
+would make a walk over batch indexes take minutes. Where: `runs`, for entries that claim several messages; all others
+are one message each.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from penstock.core.units import KIB
 from penstock.wire.bounds import count_fields
 from penstock.wire.codec import MessageMetadata
 
-# A message in a batch takes at least the size of its metadata (4 bytes) and a metadata that says how long it is (2).
+# A message in a batch takes at least 4 bytes for the size of its metadata, and 2 for metadata with the payload size.
 MEMBER_BYTES_MIN: Final = 6
-# So few do no harm, true or not: as many fit into one FLOW of any client.
+# Up to this number is accepted unchecked: it does no harm, because a client's FLOW is at least as large.
 ANYWAY: Final = 1_024
-# As many as a batch of the default maxMessageSize can hold uncompressed, and some more; an ack set of it has 16,384
-# words, which is their bound in a command (`bounds`).
+# More than a batch of the default maxMessageSize can hold uncompressed. Its ack set has 16,384 words, which is their
+# bound in a command (`bounds`).
 MESSAGES_MAX: Final = 1 << 20
-# Whatever a batch of so many messages is compressed with: zstd's best on bytes that are all the same, about 30,000.
+# The highest compression ratio: zstd on identical bytes reaches about 30,000.
 COMPRESSION_MAX: Final = 32 * KIB
-# Metadata is walked field by field where keys or delays matter; beyond this its fields are counted first.
+# Metadata is read field by field where keys or delays matter; if it is longer than this, its fields are counted first.
 METADATA_WALKED_BYTES_MAX: Final = 64 * KIB
 METADATA_FIELDS_MAX: Final = 10_000
 
 
 class Implausible(ValueError):
-    """What an entry says of itself cannot be; the message says why."""
+    """The metadata of an entry cannot be true; the message says why."""
 
 
 def message_count(metadata: bytes, payload_bytes: int) -> int:
-    """How many messages an entry holds, by its metadata.
+    """Return how many messages an entry holds, according to its metadata.
 
     Raises:
         Implausible: the metadata cannot be read, or its payload cannot hold so many.
@@ -58,7 +58,7 @@ def message_count(metadata: bytes, payload_bytes: int) -> int:
 
 
 def check_fields(metadata: bytes) -> None:
-    """Return if metadata has no more fields than can be walked. Raises Implausible."""
+    """Check that metadata has at most `METADATA_FIELDS_MAX` fields. Raises Implausible."""
     if count_fields(metadata, METADATA_FIELDS_MAX) > METADATA_FIELDS_MAX:
         raise Implausible(
             f"the metadata of an entry, {len(metadata):,} bytes, has more than {METADATA_FIELDS_MAX:,} fields"

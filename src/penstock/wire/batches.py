@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches from the inside: several messages in one entry, each with a metadata of its own.
+"""The messages inside a batch, each with its own metadata.
 
-    payload, decompressed:  size of metadata, 4 bytes | SingleMessageMetadata | the message, again and again
+    payload, decompressed:  size of metadata, 4 bytes | SingleMessageMetadata | message, repeated
 
-Why: entries are passed on as they came; only compaction has to know which messages a batch holds, and to make one
-without some of them. Those keep their places, so that the others keep their indexes: an empty message stands there that
-says it was compacted out, and clients pass over it.
-Where: compaction, on its own thread.
+Why: entries are delivered as they were sent. Only compaction needs to know the messages of a batch, and to make a batch
+without some of them. A removed message is replaced by an empty one that is marked as compacted out, so the others keep
+their batch indexes; clients skip it. Where: compaction, on its own thread.
 """
 
 from __future__ import annotations
@@ -33,32 +32,32 @@ class Member(NamedTuple):
     """One message of a batch."""
 
     key: str | None
-    message_bytes: int  # of the message alone: 0 deletes its key
+    message_bytes: int  # without metadata; 0 deletes its key
     compacted_out: bool
-    start: int  # in the payload, from the size of its metadata on
+    start: int  # in the payload, at the size of its metadata
     stop: int
 
 
 def is_readable(metadata: MessageMetadata) -> bool:
-    """Whether the entry is a batch whose messages can be told apart: only its readers can decrypt one."""
+    """Return whether the entry is an unencrypted batch, whose messages can be read."""
     return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
 
 
 def payload_of(entry: Buffer) -> memoryview:
-    """What follows an entry's metadata."""
+    """Return the bytes after an entry's metadata."""
     view = memoryview(entry)
     start = SEAL_BYTES + _SIZE_BYTES
     return view[start + int.from_bytes(view[SEAL_BYTES:start], "big") :]
 
 
 def decompressed(entry: Buffer, metadata: MessageMetadata) -> bytes:
-    """A batch's payload. Raises ProtocolError, UnsupportedVersion."""
+    """Return a batch's decompressed payload. Raises ProtocolError, UnsupportedVersion."""
     payload = bytes(payload_of(entry))
     return compression.decompress(metadata.compression, payload, metadata.uncompressed_size)
 
 
 def members(payload: bytes, count: int) -> Iterator[Member]:
-    """The messages of a payload, of which the batch says that it holds so many. Raises ProtocolError."""
+    """Yield the `count` messages of a payload. Raises ProtocolError."""
     view, at = memoryview(payload), 0
     for _ in range(count):
         metadata_at = at + _SIZE_BYTES
@@ -76,7 +75,7 @@ def members(payload: bytes, count: int) -> Iterator[Member]:
 
 
 def without(metadata: MessageMetadata, payload: bytes, found: Sequence[Member], keep: Sequence[bool]) -> bytes:
-    """The same batch, sealed, in which only some messages are kept, at their places; `metadata` is changed."""
+    """Return the same batch, sealed, in which only the messages in `keep` are left; `metadata` is changed."""
     view = memoryview(payload)
     pieces = [view[one.start : one.stop] if kept else _GONE for one, kept in zip(found, keep, strict=True)]
     rest = b"".join(pieces)
@@ -89,7 +88,7 @@ def without(metadata: MessageMetadata, payload: bytes, found: Sequence[Member], 
 
 
 def last_index(metadata: MessageMetadata) -> int:
-    """The index of the batch's last message that is wanted; -1 when the entry is no batch."""
+    """Return the index of the batch's last message that is not compacted out; -1 when the entry is no batch."""
     if metadata.compacted_batch_indexes:
         return max(metadata.compacted_batch_indexes)
     return metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of what a command may hold, field by field, checked on its bytes before anything is decoded.
+"""Limits of the fields of a command, checked on its bytes before it is decoded.
 
-Why: a command is decoded into objects that take many times its bytes, and some of it is kept for as long as the client
-is connected, or for good. A command that no honest client would send is refused for the price of a walk over its tags,
-in words that name the field, its size and the bound.
-Where: `FrameReader` asks `Bounds.check` before it hands a command to protobuf. What ACK, FLOW and SEND hold when they
-are written the usual way (`acks`, `runs`) is numbers only, so those do not come here.
+Why: decoded commands take many times their bytes, and some of their content is kept while the client is connected, or
+forever. A command that no ordinary client would send is refused for the price of a walk over its tags, with an error
+that names the field, its size and its limit.
+
+Where: `FrameReader` calls `Bounds.check` before protobuf decodes a command. ACK, FLOW and SEND in their usual form
+(`acks`, `runs`) hold only numbers and are not checked here.
 
 Theory of operation
-    Every field of every message has a row in `tables/bounds.tsv`, which names a class; a class is a row of `CLASSES`.
-    A walk adds up the occurrences of each field and their bytes; protobuf merges the pieces of a message that is sent
-    in several, so pieces add up, too. A message so short that nothing in it can break a bound is not walked: most
-    commands cost one comparison. A walk ends after `FIELDS_MAX` fields, so its time is bounded as well. Lists that may
-    be long (message ids, hash ranges) are passed over in a loop of their own.
+-------------------
+
+Every field of every message has a row in `tables/bounds.tsv`, which names a class; a class is a row of `CLASSES`. A
+walk adds up the number of each field and its bytes. Protobuf merges a message that is sent in several pieces, so pieces
+are added up, too. A message that is too short to exceed any limit is not walked: most commands cost one comparison. A
+walk ends after `FIELDS_MAX` fields, so its time is limited as well. Lists that may be long (message ids, hash ranges)
+are skipped in a loop of their own.
 """
 
 from __future__ import annotations
@@ -47,72 +50,74 @@ __all__ = [
 ]
 
 SCHEMA_BYTES_MAX: Final = MIB
-# Above what a consumer may owe by default (maxUnackedMessagesPerConsumer), all of which one command may ask for again.
+# More than the default of maxUnackedMessagesPerConsumer: one command may request the redelivery of all of them.
 IDS_MAX: Final = 65_536
-# Fields of one command that are looked at one by one; 0.3 µs each. Three lists of 1,000 pairs are 3,000.
+# The most fields of one command that are walked, 0.3 µs each. Three lists of 1,000 pairs are 3,000.
 FIELDS_MAX: Final = 10_000
-# Numbers of one list that are counted in one go; more of them than any bound allows.
+# The most numbers of one list that are counted at once; more than any limit allows.
 _NUMBERS_MAX: Final = 1 << 20
-# No message of the protocol holds others deeper than three levels down.
+# Messages of the protocol are nested at most three levels deep.
 _DEPTH_MAX: Final = 8
 _UNBOUNDED: Final = 1 << 62
-# What has a size of one byte is too short to break a bound inside: the smallest is that of a hash.
+# A field whose size takes one byte is too short to exceed a limit inside: the smallest limit is that of a hash.
 SHORT_BYTES: Final = 127
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
-# The bytes that do not end a varint; what is left without them counts the elements of a packed list.
+# The bytes that do not end a varint; without them, the length of a packed list is its number of elements.
 _CONTINUED: Final = bytes(range(128, 256))
 
 
 class BoundClass(NamedTuple):
-    """What a field of one kind may hold, all its occurrences in one message together."""
+    """The limits of one kind of field, for all its occurrences in one message together."""
 
-    bytes_max: int | None  # None: as much as the frame holds, or as its own fields may
-    count_max: int | None  # None: as many as the frame holds
+    bytes_max: int | None  # None: limited by the frame or by its own fields
+    count_max: int | None  # None: limited by the frame
     what: str
-    setting: str = ""  # where the bound can be changed
+    setting: str = ""  # the setting that changes the limit
 
 
-# Occurrences of a field that comes once: protobuf takes the last of several, and no known client sends two.
+# The most occurrences of a non-repeated field: protobuf uses the last, and no known client sends two.
 _ONCE: Final = 1_000
 
 CLASSES: Final = {
-    "number": BoundClass(None, _ONCE, "numbers and flags; what a number may be is checked where it is used"),
+    "number": BoundClass(None, _ONCE, "numbers and flags; their values are checked where they are used"),
     "word": BoundClass(KIB, _ONCE, "versions, methods, principals, addresses"),
     "name": BoundClass(4 * KIB, _ONCE, "names of topics, namespaces, subscriptions, producers, consumers, listeners"),
     "names": BoundClass(64 * KIB, 1_000, "lists of names"),
-    "pattern": BoundClass(4 * KIB, _ONCE, "patterns of topic names; see subscriptionPatternMaxLength, too"),
+    "pattern": BoundClass(4 * KIB, _ONCE, "patterns of topic names; see also subscriptionPatternMaxLength"),
     "hash": BoundClass(256, _ONCE, "hashes of topic lists"),
     "credentials": BoundClass(64 * KIB, _ONCE, "tokens, tickets, certificates"),
     "pairs": BoundClass(64 * KIB, 1_000, "metadata and properties"),
     "schema": BoundClass(SCHEMA_BYTES_MAX, _ONCE, "the definition of a schema", "maxSchemaSize"),
     "ranges": BoundClass(None, 16_384, "hash ranges of a Key_Shared consumer"),
-    "ids": BoundClass(None, IDS_MAX, "message ids; clients send a thousand at a time, or what a consumer may owe"),
-    "ack-set": BoundClass(None, 16_384, "64-bit words of the set of a batch's messages"),
-    "parts": BoundClass(None, _ONCE, "messages, bounded by their own fields"),
-    "held": BoundClass(None, None, "parts of an element of a list, bounded by that list"),
-    "answer": BoundClass(KIB, _ONCE, "what only a broker says, and no client sends"),
-    "entry": BoundClass(None, None, "metadata of entries: not in a command, bounded by maxMessageSize"),
-    "unknown": BoundClass(4 * KIB, _ONCE, "fields that newer clients may send, all of a message together"),
+    "ids": BoundClass(
+        None, IDS_MAX, "message ids; clients send a thousand at a time, or all unacknowledged messages of a consumer"
+    ),
+    "ack-set": BoundClass(None, 16_384, "64-bit words of the ack set of a batch"),
+    "parts": BoundClass(None, _ONCE, "messages, limited by their own fields"),
+    "held": BoundClass(None, None, "parts of an element of a list, limited by that list"),
+    "answer": BoundClass(KIB, _ONCE, "responses, which only brokers send"),
+    "entry": BoundClass(None, None, "metadata of entries: not part of a command, limited by maxMessageSize"),
+    "unknown": BoundClass(4 * KIB, _ONCE, "unknown fields of newer clients, all of a message together"),
 }
 
 
-# Messages whose fields are looked at. Not among them: what only brokers say, and elements that their list bounds.
+# Classes of messages whose fields are walked; not responses, nor elements that are limited by their list.
 _LOOKED_INTO: Final = frozenset({"parts", "ids", "names"})
 _TYPE_NAMES: Final = {value.number: value.name for value in BaseCommand.Type.DESCRIPTOR.values}
-# The ids of a refused command are sought in so many of its fields. All clients write them among the first.
+# The ids of a refused command are searched in this many of its fields. All clients write them among the first.
 _IDS_SOUGHT_MAX: Final = 2_000
 _WORD_MASK: Final = (1 << 64) - 1
 
 
 class OutOfBounds(Exception):
-    """A field of a command holds more than it may.
+    """A field of a command exceeds its limit.
 
     Attributes:
         kind: the command's type.
-        text: the sentence for the client and the log: command, field, size, bound, setting.
-        body: the command's body with nothing in it but the ids by which its client knows it.
+        text: the message for the client and the log: command, field, size, limit, setting.
+        body: a body of the command with only its ids.
     """
 
     def __init__(self, kind: int, text: str, body: Message) -> None:
@@ -123,7 +128,7 @@ class OutOfBounds(Exception):
 
 
 class _Field:
-    """One field of one message. Two occurrences count for the same field even when they are encoded differently."""
+    """One field of one message. Occurrences count together even if they are encoded differently."""
 
     __slots__ = ("bytes_max", "count_max", "inner", "name", "number", "packable", "repeated", "setting")
 
@@ -134,11 +139,11 @@ class _Field:
         self.count_max = _UNBOUNDED if bound.count_max is None else bound.count_max
         self.setting = bound.setting
         self.repeated = False
-        self.packable = False  # a list of numbers, which may come as bytes that hold them all
-        self.inner: _Message | None = None  # looked at, when it is long
+        self.packable = False  # a list of numbers, which may be packed
+        self.inner: _Message | None = None  # walked if it is long
 
     def safe_bytes(self) -> int:
-        """How long the message around it may be before this field can break a bound."""
+        """Return how long a message may be before this field can exceed a limit."""
         smallest = self.bytes_max
         if self.count_max < _UNBOUNDED:
             smallest = min(smallest, self.count_max * (1 if self.packable else 2))
@@ -146,7 +151,7 @@ class _Field:
 
 
 class _Message:
-    """One message of the protocol: its fields by tag, and how long it may be without a look inside."""
+    """One message of the protocol: its fields by tag, and how long it may be without a walk."""
 
     __slots__ = ("fields", "safe_bytes", "unknown")
 
@@ -157,7 +162,7 @@ class _Message:
 
 
 class _Seen:
-    """How much of each field a message has had so far, in all its pieces."""
+    """The counts and bytes of a message's fields so far, in all its pieces."""
 
     __slots__ = ("counts", "inner", "sizes")
 
@@ -167,7 +172,7 @@ class _Seen:
         self.inner: defaultdict[_Field, _Seen] = defaultdict(_Seen)
 
     def add(self, field: _Field, count: int, size: int) -> None:
-        """Count some more of a field. Raises _Excess."""
+        """Add occurrences of a field. Raises _Excess."""
         count = self.counts[field] = self.counts[field] + count
         size = self.sizes[field] = self.sizes[field] + size
         if size > field.bytes_max:
@@ -183,7 +188,7 @@ def _is_repeated(field: FieldDescriptor) -> bool:
 
 
 class Bounds:
-    """The bounds of all commands, ready to be checked."""
+    """The limits of all commands, ready to be checked."""
 
     def __init__(self, *, schema_bytes_max: int = SCHEMA_BYTES_MAX) -> None:
         self._classes = {**CLASSES, "schema": CLASSES["schema"]._replace(bytes_max=schema_bytes_max)}
@@ -193,11 +198,11 @@ class Bounds:
         self._bodies = {field.number: field.inner for field in self._command.fields.values() if field.inner is not None}
 
     def check(self, command: bytes) -> None:
-        """Return if nothing in an encoded BaseCommand is above its bound.
+        """Check that no field of an encoded BaseCommand exceeds its limit.
 
         Raises:
-            OutOfBounds: something is.
-            ProtocolError: it is not readable. What is too short to be looked at may be unreadable as well.
+            OutOfBounds: a field does.
+            ProtocolError: it is not readable. A command that is too short to be walked may be unreadable as well.
         """
         if len(command) > self._command.safe_bytes and not self._is_safe(command):
             try:
@@ -208,7 +213,7 @@ class Bounds:
                 raise ProtocolError(f"unreadable command of {len(command)} bytes: it ends too early") from None
 
     def _is_safe(self, command: bytes) -> bool:
-        """Whether this is a type and one body, as everybody writes it, and the body is too short to break a bound."""
+        """Return whether this is a type and one body, as usual, and the body is too short to exceed a limit."""
         try:
             kind = command[1]
             tag, at = _varint(command, 2)
@@ -247,7 +252,7 @@ class Bounds:
         return message
 
     def _find_safe_bytes(self) -> None:
-        """To a fixed point: message ids hold message ids."""
+        """Compute safe lengths until they do not change any more, because messages are nested."""
         changed = True
         while changed:
             changed = False
@@ -268,7 +273,7 @@ class _Excess(Exception):
 
 
 class _Walk:
-    """One pass over the tags of one command."""
+    """One walk over the tags of a command."""
 
     __slots__ = ("_fields_left",)
 
@@ -276,10 +281,10 @@ class _Walk:
         self._fields_left = FIELDS_MAX
 
     def through(self, data: bytes, at: int, end: int, message: _Message, seen: _Seen, depth: int = 0) -> None:
-        """Look at the fields in `data[at:end]`, a message or a piece of one.
+        """Check the fields in `data[at:end]`, a message or a piece of one.
 
         Raises:
-            _Excess: a field is above its bound.
+            _Excess: a field exceeds its limit.
             ProtocolError, IndexError: it is not readable.
         """
         if depth > _DEPTH_MAX:
@@ -316,7 +321,10 @@ class _Walk:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where it ends. Raises IndexError, or ProtocolError when it has more than ten bytes."""
+    """Return the number at `at` and where it ends.
+
+    Raises IndexError, or ProtocolError if it has more than ten bytes.
+    """
     byte = data[at]
     if byte < 128:
         return byte, at + 1
@@ -332,7 +340,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _extent(data: bytes, at: int, wire_type: int) -> tuple[int, int]:
-    """Where the value of a field begins and ends. Raises as `_varint`, and ProtocolError for a group."""
+    """Return where the value of a field begins and ends. Raises as `_varint`, and ProtocolError for a group."""
     if wire_type == _BYTES:
         size, at = _varint(data, at)
         return at, at + size
@@ -344,10 +352,10 @@ def _extent(data: bytes, at: int, wire_type: int) -> tuple[int, int]:
 
 
 def _short_like(data: bytes, tag_at: int, stop: int, end: int, count_max: int) -> tuple[int, int]:
-    """How many short elements of the same list follow one another from `stop` on, and where they end.
+    """Return how many short elements of the same list follow from `stop` on, and where they end.
 
-    No more than `count_max` are counted. Lists of message ids and of ranges are long, and what is so short breaks no
-    bound. Budget: 0.15 µs for each.
+    At most `count_max` are counted. Lists of message ids and of ranges are long, and such short elements exceed no
+    limit. Budget: 0.15 µs for each.
     """
     tag, last = data[tag_at], end - 2
     count = 0
@@ -360,9 +368,9 @@ def _short_like(data: bytes, tag_at: int, stop: int, end: int, count_max: int) -
 
 
 def _numbers_like(data: bytes, tag_at: int, stop: int, end: int, count_max: int) -> tuple[int, int]:
-    """The same for a list of numbers that has a tag before each, as Java writes ack sets.
+    """Return the same for a list of numbers with a tag before each, as Java writes ack sets.
 
-    The last `+` is what keeps the search from noting each number, at 130 bytes a number, in case it has to go back.
+    The possessive `+` keeps the search from storing each number, at 130 bytes a number, for backtracking.
     """
     if data[tag_at] & 7 != _VARINT or count_max < 1:
         return 0, stop
@@ -373,7 +381,7 @@ def _numbers_like(data: bytes, tag_at: int, stop: int, end: int, count_max: int)
 
 
 def _numbers_in(packed: bytes) -> int:
-    """How many varints there are."""
+    """Return the number of varints."""
     return len(packed.translate(None, _CONTINUED))
 
 
@@ -381,7 +389,7 @@ def _numbers_in(packed: bytes) -> int:
 
 
 def _refusal(command: bytes, excess: _Excess) -> OutOfBounds:
-    """The sentence for a field that is above its bound, and the ids by which the client knows the command."""
+    """Return the error for a field that exceeds its limit, with the ids of its command."""
     *inner, body_field = excess.path
     if body_field.number not in _TYPE_NAMES:  # Between the bodies.
         raise ProtocolError(f"field {body_field.name} of a command {excess.text}")
@@ -391,7 +399,7 @@ def _refusal(command: bytes, excess: _Excess) -> OutOfBounds:
 
 
 def _ids_of(command: bytes, body_field: _Field) -> Message:
-    """A body that holds nothing but its ids (`request_id`, `consumer_id` and the like), wherever they stand."""
+    """Return a body with only its ids (`request_id`, `consumer_id` and so on), wherever they are."""
     body: Message = getattr(BaseCommand(), body_field.name)
     ids = {field.number << 3: field.name for field in body.DESCRIPTOR.fields if field.name.endswith("_id")}
     for tag, content, stop in _fields(command, 0, len(command), _IDS_SOUGHT_MAX):
@@ -403,12 +411,12 @@ def _ids_of(command: bytes, body_field: _Field) -> Message:
 
 
 def count_fields(data: bytes, count_max: int) -> int:
-    """How many fields an encoded message has at its top, up to one above `count_max`, or to one that is unreadable."""
+    """Return how many top-level fields an encoded message has, up to `count_max` + 1 or to an unreadable one."""
     return sum(1 for _ in _fields(data, 0, len(data), count_max + 1))
 
 
 def _fields(data: bytes, at: int, end: int, count_max: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, begin and end of the first fields, up to one that cannot be read."""
+    """Yield tag, begin and end of the first fields, up to an unreadable one."""
     for _ in range(count_max):
         if at >= end:
             return

@@ -174,10 +174,10 @@ _COMMON_SEND_FIELDS: Final = frozenset(
 
 
 def decode_command(data: bytes) -> BaseCommand:
-    """Parse a BaseCommand; `type` may be unset (a type that the definition does not know).
+    """Parse a BaseCommand; `type` is unset for a type that the definition does not know.
 
     Raises:
-        ProtocolError: it does not parse.
+        ProtocolError: it cannot be parsed.
     """
     try:
         return BaseCommand.FromString(data)
@@ -186,7 +186,7 @@ def decode_command(data: bytes) -> BaseCommand:
 
 
 def event_of(command: BaseCommand) -> AckRun | Flow | Command | UnknownCommand:
-    """The event that a parsed command makes. Not for SEND, whose frame holds more than its command.
+    """Return the event of a parsed command. Not for SEND, whose frame holds more than its command.
 
     Raises:
         ProtocolError: no type, no body, a required field is missing, or a text is not UTF-8.
@@ -204,15 +204,15 @@ def event_of(command: BaseCommand) -> AckRun | Flow | Command | UnknownCommand:
 
 
 def body_in(command: BaseCommand) -> Any:  # noqa: ANN401 - the generated classes share no useful base
-    """The sub-message of a command whose type is known."""
+    """Return the body of a command whose type is known."""
     return getattr(command, _BODY_NAMES[command.type])
 
 
 def check_body(command: BaseCommand, *, text: bool = True) -> None:
-    """Check that a command of a known type has its body, complete and, with `text`, readable.
+    """Check that a command of a known type has a complete body and, with `text`, that its texts are UTF-8.
 
     Raises:
-        ProtocolError: it has not.
+        ProtocolError: it does not.
     """
     body = _checked_body(command, command.type)
     if text:
@@ -220,17 +220,17 @@ def check_body(command: BaseCommand, *, text: bool = True) -> None:
 
 
 def checked_send(command: BaseCommand) -> CommandSend:
-    """The body of a SEND.
+    """Return the body of a SEND.
 
     Raises:
-        ProtocolError: it is absent or incomplete.
+        ProtocolError: it is missing or incomplete.
     """
     _checked_body(command, BaseCommand.SEND)
     return command.send
 
 
 def is_rare(send: CommandSend) -> bool:
-    """Whether a SEND says more than who, which, and how many."""
+    """Return whether a SEND has fields besides ids and the number of messages."""
     return (
         any(field.number not in _COMMON_SEND_FIELDS for field, _ in send.ListFields()) or len(UnknownFieldSet(send)) > 0
     )
@@ -247,7 +247,7 @@ def _checked_body(command: BaseCommand, kind: BaseCommand.Type) -> Message:
 
 
 def _unknown_type(command: BaseCommand) -> int:
-    """The type's number, which protobuf sets aside when its enum does not list it."""
+    """Return the number of a type that protobuf does not know."""
     for unknown in UnknownFieldSet(command):  # type: ignore[attr-defined]  # the stub forgets that it is a sequence
         if unknown.field_number == BaseCommand.TYPE_FIELD_NUMBER and isinstance(unknown.data, int):
             return unknown.data
@@ -259,7 +259,7 @@ _WITHOUT_TEXT: Final = frozenset((IntRange.DESCRIPTOR.name, MessageIdData.DESCRI
 
 
 def _require_text(message: Message) -> None:
-    """Refuse texts that are not UTF-8: protobuf would hand them out as `bytes` where `str` is promised."""
+    """Check that texts are UTF-8: otherwise protobuf would return them as `bytes` instead of `str`."""
     for descriptor, value in message.ListFields():
         if descriptor.type == FieldDescriptor.TYPE_STRING:
             if not isinstance(value, str) and (
@@ -307,7 +307,7 @@ def _txn_of(ack: CommandAck) -> tuple[int, int] | None:
 
 
 def encode(kind: int, body: Message) -> bytes:
-    """A frame that holds one simple command and no payload."""
+    """Return a frame with one command and no payload."""
     command = BaseCommand(type=kind)  # type: ignore[arg-type]
     getattr(command, _BODY_NAMES[kind]).MergeFrom(body)
     data = command.SerializeToString()
@@ -317,7 +317,10 @@ def encode(kind: int, body: Message) -> bytes:
 def connected(
     server_version: str, protocol_version: int, message_bytes_max: int, *, topic_watchers: bool = False
 ) -> bytes:
-    """CONNECTED: the client may speak; it may ask for partitions without making the topic, and perhaps watch lists."""
+    """Encode CONNECTED.
+
+    Its flags announce lookups of partitions without auto-creation, and perhaps topic list watchers.
+    """
     body = CommandConnected(
         server_version=server_version,
         protocol_version=protocol_version,
@@ -332,7 +335,7 @@ def connected(
 
 
 def auth_challenge(server_version: str, protocol_version: int, method: str, data: bytes) -> bytes:
-    """AUTH_CHALLENGE: the client has to show (again) who it is."""
+    """Encode AUTH_CHALLENGE: the client must authenticate (again)."""
     body = CommandAuthChallenge(
         server_version=server_version,
         protocol_version=protocol_version,
@@ -342,28 +345,25 @@ def auth_challenge(server_version: str, protocol_version: int, method: str, data
 
 
 def ping() -> bytes:
-    """PING."""
     return _PING
 
 
 def pong() -> bytes:
-    """PONG."""
     return _PONG
 
 
 def success(request_id: int) -> bytes:
-    """SUCCESS of whatever was asked."""
     return encode(BaseCommand.SUCCESS, CommandSuccess(request_id=request_id))
 
 
 def error(request_id: int, code: int, message: str) -> bytes:
-    """ERROR of whatever was asked; a `request_id` of -1 answers CONNECT."""
+    """Encode ERROR; a `request_id` of -1 answers CONNECT."""
     body = CommandError(request_id=request_id & _UINT64_MASK, error=code, message=message)  # type: ignore[arg-type]
     return encode(BaseCommand.ERROR, body)
 
 
 def partitioned_metadata(request_id: int, partitions: int) -> bytes:
-    """How many partitions the topic has; 0 for a topic that is not partitioned."""
+    """Encode the number of partitions; 0 for a topic that is not partitioned."""
     body = CommandPartitionedTopicMetadataResponse(
         request_id=request_id, partitions=partitions, response=CommandPartitionedTopicMetadataResponse.Success
     )
@@ -371,7 +371,7 @@ def partitioned_metadata(request_id: int, partitions: int) -> bytes:
 
 
 def partitioned_metadata_failed(request_id: int, code: int, message: str) -> bytes:
-    """Why the partitions cannot be told."""
+    """Encode the error of a partitioned-metadata request."""
     body = CommandPartitionedTopicMetadataResponse(
         request_id=request_id,
         response=CommandPartitionedTopicMetadataResponse.Failed,
@@ -382,7 +382,7 @@ def partitioned_metadata_failed(request_id: int, code: int, message: str) -> byt
 
 
 def lookup_connect(request_id: int, url: str, url_tls: str | None) -> bytes:
-    """The topic is served here: connect to one of these."""
+    """Encode a lookup response: the topic is served at one of these URLs."""
     body = CommandLookupTopicResponse(
         request_id=request_id,
         response=CommandLookupTopicResponse.Connect,
@@ -394,7 +394,7 @@ def lookup_connect(request_id: int, url: str, url_tls: str | None) -> bytes:
 
 
 def lookup_failed(request_id: int, code: int, message: str) -> bytes:
-    """Why the topic cannot be looked up."""
+    """Encode the error of a lookup."""
     body = CommandLookupTopicResponse(
         request_id=request_id,
         response=CommandLookupTopicResponse.Failed,
@@ -413,9 +413,9 @@ def producer_success(
     topic_epoch: int | None = None,
     ready: bool = True,
 ) -> bytes:
-    """The producer exists, under this name; -1 says that nothing is known of what it sent before.
+    """Encode PRODUCER_SUCCESS; a `last_sequence_id` of -1 means that none is known.
 
-    Not `ready`: it waits for its turn to write alone, and hears again when that has come.
+    Not `ready`: the producer waits for exclusive access, and gets another PRODUCER_SUCCESS later.
     """
     body = CommandProducerSuccess(
         request_id=request_id,
@@ -429,14 +429,14 @@ def producer_success(
 
 
 def duplicate_receipt(producer_id: int, sequence_id: int, highest: int | None) -> bytes:
-    """SEND_RECEIPT of an entry that was stored before: its message id, which nobody remembers, is (-1, -1)."""
+    """Encode the SEND_RECEIPT of a duplicate: the message id is (-1, -1), because it is not known any more."""
     body = CommandSendReceipt(producer_id=producer_id, sequence_id=sequence_id, highest_sequence_id=highest)
     body.message_id.ledgerId = body.message_id.entryId = _UINT64_MASK
     return encode(BaseCommand.SEND_RECEIPT, body)
 
 
 def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
-    """SEND_ERROR: this entry was not stored."""
+    """Encode SEND_ERROR: this entry was not stored."""
     body = CommandSendError(
         producer_id=producer_id,
         sequence_id=sequence_id,
@@ -447,19 +447,19 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
 
 
 def close_producer(producer_id: int, request_id: int) -> bytes:
-    """CLOSE_PRODUCER, unsolicited: the client looks the topic up again. `request_id` is -1 for that."""
+    """Encode an unsolicited CLOSE_PRODUCER, with `request_id` -1: the client looks the topic up again."""
     body = CommandCloseProducer(producer_id=producer_id, request_id=request_id & _UINT64_MASK)
     return encode(BaseCommand.CLOSE_PRODUCER, body)
 
 
 def close_consumer(consumer_id: int, request_id: int) -> bytes:
-    """CLOSE_CONSUMER, unsolicited: the client subscribes again. `request_id` is -1 for that."""
+    """Encode an unsolicited CLOSE_CONSUMER, with `request_id` -1: the client subscribes again."""
     body = CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id & _UINT64_MASK)
     return encode(BaseCommand.CLOSE_CONSUMER, body)
 
 
 def ack_response(consumer_id: int, request_id: int, *, error: int | None = None, message: str | None = None) -> bytes:
-    """The answer to an ACK that asked for one; `error` and `message` together say that it failed."""
+    """Encode ACK_RESPONSE; `error` and `message` together mean that the ACK failed."""
     body = CommandAckResponse(
         consumer_id=consumer_id,
         request_id=request_id,
@@ -470,20 +470,20 @@ def ack_response(consumer_id: int, request_id: int, *, error: int | None = None,
 
 
 def active_consumer_change(consumer_id: int, *, is_active: bool) -> bytes:
-    """Tell one consumer of a subscription whether messages now come to it."""
+    """Tell a consumer of a failover subscription whether it is the active one."""
     body = CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
     return encode(BaseCommand.ACTIVE_CONSUMER_CHANGE, body)
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """The topic is terminated and this consumer has had all of it."""
+    """Tell a consumer that the topic is terminated and all its messages were delivered."""
     return encode(BaseCommand.REACHED_END_OF_TOPIC, CommandReachedEndOfTopic(consumer_id=consumer_id))
 
 
 def last_message_id(
     request_id: int, ledger_id: int, entry_id: int, *, partition: int, batch_index: int, mark_delete: tuple[int, int]
 ) -> bytes:
-    """The topic's last message (-1, -1 when it has none) and the subscription's mark-delete position."""
+    """Encode the topic's last message id (-1, -1 without messages) and the subscription's mark-delete position."""
     body = CommandGetLastMessageIdResponse(
         request_id=request_id,
         last_message_id=_message_id(ledger_id, entry_id, partition=partition, batch_index=batch_index),
@@ -493,12 +493,12 @@ def last_message_id(
 
 
 def consumer_stats(request_id: int, stats: Mapping[str, Any]) -> bytes:
-    """CONSUMER_STATS_RESPONSE; the keys of `stats` are the command's field names."""
+    """Encode CONSUMER_STATS_RESPONSE; the keys of `stats` are field names of the command."""
     return encode(BaseCommand.CONSUMER_STATS_RESPONSE, CommandConsumerStatsResponse(request_id=request_id, **stats))
 
 
 def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
-    """Why there are no statistics."""
+    """Encode the error of a CONSUMER_STATS."""
     body = CommandConsumerStatsResponse(
         request_id=request_id,
         error_code=code,  # type: ignore[arg-type]
@@ -508,7 +508,7 @@ def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
 
 
 def get_schema_failed(request_id: int, code: int, message: str) -> bytes:
-    """Why there is no schema to give."""
+    """Encode the error of a GET_SCHEMA."""
     body = CommandGetSchemaResponse(
         request_id=request_id,
         error_code=code,  # type: ignore[arg-type]
@@ -520,10 +520,10 @@ def get_schema_failed(request_id: int, code: int, message: str) -> bytes:
 def get_schema_response(
     request_id: int, *, name: str, kind: int, data: bytes, properties: Mapping[str, str], version: bytes
 ) -> tuple[bytes, bytes]:
-    """A topic's schema, and which version of it this is; `kind` is the number of its type.
+    """Encode a topic's schema and its version; `kind` is the number of the schema type.
 
-    The frame is two buffers, the second of which is `data` as it came: a schema of a megabyte is not copied for each of
-    its readers. So that it can stand at the end, what holds it is written by hand: lengths of three messages, each of
+    The frame is two buffers; the second one is `data` itself, so that a schema of a megabyte is not copied for each
+    reader. To put it at the end, the messages around it are encoded by hand: the lengths of three messages, each of
     which is the last field of the one around it.
     """
     schema = Schema(
@@ -544,13 +544,13 @@ def get_schema_response(
 
 
 def get_or_create_schema_response(request_id: int, version: bytes) -> bytes:
-    """The version that the schema is, or has become."""
+    """Encode the version of the schema."""
     body = CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version)
     return encode(BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, body)
 
 
 def get_or_create_schema_failed(request_id: int, code: int, message: str) -> bytes:
-    """Why the schema cannot be used."""
+    """Encode the error of a GET_OR_CREATE_SCHEMA."""
     body = CommandGetOrCreateSchemaResponse(
         request_id=request_id,
         error_code=code,  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a peer can do to the protocol itself: after it, nothing further on that connection can be trusted.
+"""Protocol errors: after one, nothing on that connection can be trusted.
 
-Where: raised while `FrameReader` cuts and decodes frames; whoever owns the socket closes it and logs the message.
+Where: raised while `FrameReader` cuts and decodes frames; the owner of the socket closes it and logs the message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from penstock.core.errors import PenstockError
 
 
 class ProtocolError(PenstockError):
-    """The bytes are not Pulsar's protocol, or break one of its limits; close the connection."""
+    """The bytes are not Pulsar's protocol, or exceed one of its limits; close the connection."""
 
     http_status = 400

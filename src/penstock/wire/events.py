@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client said, as the broker hears it: one object per stretch of publishes, per acknowledgement, per command.
+"""Events: what clients sent. One object per run of publishes, per acknowledgement, and per command.
 
-Why columns: a read brings hundreds of small publishes. Parallel lists cost a few list appends per entry; an object per
-entry would cost more than everything else done to it.
-Where: made by `FrameReader.received`, acted on by the broker's session.
+Why columns: one read brings hundreds of small publishes. Parallel lists cost a few list appends per entry; an object
+per entry would cost more than all other work on it. Where: made by `FrameReader.received`, handled by the broker's
+session.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from penstock.wire.pulsar_pb2 import CommandSend
 
 
-# What a row of a run takes beside its bytes, from decoding to its receipt: a number in each of four columns, most
-# of them objects of their own, and the references to them in the columns of the log. Measured: 90 to 108.
+# The memory of a row of a run besides its bytes, from decoding to its receipt: a number in each of four columns, most
+# of them separate objects, and the references to them in the columns of the log. Measured: 90 to 108.
 ROW_BYTES: Final = 104
-# ... for each column that most runs do not have.
+# The same for each column that most runs do not have.
 COLUMN_BYTES: Final = 24
-# ... for each producer, when there are several: its rows are picked out into columns of their own.
+# The same for each producer if there are several: its rows are copied to separate columns.
 STRETCH_BYTES: Final = 600
-# The columns are not counted while they take less than so much of the data: an eighth.
+# The columns are not counted while they take less than an eighth of the data.
 _UNCOUNTED_SHIFT: Final = 3
 
 
@@ -35,16 +35,16 @@ class PublishRun:
 
     Attributes:
         data: the frames, contiguous. A large frame that came alone keeps the buffer it was read into.
-        producer_ids: who sent the entry.
-        sequence_ids: the producer's own counter.
-        offsets: where in `data` the entry begins: at the checksum's magic, or behind the command when there is none.
+        producer_ids: the producer of each entry.
+        sequence_ids: the producer's sequence id.
+        offsets: where in `data` the entry begins: at the checksum's magic, or behind the command if there is none.
         lengths: the entry's bytes, to the end of the frame.
-        message_counts: messages in the entry, by its metadata; None when every entry holds one.
-        highest: the last sequence id of a batch, 0 where absent; None when absent in all rows.
+        message_counts: messages in the entry, according to its metadata; None if every entry holds one.
+        highest: the last sequence id of a batch, 0 where absent; None if absent in all rows.
         unsealed: rows without magic and checksum, ascending.
         corrupt: rows whose checksum does not match, or whose metadata does not fit into the frame; ascending.
-        refused: why, of rows whose metadata says what cannot be true.
-        rare: the command itself, of rows that carry more than the columns tell.
+        refused: rows with implausible metadata, and why.
+        rare: rows whose command has more fields than the columns, and the command.
     """
 
     data: bytes | memoryview
@@ -61,7 +61,7 @@ class PublishRun:
 
     @property
     def column_bytes(self) -> int:
-        """What the run takes beside its data; 0 while that is less than an eighth of it."""
+        """The memory of the run besides its data; 0 while that is less than an eighth of it."""
         row_bytes = ROW_BYTES
         if self.message_counts is not None:
             row_bytes += COLUMN_BYTES
@@ -69,7 +69,7 @@ class PublishRun:
             row_bytes += COLUMN_BYTES
         columns = row_bytes * len(self.offsets)
         if self.unsealed:
-            columns += len(self.data)  # Such entries are stored in a copy with their checksums.
+            columns += len(self.data)  # Unsealed entries are copied to add their checksums.
         if columns <= len(self.data) >> _UNCOUNTED_SHIFT:
             return 0
         ids = self.producer_ids
@@ -77,28 +77,28 @@ class PublishRun:
 
     @property
     def is_tiny(self) -> bool:
-        """Whether the run takes more beside its data than its data."""
+        """Whether the run takes more memory besides its data than for its data."""
         return ROW_BYTES * len(self.offsets) > len(self.data)
 
 
 @dataclass(slots=True)
 class AckRun:
-    """What one consumer acknowledges; row `i` of `ledger_ids` and `entry_ids` is the `i`-th message id.
+    """The acknowledgements of one consumer; row `i` of `ledger_ids` and `entry_ids` is the `i`-th message id.
 
-    Usually one ACK command. Commands that follow one another in a read and say the same of one more entry each are one
-    run, unless they wait for an answer.
+    Usually one ACK command. Consecutive commands of a read that each acknowledge one entry in the same way are one run,
+    unless they wait for a response.
 
     Attributes:
-        consumer_id: who acknowledges.
-        cumulative: everything up to and including the position, rather than the position alone.
+        consumer_id: the consumer.
+        cumulative: acknowledge everything up to and including the position, rather than the position alone.
         ledger_ids: of the acknowledged entries.
         entry_ids: of the acknowledged entries.
-        ack_sets: by row, for batches of which some messages are still wanted: a bit per wanted message, in signed
-            64-bit words, lowest bit and lowest word first.
-        request_id: set when the client waits for an ACK_RESPONSE.
-        validation_error: why the client could not use the message (`CommandAck.ValidationError`), if it says so.
-        txn: the transaction's (least, most) bits, when the acknowledgement belongs to one.
-        refused: why nothing of it was taken, if so.
+        ack_sets: by row, for partly acknowledged batches: a bit per unacknowledged message, in signed 64-bit words,
+            lowest bit and lowest word first.
+        request_id: set if the client waits for an ACK_RESPONSE.
+        validation_error: why the client could not use the message (`CommandAck.ValidationError`), if given.
+        txn: the transaction's (least, most) bits, if the acknowledgement belongs to one.
+        refused: why all of it was refused, if so.
     """
 
     consumer_id: int
@@ -114,7 +114,7 @@ class AckRun:
 
 @dataclass(slots=True)
 class Flow:
-    """A consumer grants this many more messages."""
+    """A consumer grants this many more flow permits."""
 
     consumer_id: int
     permits: int
@@ -122,9 +122,9 @@ class Flow:
 
 @dataclass(slots=True)
 class Command:
-    """Any other command: its `BaseCommand.Type`, and the sub-message that goes with it, complete and readable.
+    """Any other command: its `BaseCommand.Type` and its body, complete and readable.
 
-    `nbytes` is how long the command was, as it came.
+    `nbytes` is the length of the encoded command.
     """
 
     type: int
@@ -141,12 +141,12 @@ class UnknownCommand:
 
 @dataclass(slots=True)
 class RefusedCommand:
-    """A command that holds more than it may (`wire.bounds`), and was therefore not decoded.
+    """A command that exceeds a limit (`wire.bounds`), and was therefore not decoded.
 
     Attributes:
         type: its `BaseCommand.Type`.
-        body: the sub-message that goes with it, of which only the ids are set, as far as it has any.
-        text: the sentence for the client and the log.
+        body: its body with only the ids, as far as it has any.
+        text: the message for the client and the log.
     """
 
     type: int

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes to events: cuts one client's stream into frames and says what they mean.
+"""Decodes one client's stream of bytes: cuts it into frames and returns their events.
 
 Why no sockets: the same object serves a broker's connection, a test that cuts the stream at every byte, and a fuzzer.
-Where: the owner of the socket reads into `buffers(...)`, reports with `received(...)`, and acts on the events.
+
+Where: the owner of the socket reads into `buffers(...)`, reports with `received(...)`, and handles the events.
 
 Theory of operation
-    All connections of a loop read into one arena, one after another; nothing of a connection may stay there. So the
-    start of an unfinished frame is carried over in a copy of its own and put back before the next read. A frame so
-    large that this would copy it again and again gets a buffer of exactly its size, which the publish run then keeps.
-    That buffer is made when the rest is about to be read, not when the size is seen: until the owner has found memory
-    for the rest, only what has arrived is held.
+-------------------
 
-    A command takes twenty bytes on the wire, a kilobyte as an object, and more while it is carried out. So the owner
-    says how many commands it wants at a time; frames behind them stay bytes until it asks for more of them.
-    Until a client is admitted its frames must be short: whoever shows who it is needs no more. From the first frame on
-    a command is checked against its bounds (`bounds`) before it is decoded.
+All connections of a loop read into one arena, one after another, so no connection may leave bytes there. The start of
+an unfinished frame is copied and put back before the next read. A large frame would be copied again and again, so it
+gets a buffer of exactly its size, which the publish run then keeps. That buffer is created when the rest is about to be
+read, not when the size is known: until the owner has found memory for the rest, only the bytes that have arrived are
+held.
+
+A command takes twenty bytes on the wire, a kilobyte as an object, and more while it is handled. So the owner says how
+many commands it wants at a time; later frames stay bytes until it asks for more.
+
+Until a client is admitted its frames must be short: authentication needs no longer ones. Every command is checked
+against its limits (`bounds`) before it is decoded.
 """
 
 from __future__ import annotations
@@ -38,19 +42,19 @@ if TYPE_CHECKING:
 
 __all__ = ["GREETING_BYTES_MAX", "LARGE_FRAME_BYTES", "FrameReader", "ProtocolError"]
 
-# Frames of clients that are not admitted yet: CONNECT and AUTH_RESPONSE, whose fields may take 64 KiB of credentials,
-# and in a proxy's CONNECT those of its client besides.
+# The largest frame of a client that is not admitted yet: CONNECT and AUTH_RESPONSE, with up to 64 KiB of credentials,
+# and in a proxy's CONNECT those of its client too.
 GREETING_BYTES_MAX: Final = 136 * KIB
 
-# From this size on, an unfinished frame gets its own buffer. Below, carrying its start over costs less than one more
-# allocation and a scatter read.
+# From this size on, an unfinished frame gets its own buffer. Below, copying its start costs less than an allocation and
+# a scatter read.
 LARGE_FRAME_BYTES: Final = 64 * 1024
 
-# How PING and PONG begin. Who asks whether we live does not wait behind those who want something.
+# The first bytes of PING and PONG, which do not wait behind other commands.
 _SIGNS_OF_LIFE: Final = frozenset((b"\x08\x12", b"\x08\x13"))
-# How commands begin that do not count, or may not.
+# The first bytes of commands that do not count, or may not.
 _UNCOUNTED: Final = _SIGNS_OF_LIFE | {ACK_START, FLOW_START}
-# More events than any read brings.
+# No limit.
 _ALL: Final = sys.maxsize
 _SIZE_BYTES: Final = 4
 SEND_TYPE_END: Final = 10
@@ -62,12 +66,13 @@ class FrameReader:
     """The reading half of one connection.
 
     Attributes:
-        held_bytes: bytes kept that are no events yet: an unfinished frame, and whole frames that nobody asked for yet.
-        missing_bytes: how many more bytes finish the unfinished frame, or tell its size; 0 between frames, and while
-            there are whole ones.
-        whole: whether a whole frame is kept. Then `more` comes next, not a read.
-        admitted: whether frames behind CONNECT may be of any size; set by the owner, at once where nobody has to show
-            who it is.
+        held_bytes: bytes kept that are no events yet: an unfinished frame, and complete frames that are not decoded
+            yet.
+        missing_bytes: how many more bytes complete the unfinished frame, or its size; 0 between frames, and while there
+            are complete ones.
+        whole: whether a complete frame is kept. Then `more` comes next, not a read.
+        admitted: whether frames after CONNECT may have any size; set by the owner, at once if no authentication is
+            needed.
     """
 
     __slots__ = (
@@ -76,19 +81,19 @@ class FrameReader:
     )  # fmt: skip
 
     def __init__(self, *, frame_bytes_max: int, bounds: Bounds = BOUNDS) -> None:
-        """Refuse frames that announce more than `frame_bytes_max` bytes, and commands that are not within `bounds`."""
+        """Refuse frames that announce more than `frame_bytes_max` bytes, and commands that exceed `bounds`."""
         self.held_bytes = 0
         self.missing_bytes = 0
         self.whole = False
         self.admitted = False
         self._bounds = bounds
         self._frame_bytes_max = frame_bytes_max
-        self._connected = False  # whether the first frame has come, and was CONNECT
+        self._connected = False  # whether the first frame has come and was CONNECT
         self._carried = b""  # the start of an unfinished frame, or
         self._exact: memoryview | None = None  # a buffer of its size, filled up to `held_bytes`, or
         self._view = _NOTHING  # while `whole`: frames from `_pos` on
         self._pos = 0
-        self._kept = False  # whether `_view` is our own and not the arena
+        self._kept = False  # whether `_view` is a copy and not the arena
 
     @property
     def holds_publish(self) -> bool:
@@ -97,7 +102,7 @@ class FrameReader:
         return self.held_bytes >= SEND_TYPE_END and bytes(start[8:SEND_TYPE_END]) == SEND_START
 
     def buffers(self, arena: memoryview) -> list[memoryview]:
-        """Where the next read must put its bytes, in order. May be asked again when nothing was read.
+        """Return where the next read must put its bytes, in order. May be called again if nothing was read.
 
         Args:
             arena: writable, larger than LARGE_FRAME_BYTES + 4, and not used for anything else before `received`.
@@ -108,7 +113,7 @@ class FrameReader:
                 # Anonymous pages exist from the first write on: what has not come yet takes no memory. A bytearray
                 # would write zeroes to all of it, and a thousand half-sent frames would be resident in full.
                 buffer = mmap.mmap(-1, frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-                buffer.madvise(mmap.MADV_NOHUGEPAGE)  # or the first byte may bring in 2 MiB
+                buffer.madvise(mmap.MADV_NOHUGEPAGE)  # otherwise the first byte may take 2 MiB
                 self._exact = memoryview(buffer)
                 self._exact[: self.held_bytes] = self._carried
                 self._carried = b""
@@ -120,19 +125,18 @@ class FrameReader:
     def received(
         self, arena: memoryview, nbytes: int, *, commands_max: int = _ALL, events_max: int = _ALL
     ) -> list[Event]:
-        """Decode what a read of `nbytes` brought into `buffers(arena)`; the events own all they refer to.
+        """Decode what a read of `nbytes` brought into `buffers(arena)`; events do not refer to the arena.
 
         Args:
-            arena: as it was given to `buffers`.
+            arena: the same as for `buffers`.
             nbytes: how many bytes were read.
-            commands_max: stop behind that many commands. What consumers say all day (an acknowledgement that wants no
-                answer, a FLOW) does not count, and neither do PING, PONG and SENDs. A command in a buffer of its own is
-                decoded in any case.
-            events_max: stop behind that many events.
+            commands_max: stop after this many commands. Acknowledgements without a response, FLOW, PING, PONG and SENDs
+                do not count. A command in a buffer of its own is decoded in any case.
+            events_max: stop after this many events.
 
         Raises:
-            ProtocolError: the peer does not speak the protocol. The connection must be closed; events that would have
-                been returned with the offending frame are dropped with it, unanswered.
+            ProtocolError: the client does not follow the protocol. The connection must be closed; the events before the
+                offending frame are dropped, unanswered.
         """
         events: list[Event] = []
         if self._exact is None:
@@ -150,22 +154,22 @@ class FrameReader:
         return events
 
     def more(self, *, commands_max: int = _ALL, events_max: int = _ALL) -> list[Event]:
-        """Decode what is behind the events that were returned last; see `received`."""
+        """Decode what follows the last returned events; see `received`."""
         events: list[Event] = []
         if self.whole:
             self._advance(events, commands_max, events_max)
         return events
 
     def keep(self) -> None:
-        """Take a copy of the whole frames that are left: the arena is about to be used for something else."""
-        # Once ours, they move again when half of them are gone, so that all moves together copy no byte twice.
+        """Copy the remaining complete frames: the arena is about to be reused."""
+        # A copy is copied again only when half of it was decoded, so all copies together copy each byte about twice.
         if self.whole and (not self._kept or 2 * self._pos > len(self._view)):
             self._view, self._pos, self._kept = memoryview(bytes(self._view[self._pos :])), 0, True
 
     def peeked(self, view: memoryview, *, events_max: int = _ALL) -> tuple[list[Event], int]:
-        """Decode bytes that were looked at and not received: up to the next SEND, or one command, or enough events.
+        """Decode bytes that were peeked and not received: up to the next SEND, or one command, or enough events.
 
-        To be called between frames. Returns the events and the bytes that they were; nothing is kept.
+        Called between frames. Returns the events and their bytes; nothing is kept.
 
         Raises:
             ProtocolError: as `received`.
@@ -206,9 +210,9 @@ class FrameReader:
         events_max: int = _ALL,
         sends: bool = True,
     ) -> int:
-        """Append the events of whole frames in `view[pos:end]`, as many as wanted; returns where the next one begins.
+        """Append the events of complete frames in `view[pos:end]`, up to the limits.
 
-        Sets `whole`: whether that one is whole, too.
+        Returns where the next frame begins, and sets `whole`: whether that frame is complete, too.
         """
         self.whole = False
         while end - pos >= _SIZE_BYTES:
@@ -244,7 +248,7 @@ class FrameReader:
                 pos = stop
                 continue
             if start not in _SIGNS_OF_LIFE:
-                if commands_max == 0:  # Of the uncounted it was none: an acknowledgement that wants an answer.
+                if commands_max == 0:  # It counts after all: an acknowledgement with a response.
                     self.whole = True
                     break
                 commands_max -= 1
@@ -253,7 +257,7 @@ class FrameReader:
         return pos
 
     def _frame_size(self, view: memoryview, pos: int) -> int:
-        """What a frame announces, its own four bytes not counted."""
+        """Return the announced size of a frame, without its own four bytes."""
         size: int = _read_u32(view, pos)[0]
         if not _SIZE_BYTES <= size <= self._size_max():
             who = "" if self._connected and self.admitted else " from a client that has not shown who it is"

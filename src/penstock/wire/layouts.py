@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How SEND frames are usually written, and what was learnt of their parts.
+"""The usual layouts of SEND frames, and a cache of their parts.
 
     total:4 | size:4 06-type:2 32 length 08 producer:1-2 10 | low:1-2 | high:0-8 0e01 | checksum:4 | metadata size:4 ...
-              '------------------ prefix ------------------'                    '--- the entry begins here
-                           -> producer id                     sequence id, 7 bits a byte, lowest first
+             '------------------ prefix ------------------'                    '--- the entry begins here
+                          → producer id                     sequence id, 7 bits a byte, lowest first
 
-Why: the frames of a connection differ from one another in the low part of a sequence number and in the payload. Every
-other part was seen before, so it is looked up whole instead of being parsed.
-Where: `runs` decodes by these layouts, and teaches them the parts of frames that it had to parse.
+Why: the frames of a connection differ in the low part of the sequence id and in the payload. All other parts were seen
+before, so they are looked up whole instead of being parsed. Where: `runs` decodes by these layouts, and adds the parts
+of frames that it had to parse.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Final
 from penstock.core.checksum import SEAL_MAGIC
 from penstock.wire.varints import LOW_MASK, encode_varint, low_part, read_varint
 
-# How a SEND's command begins, as every known client writes it: field 1 (type) = 6.
+# The first bytes of a SEND, as every known client writes it: field 1 (type) = 6.
 SEND_START: Final = b"\x08\x06"
-# No complete SEND is shorter: its two sizes, its type, and a body with the two required ids.
+# The shortest complete SEND: its two sizes, its type, and a body with the two required ids.
 SEND_BYTES_MIN: Final = 16
-# As far as a SEND's ids reach at most, when they are in order and there is nothing else: four tags and varints.
+# The longest head of a SEND with only its ids, in order: four tags and varints.
 SEND_HEAD_BYTES: Final = 12 + 4 * 11
 
-# Parts learnt per layout. Past this they are forgotten and learnt anew: nobody can fill the memory.
+# The most cached parts per layout. Beyond this the cache is cleared, so that no client can fill the memory.
 LEARNT_MAX: Final = 2048
 
-# Longer ids than these are parsed every time.
+# Longer ids are parsed every time.
 PRODUCER_ID_BYTES_MAX: Final = 2
 SEQUENCE_ID_BYTES_MAX: Final = 10
 
 
 class Layout:
-    """SEND frames whose ids take so many bytes: where their parts are, and what the parts seen so far mean."""
+    """The layout of SEND frames with ids of these lengths, and a cache of their parts."""
 
     __slots__ = ("entry_at", "high_at", "highs", "low_at", "lows", "prefixes", "unpack")
 
@@ -50,12 +50,12 @@ class Layout:
         self.unpack = struct.Struct(f">I{self.low_at - 4}s{low_code}{high_bytes}sII").unpack_from
 
     def learn(self, frame: memoryview, producer_id: int, sequence_id: int) -> bool:
-        """Remember the parts of a frame whose ids are known; False if it is not written the way this layout reads."""
+        """Cache the parts of a frame whose ids are known; return False if it does not match this layout."""
         prefix = _send_prefix(encode_varint(producer_id), self.entry_at - self.low_at)
         head = bytes(frame[4 : self.entry_at + 2])
         if not (head.startswith(prefix) and head.endswith(SEAL_MAGIC)):
             return False
-        # The sequence id as it is written, padded or not: what counts is that it fills its place.
+        # The sequence id as it is written, padded or not, as long as it has the layout's length.
         if read_varint(head, len(prefix))[1] != len(head) - len(SEAL_MAGIC):
             return False
         for learnt in (self.prefixes, self.highs):
@@ -67,7 +67,7 @@ class Layout:
 
 
 def _send_prefix(producer_id: bytes, sequence_id_bytes: int) -> bytes:
-    """What a SEND without optional fields holds between its total size and its sequence id."""
+    """Return the bytes of a SEND without optional fields between its total size and its sequence id."""
     body_bytes = 1 + len(producer_id) + 1 + sequence_id_bytes
     return struct.pack(">I4sB", 4 + body_bytes, SEND_START + bytes((0x32, body_bytes)), 0x08) + producer_id + b"\x10"
 
@@ -81,15 +81,16 @@ _ANY_LAYOUT: Final = LAYOUTS[1, 2]
 
 
 def layout_at(view: memoryview, pos: int) -> Layout:
-    """The layout that fits the frame at `pos`, if any does."""
+    """Return the layout that fits the frame at `pos`, if one does."""
     producer_id_bytes = 1 if view[pos + 13] < 128 else 2
     return LAYOUTS.get((producer_id_bytes, view[pos + 11] - 2 - producer_id_bytes), _ANY_LAYOUT)
 
 
 def parse_ids(head: bytes, end: int) -> tuple[int, int, int, int] | None:
-    """Producer id, sequence id, number of messages and highest sequence id of a SEND that has no more; 0 if absent.
+    """Return the ids and numbers of a SEND that has no other fields; 0 for absent ones.
 
-    None for anything less usual, which protobuf must judge. Batches come this way.
+    These are producer id, sequence id, number of messages and highest sequence id. Returns None for unusual commands,
+    which protobuf must decode.
 
     Args:
         head: the frame, from its beginning, as far as a usual command reaches.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of topics as frames: a few bytes for each who asked, before names that all of them share.
+"""Topic listings as frames: a few bytes for each client, before names that all of them share.
 
-Why not one message: a thousand clients that ask for the same ten thousand names would make a thousand copies of a
-megabyte. In protobuf the fields of a message may come in any order, and a repeated field is so many fields in a row; so
-what belongs to one caller (ids, hash) goes first, and behind it goes what was encoded once, in as many pieces as it is.
-Where: `broker.topics.listing_blocks` keeps the shared pieces; discovery and the watchers put heads before them.
+Why not one message: a thousand clients that request the same ten thousand names would cause a thousand copies of a
+megabyte. In protobuf, the fields of a message may come in any order, and a repeated field is a number of consecutive
+fields. So the client's fields (ids, hash) come first, followed by the names, which are encoded once, in any number of
+pieces. Where: `broker.topics.listing_blocks` keeps the shared pieces; discovery and the watchers add the heads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-# What a name takes beside its own bytes: one byte of tag, and its length, seven bits to a byte.
+# A name takes, besides its own bytes, one byte of tag and its length, seven bits per byte.
 _TAG_BYTES: Final = 1
 _VARINT_BITS: Final = 7
 
 
 def listed_bytes(lengths: Sequence[int]) -> int:
-    """How much names of so many bytes take in a list, as `listed` and `watched` write them."""
+    """Return the bytes of names of these lengths in a list, as `listed` and `watched` encode them."""
     total = sum(lengths) + (_TAG_BYTES + 1) * len(lengths)
     longest, limit = max(lengths, default=0), 1 << _VARINT_BITS
     while longest >= limit:
@@ -40,22 +40,22 @@ def listed_bytes(lengths: Sequence[int]) -> int:
 
 
 def listed(names: Iterable[str]) -> bytes:
-    """A piece of the list in GET_TOPICS_OF_NAMESPACE_RESPONSE."""
+    """Encode a piece of the list in GET_TOPICS_OF_NAMESPACE_RESPONSE."""
     return CommandGetTopicsOfNamespaceResponse(topics=names).SerializePartialToString()
 
 
 def watched(names: Iterable[str]) -> bytes:
-    """A piece of the list in WATCH_TOPIC_LIST_SUCCESS."""
+    """Encode a piece of the list in WATCH_TOPIC_LIST_SUCCESS."""
     return CommandWatchTopicListSuccess(topic=names).SerializePartialToString()
 
 
 def changes(new: Iterable[str], deleted: Iterable[str]) -> bytes:
-    """What has come and gone, in WATCH_TOPIC_UPDATE."""
+    """Encode new and deleted topics for WATCH_TOPIC_UPDATE."""
     return CommandWatchTopicUpdate(new_topics=new, deleted_topics=deleted).SerializePartialToString()
 
 
 def topics_head(request_id: int, *, filtered: bool, topics_hash: str, changed: bool, shared_bytes: int) -> bytes:
-    """What stands before the list; without `changed`, the hash is one that the client knows, and no list follows."""
+    """Encode the frame up to the list; without `changed`, the client knows the hash and no list follows."""
     own = CommandGetTopicsOfNamespaceResponse(
         request_id=request_id, filtered=filtered, topics_hash=topics_hash, changed=changed
     )
@@ -63,19 +63,19 @@ def topics_head(request_id: int, *, filtered: bool, topics_hash: str, changed: b
 
 
 def watching_head(request_id: int, watcher_id: int, topics_hash: str, shared_bytes: int) -> bytes:
-    """The watcher watches: what stands before the topics it has now, none when the client's hash is theirs."""
+    """Encode the frame up to the watcher's list of topics, which is empty if the client knows the hash."""
     own = CommandWatchTopicListSuccess(request_id=request_id, watcher_id=watcher_id, topics_hash=topics_hash)
     return _head(BaseCommand.WATCH_TOPIC_LIST_SUCCESS, own, shared_bytes)
 
 
 def update_head(watcher_id: int, topics_hash: str, shared_bytes: int) -> bytes:
-    """What stands before the changes since the last word to this watcher; the hash is of what there is after them."""
+    """Encode the frame up to the changes since the last update; the hash is that of the topics after them."""
     own = CommandWatchTopicUpdate(watcher_id=watcher_id, topics_hash=topics_hash)
     return _head(BaseCommand.WATCH_TOPIC_UPDATE, own, shared_bytes)
 
 
 def _head(kind: int, own: Message, shared_bytes: int) -> bytes:
-    """The start of a frame whose command goes on, behind this, with `shared_bytes` bytes of the same body."""
+    """Encode the start of a frame whose command continues with `shared_bytes` bytes of the same body."""
     rest = own.SerializeToString()
     # A command's type is also the number of the field that holds its body.
     opening = (

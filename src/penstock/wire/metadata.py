@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stored entry says about itself: its MessageMetadata, decoded only when somebody asks.
+"""The MessageMetadata of stored entries, decoded only on request.
 
-Why on request: a broker passes entries on as they came. Only a few questions need a look inside: how many messages the
-last batch holds, when an entry was published (seek by time), when it wants to be delivered, which key it has. The last
-two are asked of every entry of some subscriptions, and answered without protobuf.
-Where: the broker, on single entries read back from the log, and dispatch where delays or keys matter.
+Why on request: a broker delivers entries as they were sent. Few operations need the metadata: the number of messages in
+the last batch, the publish time (seek by time), the deliver time, and the key. Some subscriptions need the last two of
+every entry, so these are read without protobuf. Where: the broker, on single entries from the log, and dispatch where
+delays or keys matter.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _VARINT: Final = 0
 _BYTES: Final = 2
 _ASKED: Final = frozenset((0x10, 0x88, 0x98))  # fields 2, 17 and 19
 _FIXED_BYTES: Final = {1: 8, 5: 4}
-# Most metadata is shorter than this: it is copied out of the entry in one step together with its size.
+# Most metadata is shorter than this, and is copied out of the entry together with its size.
 _HEAD_BYTES: Final = 124
-# By so much the metadata of entries of one run may be larger than that of the first.
+# The metadata of later entries of a run may be this much longer than that of the first.
 _SPREAD_BYTES: Final = 16
 
 
 def decode(entry: Buffer) -> MessageMetadata:
-    """The metadata of a sealed entry. A text that is not UTF-8 reads as `bytes`.
+    """Return the metadata of a sealed entry. Texts that are not UTF-8 are `bytes`.
 
     Raises:
-        ProtocolError: the entry is shorter than it says, or its metadata does not parse or is incomplete.
+        ProtocolError: the entry is shorter than it says, or its metadata cannot be parsed or is incomplete.
     """
     view = memoryview(entry)
     metadata_bytes = int.from_bytes(view[SEAL_BYTES:_METADATA_AT], "big")
@@ -57,7 +57,7 @@ def decode(entry: Buffer) -> MessageMetadata:
 
 
 def publish_time(entry: Buffer) -> int:
-    """When the client says that it published the entry, in ms since the epoch.
+    """Return the publish time of the entry according to the client, in ms since the epoch.
 
     Raises:
         ProtocolError: as `decode`.
@@ -66,7 +66,7 @@ def publish_time(entry: Buffer) -> int:
 
 
 def batch_size(entry: Buffer) -> int | None:
-    """How many messages the entry's batch holds; None when the entry is no batch, which is not the same as 1.
+    """Return how many messages the entry's batch holds; None if the entry is no batch, which differs from 1.
 
     Raises:
         ProtocolError: as `decode`.
@@ -77,7 +77,7 @@ def batch_size(entry: Buffer) -> int | None:
 
 # -- without protobuf ------------------------------------------------------------------------------------------------
 
-# Entries up to this size on average are searched in one go, payloads and all; of larger ones only the metadata is.
+# Entries up to this average size are searched at once, payloads included; of larger ones only the metadata is.
 _SEARCH_WHOLE_BYTES_MAX: Final = 400
 _COPIED_BYTES_MAX: Final = 16 * 1024
 _DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
@@ -86,16 +86,18 @@ _read_u32: Final = struct.Struct(">I").unpack_from
 
 
 class Routing(NamedTuple):
-    """What decides where and when an entry goes."""
+    """The fields that decide where and when an entry is delivered."""
 
     key: bytes  # the sticky key of Key_Shared subscriptions
     deliver_at_ms: int  # 0 for at once
 
 
 def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int]) -> list[int]:
-    """Rows whose metadata holds the two bytes that begin `deliver_at_time`; nearly always that is what they are.
+    """Return the rows whose metadata contains the two bytes that begin `deliver_at_time`.
 
-    Large entries that lie in something else than `bytes` are all named.
+    There are few false positives.
+
+    Large entries in another buffer than `bytes` are all returned.
 
     Args:
         data: holds the entries, sealed.
@@ -106,12 +108,12 @@ def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int])
         return []
     if not isinstance(data, bytes):  # One large frame that came alone, or a test.
         if sum(lengths) > _COPIED_BYTES_MAX * len(offsets):
-            return list(range(len(offsets)))  # To read their metadata costs less than to copy them for the search.
+            return list(range(len(offsets)))  # Reading their metadata costs less than copying them for the search.
         data, offsets = bytes(data[offsets[0] : offsets[-1] + lengths[-1]]), [o - offsets[0] for o in offsets]
     first, stop = offsets[0], offsets[-1] + lengths[-1]
     if stop - first <= _SEARCH_WHOLE_BYTES_MAX * len(offsets) and data.find(_DELIVER_AT_TAG, first, stop) < 0:
         return []
-    # The size and the metadata of every entry side by side: entries of one run mostly have metadata of about one size.
+    # Join size and metadata of all entries, because entries of a run mostly have metadata of about the same size.
     # Budget: 0.15 µs per entry on one core, or 0.05 when entries are small.
     width = 4 + min(data[first + SEAL_BYTES + 3] + _SPREAD_BYTES, _HEAD_BYTES)
     head_stop = SEAL_BYTES + width
@@ -127,13 +129,13 @@ def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int])
         row, place = divmod(at, width)
         if 4 <= place < 4 + sizes[row]:
             rows.append(row)
-        # What looks alike at the end of a size is searched on behind it, the rest of a payload is not.
+        # After a false match in a size, continue behind it; after one in a payload, continue at the next entry.
         at = heads.find(_DELIVER_AT_TAG, at + 1 if place < 4 else (row + 1) * width)
     return rows
 
 
 def _search_each(data: bytes, offsets: Sequence[int]) -> list[int]:
-    """The same for entries that are not alike: some have long metadata, or lie at the very end."""
+    """Do the same for entries of different kinds: with long metadata, or at the very end."""
     find, at, tag = data.find, _METADATA_AT, _DELIVER_AT_TAG
     return [
         row
@@ -145,7 +147,7 @@ def _search_each(data: bytes, offsets: Sequence[int]) -> list[int]:
 def delivery_times(
     data: Buffer, offsets: Sequence[int], lengths: Sequence[int], rows: Sequence[int], first_entry_id: int
 ) -> tuple[list[int], list[int]]:
-    """The ids and delivery times (ms since 1970) of those of these rows that carry one; ids follow one another."""
+    """Return ids and deliver times (ms since 1970) of those of these rows that have one; ids are consecutive."""
     ids, times_ms = [], []
     view = memoryview(data)
     for row in rows:
@@ -157,10 +159,10 @@ def delivery_times(
 
 
 def routing(entry: Buffer) -> Routing:
-    """The sticky key and the delivery time of a sealed entry; what cannot be read has no key and no delay.
+    """Return the sticky key and the deliver time of a sealed entry; unreadable metadata has no key and no delay.
 
-    The key is the ordering key if there is one, else the partition key, else made of producer and sequence id so that
-    messages without a key spread. Fields may come in any order, and the last of a kind counts, as in protobuf.
+    The key is the ordering key if there is one, else the partition key, else made of producer and sequence id, so that
+    messages without a key are spread. Fields may come in any order, and the last of a kind counts, as in protobuf.
     """
     start = SEAL_BYTES + 4
     head = bytes(entry[SEAL_BYTES : start + _HEAD_BYTES])
@@ -178,7 +180,7 @@ def _routing(fields: bytes) -> Routing:
     producer = ordering = partition = None
     sequence_id = deliver_at = encoded = 0
     at, end = 0, len(fields)
-    # Budget: 2.5 µs per entry on one core. A length or a number of one byte, the usual case, is read where it stands.
+    # Budget: 2.5 µs per entry on one core. One-byte lengths and numbers, the usual case, are read inline.
     while at < end:
         tag = fields[at]
         at += 1
@@ -226,7 +228,7 @@ def _routing(fields: bytes) -> Routing:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A varint of up to ten bytes: a negative number takes them all."""
+    """Read a varint of up to ten bytes, as a negative number takes."""
     byte = data[at]
     if byte < 128:
         return byte, at + 1

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hot path in both directions: publish frames into columns, receipts and deliveries into frames.
+"""The hot path in both directions: decodes publish frames to columns, encodes receipts and deliveries.
 
-Why by hand: protobuf spends 1.2 µs on a publish and 1.8 µs on its receipt, most of it on objects that nobody keeps.
-A publish is decoded by looking its parts up in what was learnt of earlier ones (`layouts`). A part that is not there
-sends its frame the long way, field by field, which fills the tables; what is unusual even there goes to protobuf,
-which decides.
+Why by hand: protobuf takes 1.2 µs for a publish and 1.8 µs for its receipt, mostly for objects that are not kept. A
+publish is decoded by looking its parts up in a cache of earlier parts (`layouts`). A frame with an unknown part is
+parsed field by field, which fills the cache. Protobuf decodes frames that are unusual even then.
 
-In the other direction a frame is a template with numbers patched in. They are written as over-long varints of a fixed
-number of bytes, which protobuf allows, so that every frame of a stretch has the same size.
+For encoding, a frame is a template with numbers filled in. They are written as padded varints of a fixed length, which
+protobuf allows, so that every frame of a stretch has the same size.
 
-Where: `FrameReader` and the broker's publish and dispatch paths. Pure functions on buffers and lists, and memory of
-what was parsed before, which never changes an answer.
+Where: `FrameReader` and the broker's publish and dispatch paths. Pure functions on buffers and lists, and a cache that
+never changes a result.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffer", "decode_send", "decode_sends", "encode_messages", "encode_receipts"]
 
-# Entries up to this size are copied together into one buffer; larger ones are sent from where they lie. Copying a
-# kilobyte costs less than one more element of a gathered write.
+# Entries up to this size are copied together into one buffer; larger ones are sent without a copy. Copying a kilobyte
+# costs less than one more element of a gathered write.
 JOIN_BYTES_MAX: Final = 16 * 1024
 # Pieces are joined to buffers of about this size.
 JOINED_BYTES_MAX: Final = 64 * 1024
 
-# Templates kept, each of about a hundred bytes.
+# The most cached templates, each of about a hundred bytes.
 TEMPLATES_MAX: Final = 2048
 
 _METADATA_SIZE_BYTES: Final = 4
@@ -58,21 +57,22 @@ _pack_sizes: Final = struct.Struct(">II").pack
 def decode_sends(
     view: memoryview, *, frame_bytes_max: int, bounds: Bounds = BOUNDS, keep: memoryview | None = None
 ) -> tuple[PublishRun | None, int]:
-    """Decode the SEND frames that follow one another from the beginning of `view`.
+    """Decode the consecutive SEND frames at the beginning of `view`.
 
-    Stops before the first frame that is incomplete, oversized, or anything else than a SEND beginning with its type.
+    Stops before the first frame that is incomplete, too large, or not a SEND that begins with its type.
 
     Args:
-        view: what was read, from the first frame on; what is behind it may be used again when this returns.
-        frame_bytes_max: a frame's announced size may not be larger.
-        bounds: of a SEND that says more than the usual.
-        keep: the buffer behind `view`, when that is one whole frame and nobody else's: the run keeps it, uncopied.
+        view: what was read, from the first frame on; its memory may be reused when this returns.
+        frame_bytes_max: the largest announced size of a frame.
+        bounds: limits for a SEND with more than the usual fields.
+        keep: the buffer behind `view`, if that is one complete frame in a buffer of its own: the run keeps it,
+            uncopied.
 
     Returns:
-        The run, or None when it would be empty; and the bytes of its frames.
+        The run, or None if it would be empty; and the bytes of its frames.
 
     Raises:
-        ProtocolError: a SEND whose command does not parse, lacks a required field, or is larger than its frame.
+        ProtocolError: a SEND whose command cannot be parsed, lacks a required field, or is larger than its frame.
     """
     rows = _Rows()
     run = rows.run
@@ -107,7 +107,7 @@ def decode_sends(
                 add_length(length)
                 pos = stop
         except (KeyError, struct.error):
-            pass  # A part not seen before, or a frame so short that the layout reads past the buffer.
+            pass  # An unknown part, or a frame so short that the layout reads past the buffer.
         if pos == first:
             pos = _parse_rows(rows, layout, view, pos, frame_bytes_max, bounds)
             if pos == first:
@@ -116,7 +116,7 @@ def decode_sends(
 
 
 def decode_send(frame: memoryview, command: codec.BaseCommand, *, keep: memoryview | None = None) -> PublishRun:
-    """The run of one SEND frame whose command, of the announced size, is already parsed.
+    """Return the run of one SEND frame whose command, of the announced size, is already parsed.
 
     Raises:
         ProtocolError: the command lacks its body or a required field.
@@ -129,7 +129,7 @@ def decode_send(frame: memoryview, command: codec.BaseCommand, *, keep: memoryvi
 
 
 class _Rows:
-    """A run that grows row by row. Columns that are mostly empty are kept by row number until the end."""
+    """A run that grows row by row. Mostly empty columns are kept by row number until the end."""
 
     __slots__ = ("counts", "highest", "run")
 
@@ -168,7 +168,7 @@ class _Rows:
             self._look_into(body, row, messages)
 
     def _look_into(self, body: memoryview, row: int, messages: int) -> None:
-        """Count the messages of a batch, and refuse what cannot be. Entries that say they hold one are not opened."""
+        """Count the messages of a batch, and refuse implausible numbers. Entries with one message are not checked."""
         metadata_bytes = _read_u32(body)[0]
         if messages <= 1 and metadata_bytes <= METADATA_WALKED_BYTES_MAX:
             return
@@ -185,7 +185,7 @@ class _Rows:
                 self.counts[row] = count
 
     def finish(self, view: memoryview, stop: int, keep: memoryview | None) -> PublishRun | None:
-        """The run, with its own copy of the frames up to `stop`, or with `keep`; None when it has no rows."""
+        """Return the run, with its own copy of the frames up to `stop` or with `keep`; None if it has no rows."""
         run = self.run
         if not run.offsets:
             return None
@@ -205,9 +205,9 @@ def _column(values: dict[int, int], length: int, default: int) -> list[int]:
 
 
 def _parse_rows(rows: _Rows, layout: Layout, view: memoryview, pos: int, frame_bytes_max: int, bounds: Bounds) -> int:
-    """Decode the frame at `pos`, however it is written, and what follows as long as there is nothing to learn from it.
+    """Decode the frame at `pos`, however it is written, and later ones while they add nothing to the cache.
 
-    Returns the position behind the last row, or `pos` when not even that frame is one for a run.
+    Returns the position after the last row, or `pos` if not even that frame belongs to a run.
     """
     end = len(view)
     start = bytes(view[pos + 4 : pos + 12])
@@ -225,7 +225,7 @@ def _parse_rows(rows: _Rows, layout: Layout, view: memoryview, pos: int, frame_b
             try:
                 bounds.check(encoded)
             except OutOfBounds as refusal:
-                # What its command says is not what belongs there: no client writes this.
+                # The command is not a usual one; no known client writes this.
                 raise ProtocolError(refusal.text) from None
             command = codec.decode_command(encoded)
             if command.type != codec.BaseCommand.SEND:
@@ -251,15 +251,15 @@ def encode_receipts(
     sequence_ids: Sequence[int],
     highest: Sequence[int] | None,
 ) -> None:
-    """Append the SEND_RECEIPT frames of entries that one producer sent and the ledger took without a gap.
+    """Append the SEND_RECEIPT frames of one producer's entries with consecutive entry ids.
 
     Args:
         out: gets the frames, many to an element.
-        producer_id: who sent the entries.
-        ledger_id: where they are now.
+        producer_id: the producer of the entries.
+        ledger_id: their ledger.
         first_entry_id: the entry id of the first; the others follow.
         sequence_ids: as received.
-        highest: the highest sequence ids as received, or None when all are absent.
+        highest: the highest sequence ids as received, or None if all are absent.
     """
     count = len(sequence_ids)
     if count == 0:
@@ -288,12 +288,12 @@ def encode_receipts(
 
 
 def _share_high(values: Sequence[int]) -> bool:
-    """Whether all values agree in the bits above the low part, and so fit into one template."""
+    """Return whether all values have the same bits above the low part, and so fit into one template."""
     return min(values) >> LOW_BITS == max(values) >> LOW_BITS
 
 
 def _halves(count: int) -> tuple[slice, slice]:
-    """Rows that do not fit into one template are halved until they do; nearly always they do at once."""
+    """Split rows that do not fit into one template; they rarely need to be split."""
     return slice(0, count // 2), slice(count // 2, count)
 
 
@@ -301,7 +301,10 @@ def _halves(count: int) -> tuple[slice, slice]:
 def _receipt_template(
     producer_id: int, ledger_id: int, sequence_high: int, entry_high: int, highest_high: int | None
 ) -> list[bytes]:
-    """A SEND_RECEIPT in pieces, empty where the low parts go: sequence id, entry id, highest sequence id if any."""
+    """Return a SEND_RECEIPT in pieces, with gaps for the low parts of its ids.
+
+    The ids are sequence id, entry id and, if any, highest sequence id.
+    """
     before_sequence = b"\x08" + encode_varint(producer_id) + b"\x10"
     ledger = b"\x08" + encode_varint(ledger_id) + b"\x10"
     entry_rest = encode_varint(entry_high)
@@ -335,17 +338,17 @@ def encode_messages(
 
     Args:
         out: gets the frames: small entries copied together, large ones as views of `data`.
-        consumer_id: who they are for.
-        ledger_id: where the entries are.
-        partition: the topic's index in its partitioned topic; -1 when it is none.
+        consumer_id: the consumer.
+        ledger_id: the entries' ledger.
+        partition: the topic's index in its partitioned topic; -1 if it is not partitioned.
         entry_ids: one per entry.
         data: holds the entries, from the checksum's magic on.
         offsets: where in `data` each begins.
         lengths: of each, in bytes.
-        redeliveries: how often each was delivered before; None when none was.
-        consumer_epoch: as the consumer announced it, if it did.
-        ack_sets: for batches of which some messages are acknowledged, which are still wanted, in signed 64-bit words;
-            None for other rows, or when there are no such rows.
+        redeliveries: the redelivery count of each; None if all are 0.
+        consumer_epoch: as the consumer sent it, if it did.
+        ack_sets: for partly acknowledged batches, the unacknowledged messages in signed 64-bit words; None for other
+            rows, or if there are no such rows.
 
     Returns:
         The bytes appended.
@@ -410,7 +413,7 @@ def _encode_stretches(
     consumer_epoch: int | None,
     ack_sets: Sequence[Sequence[int] | None],
 ) -> int:
-    """Append rows with an ack set one by one, and those between them together."""
+    """Append rows with an ack set one by one, and the rows between them together."""
     nbytes = first = 0
     marked = [row for row, ack_set in enumerate(ack_sets) if ack_set is not None]
     for row in [*marked, len(ack_sets)]:
@@ -443,7 +446,7 @@ def _message_head(
     consumer_epoch: int | None,
     entry_bytes: int,
 ) -> bytes:
-    """What stands before one entry that goes out with an ack set."""
+    """Return the bytes before one entry that has an ack set."""
     consumer_id, ledger_id, partition = to
     message_id = b"\x08" + encode_varint(ledger_id) + b"\x10" + encode_varint(entry_id)
     if partition >= 0:
@@ -459,7 +462,7 @@ def _message_head(
 
 
 def _append_joined(out: list[Buffer], pieces: list[Buffer], largest: int) -> None:
-    """Append the pieces, copied together as far as that is cheaper than sending one more buffer."""
+    """Append the pieces, copied together where that is cheaper than sending one more buffer."""
     if largest > JOIN_BYTES_MAX:
         small = 0
         for index, piece in enumerate(pieces):
@@ -467,7 +470,7 @@ def _append_joined(out: list[Buffer], pieces: list[Buffer], largest: int) -> Non
                 out += (b"".join(pieces[small:index]), piece)
                 small = index + 1
         pieces = pieces[small:]
-    # In parts: of a buffer that is sent in part, all of it stays in memory.
+    # In parts, because a partly sent buffer stays in memory as a whole.
     step = JOINED_BYTES_MAX // (min(largest, JOIN_BYTES_MAX) + 64) * 4
     out += [b"".join(pieces[at : at + step]) for at in range(0, len(pieces), step)]
 
@@ -481,7 +484,7 @@ def _message_template(
     consumer_epoch: int | None,
     redelivered: bool,  # noqa: FBT001 - a cache hit by position takes half the time
 ) -> tuple[bytes, bytes, bytes, int]:
-    """A MESSAGE command in pieces: up to the entry id, the entry id's high part on, the epoch; and its size in bytes.
+    """Return a MESSAGE command in pieces: up to the entry id, from its high part on, the epoch; and its size in bytes.
 
     The entry id's low part belongs between the first two, a redelivery count between the last two.
     """
@@ -499,6 +502,6 @@ def _message_template(
 
 
 def _redelivery_count(times: int) -> bytes:
-    """The field, always of the same size."""
+    """Encode the field, always in the same size."""
     high = times >> LOW_BITS
     return b"\x18" + PADDED_LOWS[times & LOW_MASK] + bytes((high & 127 | 128, high >> 7 & 127 | 128, high >> 14))
