@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.checksum import is_sealed, seal
+from penstock.core.checksum import is_sealed
 from penstock.testing.client import Refused
 from penstock.wire import codec
+from penstock.wire.client import entries
+from penstock.wire.client.commands import ANSWERS
+from penstock.wire.client.frames import payload_in
 from penstock.wire.pulsar_pb2 import IntRange, KeySharedMeta, KeyValue
 from tests.net.harness import TOPIC, Client, Harness, connect, until
 
@@ -23,16 +25,6 @@ if TYPE_CHECKING:
 Type = codec.BaseCommand.Type
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 
-ANSWERS: dict[int, int] = {
-    Type.SUBSCRIBE: Type.SUCCESS,
-    Type.UNSUBSCRIBE: Type.SUCCESS,
-    Type.SEEK: Type.SUCCESS,
-    Type.CLOSE_CONSUMER: Type.SUCCESS,
-    Type.PRODUCER: Type.PRODUCER_SUCCESS,
-    Type.GET_LAST_MESSAGE_ID: Type.GET_LAST_MESSAGE_ID_RESPONSE,
-    Type.CONSUMER_STATS: Type.CONSUMER_STATS_RESPONSE,
-}
-
 
 class Received(NamedTuple):
     """One MESSAGE."""
@@ -46,8 +38,7 @@ class Received(NamedTuple):
 
     @property
     def payload(self) -> bytes:
-        (metadata_bytes,) = struct.unpack_from(">I", self.entry, 6)
-        return self.entry[10 + metadata_bytes :]
+        return bytes(payload_in(self.entry))
 
 
 class Peer:
@@ -77,7 +68,7 @@ class Peer:
             if command.type in kinds:
                 return self.inbox.pop(index)
         while True:
-            command, entry = await self.client._frame()  # noqa: SLF001 - with what follows the command
+            command, entry = await self.client.read_frame()
             if command.type in kinds:
                 return command, entry
             if command.type == Type.PING:
@@ -92,7 +83,7 @@ class Peer:
         command, _ = await self.next(ANSWERS[kind], Type.ERROR)
         if command.type == Type.ERROR:
             raise Refused(command.error.error, command.error.message)
-        return getattr(command, codec.BaseCommand.DESCRIPTOR.fields_by_number[command.type].name)
+        return codec.body_in(command)
 
     async def settled(self) -> list[codec.BaseCommand]:
         """What came until the broker answers a PING, but for messages still expected by nobody: all that was kept."""
@@ -113,14 +104,11 @@ class Peer:
             )
             if messages > 1:
                 about.num_messages_in_batch = messages
-            command = codec.BaseCommand(type=Type.SEND)
-            command.send.producer_id, command.send.sequence_id = 0, self._sequence
+            command = codec.CommandSend(producer_id=0, sequence_id=self._sequence)
             if messages > 1:
-                command.send.num_messages = messages
+                command.num_messages = messages
             self._sequence += 1
-            encoded, head = about.SerializeToString(), command.SerializeToString()
-            entry = seal(struct.pack(">I", len(encoded)) + encoded + payload)
-            self.client.write(struct.pack(">II", 4 + len(head) + len(entry), len(head)) + head + entry)
+            self.client.write(entries.send(command, entries.entry(about, payload)))
         receipts = [(await self.next(Type.SEND_RECEIPT))[0].send_receipt for _ in payloads]
         return [receipt.message_id.entryId for receipt in receipts]
 

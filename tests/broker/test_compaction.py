@@ -271,7 +271,7 @@ async def received(client: Client, count: int) -> list[tuple[int, str, bytes]]:
     """Entry id, key and payload of the next single messages."""
     out: list[tuple[int, str, bytes]] = []
     while len(out) < count:
-        command, entry = await client._frame()  # noqa: SLF001 - the id and the entry
+        command, entry = await client.read_frame()
         if command.type == Type.MESSAGE:
             ((_, key, payload),) = messages_in(entry)
             out.append((command.message.message_id.entryId, key, payload))

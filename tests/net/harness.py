@@ -36,7 +36,7 @@ from penstock.testing.client import Type, entry, frame, send
 from penstock.testing.disk import VirtualDisk
 from penstock.testing.loop import WALL_MS, VirtualClock, VirtualLoop
 from penstock.testing.vfs import sqlite_on
-from penstock.wire.pulsar_pb2 import BaseCommand
+from penstock.wire.client.frames import Frame, decode_frame
 
 if TYPE_CHECKING:
     import ssl
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.broker.access.authentication import Authenticator
     from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.net.connection import Connection
+    from penstock.wire.codec import BaseCommand
 
 TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 30
@@ -351,21 +352,21 @@ class Client:
 
     async def read(self) -> BaseCommand:
         """The next command. Raises asyncio.IncompleteReadError when the broker has closed the connection."""
-        return (await self._frame())[0]
+        return (await self.read_frame()).command
 
     async def message(self) -> bytes:
         """The entry of the next frame, which must be a MESSAGE."""
-        command, entry_bytes = await self._frame()
-        assert command.type == Type.MESSAGE, command
-        assert is_sealed(entry_bytes)
-        return entry_bytes
+        frame = await self.read_frame()
+        assert frame.kind == Type.MESSAGE, frame.command
+        assert is_sealed(frame.entry)
+        return frame.entry
 
-    async def _frame(self) -> tuple[BaseCommand, bytes]:
+    async def read_frame(self) -> Frame:
+        """The next frame. Raises as `read`."""
         async with asyncio.timeout(TIMEOUT_S):
-            size = int.from_bytes(await self.reader.readexactly(4), "big")
-            data = await self.reader.readexactly(size)
-        command_bytes = int.from_bytes(data[:4], "big")
-        return BaseCommand.FromString(data[4 : 4 + command_bytes]), data[4 + command_bytes :]
+            size = await self.reader.readexactly(4)
+            data = size + await self.reader.readexactly(int.from_bytes(size, "big"))
+        return decode_frame(data, 0, len(data))
 
     def stop_reading(self) -> None:
         """Take nothing more from the socket, as a client does that is stopped in a debugger."""

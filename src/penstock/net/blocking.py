@@ -49,8 +49,8 @@ def dial(host: str, port: int, timeout_s: float) -> socket.socket:
     return peer
 
 
-def secure(peer: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """The same connection after a TLS handshake with `host`; closed when that fails. Raises OSError."""
+def secure(peer: socket.socket, tls: ssl.SSLContext, host: str | None) -> ssl.SSLSocket:
+    """The same connection after a TLS handshake with `host`, if one is named; closed on failure. Raises OSError."""
     try:
         return tls.wrap_socket(peer, server_hostname=host)
     except BaseException:

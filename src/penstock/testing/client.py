@@ -8,21 +8,29 @@ Where: tests of the transport, the crash loop, the flood.
 
 from __future__ import annotations
 
-import socket
-import struct
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from penstock.core.checksum import is_sealed, seal
-from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
+from penstock.core.units import MIB
+from penstock.net.blocking import dial, receive, secure
+from penstock.wire import codec
+from penstock.wire.client import entries
+from penstock.wire.client.commands import frame
+from penstock.wire.client.frames import Frame, Inbound
+from penstock.wire.codec import BaseCommand, CommandSend, MessageMetadata
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Iterable
     from types import TracebackType
 
+__all__ = ["EARLIEST", "TIMEOUT_S", "Frame", "RawClient", "Refused", "Type", "entry", "frame", "send"]
+
 Type = BaseCommand.Type
 TIMEOUT_S = 10.0
 EARLIEST = 2**64 - 1
+# Tests ask for more than the protocol allows, and look at what they get.
+_FRAME_BYTES_MAX = 2**31
 
 
 class Refused(RuntimeError):
@@ -33,61 +41,26 @@ class Refused(RuntimeError):
         super().__init__(f"error {code}: {message}")
 
 
-class Frame(NamedTuple):
-    """One frame from the broker: its command, and what follows it (an entry, for MESSAGE)."""
-
-    command: BaseCommand
-    entry: bytes
-
-    @property
-    def payload(self) -> bytes:
-        """The message's own bytes, after checksum and metadata; asserts that the checksum holds."""
-        assert is_sealed(self.entry), "an entry came with a wrong checksum"
-        (metadata_bytes,) = struct.unpack_from(">I", self.entry, 6)
-        return self.entry[10 + metadata_bytes :]
-
-
-def frame(kind: int, **fields: Any) -> bytes:  # noqa: ANN401 - whatever the command's fields are
-    """A frame with one command; keyword arguments are fields of its body."""
-    command = BaseCommand(type=kind)  # type: ignore[arg-type]
-    body = getattr(command, BaseCommand.DESCRIPTOR.fields_by_number[kind].name)
-    body.SetInParent()
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            getattr(body, name).SetInParent()
-            for inner, part in value.items():
-                setattr(getattr(body, name), inner, part)
-        else:
-            setattr(body, name, value)
-    data = command.SerializeToString()
-    return struct.pack(">II", 4 + len(data), len(data)) + data
-
-
 def entry(payload: bytes, *, sequence_id: int = 0, producer: str = "p", publish_time: int = 1) -> bytes:
     """A sealed entry that holds one message."""
-    metadata = MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
-    data = metadata.SerializeToString()
-    return seal(struct.pack(">I", len(data)) + data + payload)
+    return entries.entry(
+        MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time), payload
+    )
 
 
 def send(producer_id: int, sequence_id: int, stored: bytes) -> bytes:
     """A SEND frame around an entry."""
-    command = BaseCommand(type=Type.SEND)
-    command.send.producer_id, command.send.sequence_id = producer_id, sequence_id
-    data = command.SerializeToString()
-    return struct.pack(">II", 4 + len(data) + len(stored), len(data)) + data + stored
+    return entries.send(CommandSend(producer_id=producer_id, sequence_id=sequence_id), stored)
 
 
 class RawClient:
     """One connection. Requests block; frames that nobody waits for are kept in `inbox`."""
 
     def __init__(self, port: int, *, tls: ssl.SSLContext | None = None, connect: bool = True) -> None:
-        self.socket: socket.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is not None:
-            self.socket = tls.wrap_socket(self.socket)
+        plain = dial("127.0.0.1", port, TIMEOUT_S)
+        self.socket: socket.socket = plain if tls is None else secure(plain, tls, None)
         self.inbox: list[Frame] = []
-        self._received = b""
+        self._inbound = Inbound(frame_bytes_max=_FRAME_BYTES_MAX, buffer_bytes=MIB)
         self._requests = 0
         if connect:
             self.write(frame(Type.CONNECT, client_version="raw", protocol_version=20))
@@ -100,28 +73,13 @@ class RawClient:
     def read(self, timeout_s: float = TIMEOUT_S) -> Frame:
         """The next frame; PINGs are answered and not shown. Raises TimeoutError, ConnectionError at the end."""
         while True:
-            self.socket.settimeout(timeout_s)
-            whole = self._take()
-            if whole is None:
-                data = self.socket.recv(1 << 20)
-                if not data:
-                    raise ConnectionError("the broker closed the connection")
-                self._received += data
-            elif whole.command.type == Type.PING:
-                self.write(frame(Type.PONG))
-            else:
-                return whole
-
-    def _take(self) -> Frame | None:
-        if len(self._received) < 8:
-            return None
-        total, command_bytes = struct.unpack_from(">II", self._received)
-        if len(self._received) < 4 + total:
-            return None
-        command = BaseCommand.FromString(self._received[8 : 8 + command_bytes])
-        rest = self._received[8 + command_bytes : 4 + total]
-        self._received = self._received[4 + total :]
-        return Frame(command, rest)
+            while (came := self._inbound.take_frame()) is None:
+                if not (nbytes := receive(self.socket, self._inbound, timeout_s)):
+                    raise TimeoutError(f"no frame within {timeout_s:g} s")
+                self._inbound.filled(nbytes)
+            if came.command.type != Type.PING:
+                return came
+            self.write(frame(Type.PONG))
 
     def next(self, *kinds: int, timeout_s: float = TIMEOUT_S) -> Frame:
         """The next frame of one of these types; others go to the inbox."""
@@ -141,7 +99,7 @@ class RawClient:
         command = self.next(answer, Type.ERROR).command
         if command.type == Type.ERROR:
             raise Refused(command.error.error, command.error.message)
-        return getattr(command, BaseCommand.DESCRIPTOR.fields_by_number[answer].name)
+        return codec.body_in(command)
 
     def produce(self, topic: str, *, producer_id: int = 0, **fields: Any) -> str:  # noqa: ANN401
         """Open a producer; returns its name."""
@@ -194,14 +152,15 @@ class RawClient:
         self, came: Frame, *, consumer_id: int = 0, cumulative: bool = False, request_id: int | None = None
     ) -> None:
         """Send an ACK for a MESSAGE; with a request id the broker answers with ACK_RESPONSE."""
-        command = BaseCommand(type=Type.ACK)
-        command.ack.consumer_id = consumer_id
-        command.ack.ack_type = int(cumulative)  # type: ignore[assignment]
-        command.ack.message_id.add().CopyFrom(came.command.message.message_id)
-        if request_id is not None:
-            command.ack.request_id = request_id
-        data = command.SerializeToString()
-        self.write(struct.pack(">II", 4 + len(data), len(data)) + data)
+        self.write(
+            frame(
+                Type.ACK,
+                consumer_id=consumer_id,
+                ack_type=int(cumulative),
+                message_id=[came.command.message.message_id],
+                request_id=request_id,
+            )
+        )
 
     def is_closed(self, timeout_s: float = TIMEOUT_S) -> bool:
         """Whether the broker closes this connection within the time."""
