@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
 from penstock.broker.broker import Broker
+from penstock.broker.commands.caps import refusal
 from penstock.broker.composition import administration, snapshots
-from penstock.broker.configuration import Configuration
-from penstock.broker.service_urls import ServiceUrls
+from penstock.broker.limits_in_force import LimitsInForce
+from penstock.broker.service_urls import Addresses, ServiceUrls
 from penstock.core.errors import ConfigurationError, PersistenceFailed
+from penstock.governance.memory_row import MemoryRow
 from penstock.governance.outbound import Outbound
 from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
 from penstock.net.clock import SystemClock
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from penstock.admin.server import HttpLimits
     from penstock.broker.access.authentication import Authenticator
     from penstock.broker.configuration import Keys
     from penstock.broker.stats.snapshot import BrokerSnapshot
@@ -172,6 +175,9 @@ async def start(
             frame_bytes_max=settings.frame_bytes_max,
         )
     )
+    live = Live(settings)
+    limits = LimitsInForce(live.limits)
+    http = http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     connections = Connections(
         loop=loop,
         memory=memory,
@@ -180,24 +186,33 @@ async def start(
         # The request memory counts whole frames; a frame's length field does not count itself.
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
         bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
+        admit=partial(refusal, limits),
+        reserved_descriptors=http.connections_max,
     )
-    live = Live(settings)
-    broker = Broker(
-        entry_log=entry_log,
-        catalog=catalog,
-        connections=connections,
-        limits=live.limits,
-        clock=clock,
-        loop=loop,
-        authenticator=_authenticator(settings),
-        snapshots=Snapshots(directory.broker(0) / "delayed", files),
-    )
-    stack.push_async_callback(broker.stop)
-    broker.configuration = Configuration(broker, live, _apply_log_level)
+    http_memory = MemoryRow("http", limits.now.http_bytes)
+    async with contextlib.AsyncExitStack() as binding:
+        ports = _bound(settings, connections, http, http_memory, binding)
+        broker = Broker(
+            entry_log=entry_log,
+            catalog=catalog,
+            connections=connections,
+            limits=limits,
+            clock=clock,
+            loop=loop,
+            keys=live,
+            apply_elsewhere=_apply_log_level,
+            authenticator=_authenticator(settings),
+            snapshots=Snapshots(directory.broker(0) / "delayed", files),
+            addresses=ports.addresses,
+            http_memory=http_memory,
+            loop_turns=turns,
+            shut_down=shut_down,
+        )
+        stack.push_async_callback(broker.stop)
+        stack.push_async_callback(binding.pop_all().aclose)  # Nobody comes any more when the broker stops.
     broker.configuration.restore()
-    broker.shut_down = shut_down
-    broker.loop_turns = turns or LoopTurns()
-    serving = _listen(settings, broker, connections, stack)
+    ports.start(broker)
+    serving = _serving(ports, broker)
     _push_metrics(broker, serving.url, stack)
     return serving
 
@@ -222,8 +237,37 @@ def _apply_log_level(keys: Keys) -> None:
     logging.getLogger().setLevel(keys.values()["logLevel"].upper())
 
 
-def _listen(settings: Settings, broker: Broker, connections: Connections, stack: contextlib.AsyncExitStack) -> Serving:
-    """Bind all ports before any of them accepts."""
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What is bound, and where that is reached."""
+
+    plain: Listener | None
+    secure: Listener | None
+    admin: AdminServer
+    tls: TlsOptions | None
+    admin_tls: TlsOptions | None
+    bound: ServiceUrls  # what clients connect to, whatever lookups tell them
+    addresses: Addresses
+
+    def start(self, broker: Broker) -> None:
+        """Let clients and administrators in."""
+        for listener in (self.plain, self.secure):
+            if listener is not None:
+                listener.start(broker.new_session)
+        self.admin.start(BrokerGateway(cache(partial(administration, broker)), broker.loop, _render_metrics))
+        for what, urls in (("clients", self.bound), ("callers of the admin port", self.addresses.web)):
+            if urls.tls is not None:
+                log.info("%s with TLS are served at %s", what, urls.tls)
+
+
+def _bound(
+    settings: Settings,
+    connections: Connections,
+    limits: HttpLimits,
+    memory: MemoryRow,
+    binding: contextlib.AsyncExitStack,
+) -> Ports:
+    """Bind all ports before any of them accepts; `binding` closes them. Raises ConfigurationError."""
     host, name = settings.bind_address, settings.advertised_address
     tls = tls_options(settings)
     context = server_context(tls) if tls is not None else None
@@ -231,8 +275,8 @@ def _listen(settings: Settings, broker: Broker, connections: Connections, stack:
     def listener(what: str, port: int | None, context: ssl.SSLContext | None) -> Listener | None:
         if port is None:
             return None
-        bound = _bind(what, port, lambda: Listener(connections, broker.new_session, host=host, port=port, tls=context))
-        stack.callback(bound.close)
+        bound = _bind(what, port, lambda: Listener(connections, host=host, port=port, tls=context))
+        binding.callback(bound.close)
         return bound
 
     plain = listener("port", settings.port, None)
@@ -244,41 +288,36 @@ def _listen(settings: Settings, broker: Broker, connections: Connections, stack:
         lambda: AdminServer(
             host=host,
             port=settings.admin_port,
-            gateway=BrokerGateway(cache(partial(administration, broker)), broker.loop, _render_metrics),
-            loop=broker.loop,
+            loop=connections.loop,
             tls_port=settings.admin_tls_port,
             tls=server_context(admin_tls) if admin_tls is not None else None,
-            limits=http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-            memory=broker.http_memory,
+            limits=limits,
+            memory=memory,
         ),
     )
-    stack.push_async_callback(admin.stop)
-    connections.reserved_descriptors = admin.limits.connections_max
+    binding.push_async_callback(admin.stop)
     bound = ServiceUrls(
         f"pulsar://{name}:{plain.port}" if plain is not None else "",
         f"pulsar+ssl://{name}:{secure.port}" if secure is not None else None,
     )
-    broker.listeners = named_listeners(settings)
-    broker.service_urls = unnamed_listener(settings) or bound
-    broker.web_urls = ServiceUrls(
+    web = ServiceUrls(
         f"http://{name}:{admin.port}" if settings.admin_port is not None else "",
         f"https://{name}:{admin.tls_port}" if settings.admin_tls_port is not None else None,
     )
-    for port in (plain, secure, admin):
-        if port is not None:
-            port.start()
-    for what, urls in (("clients", bound), ("callers of the admin port", broker.web_urls)):
-        if urls.tls is not None:
-            log.info("%s with TLS are served at %s", what, urls.tls)
+    addresses = Addresses(service=unnamed_listener(settings) or bound, web=web, listeners=named_listeners(settings))
+    return Ports(plain, secure, admin, tls, admin_tls, bound, addresses)
 
+
+def _serving(ports: Ports, broker: Broker) -> Serving:
     def reload() -> None:
         broker.access.reload()
-        _reload_tls(((tls, secure), (admin_tls, admin)))
+        _reload_tls(((ports.tls, ports.secure), (ports.admin_tls, ports.admin)))
 
     # Who does without a port has the other; a broker without an admin port has none to name.
+    web = ports.addresses.web
     return Serving(
-        bound.plain or bound.tls or "",
-        broker.web_urls.plain or broker.web_urls.tls or "-",
+        ports.bound.plain or ports.bound.tls or "",
+        web.plain or web.tls or "-",
         reload,
         lambda: broker.limits.stop_s_max,
     )

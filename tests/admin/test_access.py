@@ -144,13 +144,12 @@ async def serving(
         server = AdminServer(
             host="127.0.0.1",
             port=0,
-            gateway=BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]),
             loop=broker.loop,
             tls_port=0,
             tls=tls,
             limits=limits,
         )
-        server.start()
+        server.start(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]))
         try:
             yield Admin(broker, server, certificate)
         finally:
@@ -323,7 +322,7 @@ async def test_a_proxy_and_its_client_must_both_be_allowed(admin: Admin) -> None
     rules = AccessRules(
         authorizing=True, super_user_roles=frozenset({"admin", "proxy"}), proxy_roles=frozenset({"proxy"})
     )
-    admin.broker.limits = replace(admin.broker.limits, access=rules)
+    admin.broker.limits_in_force.now = replace(admin.broker.limits, access=rules)
 
     async def for_client(role: str | None, proxy: str = "proxy") -> int:
         return (await admin.get("/superuser", bearer(proxy), X_Original_Principal=role or "")).status_code
@@ -338,7 +337,7 @@ async def test_a_proxy_and_its_client_must_both_be_allowed(admin: Admin) -> None
 async def test_roles_that_change_while_running_count_at_once(admin: Admin) -> None:
     assert await admin.status("/superuser", "owner") == 403
     rules = AccessRules(authorizing=True, super_user_roles=frozenset({"owner"}))
-    admin.broker.limits = replace(admin.broker.limits, access=rules)
+    admin.broker.limits_in_force.now = replace(admin.broker.limits, access=rules)
     assert await admin.status("/superuser", "owner") == 200
     assert await admin.status("/superuser", "admin") == 403
 
@@ -507,7 +506,6 @@ async def test_a_port_of_two_that_is_taken_leaves_the_other_free() -> None:
             AdminServer(
                 host="127.0.0.1",
                 port=0,
-                gateway=cast("Gateway", None),
                 loop=loop,
                 tls_port=taken.getsockname()[1],
                 tls=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),

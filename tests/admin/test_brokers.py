@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.configuration import Configuration
-from penstock.broker.service_urls import ServiceUrls
+from penstock.broker.service_urls import Addresses, ServiceUrls
 from penstock.core.units import GIB, NS_PER_S
 from penstock.governance.command_memory import WAITING_BYTES
 from penstock.governance.muting import MuteReason
@@ -33,12 +32,16 @@ QUOTAS = "/admin/v2/resource-quotas"
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path / "data", status_file=tmp_path / "in-service") as harness:
-        broker = harness.broker
-        broker.web_urls = ServiceUrls("http://broker:8080", None)
-        broker.service_urls = ServiceUrls("pulsar://broker:6650", None)
-        settings = load(facts=FACTS, flags={"tokenSecretKey": "very secret", "clusterName": "test"})
-        broker.configuration = Configuration(broker, Live(settings))
+    settings = load(facts=FACTS, flags={"tokenSecretKey": "very secret", "clusterName": "test"})
+    addresses = Addresses(
+        service=ServiceUrls("pulsar://broker:6650", None), web=ServiceUrls("http://broker:8080", None)
+    )
+    async with running(
+        tmp_path / "data",
+        keys=lambda _: Live(settings),
+        addresses=addresses,
+        status_file=tmp_path / "in-service",
+    ) as harness:
         yield harness
 
 

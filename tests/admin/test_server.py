@@ -70,8 +70,8 @@ class PatientGateway(CannedGateway):
 
 @asynccontextmanager
 async def serving(gateway: CannedGateway) -> AsyncIterator[tuple[AdminServer, httpx.AsyncClient]]:
-    server = AdminServer(host="127.0.0.1", port=0, gateway=gateway, loop=asyncio.get_running_loop())
-    server.start()
+    server = AdminServer(host="127.0.0.1", port=0, loop=asyncio.get_running_loop())
+    server.start(gateway)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20, trust_env=False) as client:
         try:
             yield server, client
@@ -147,10 +147,10 @@ async def test_a_server_nobody_called_stops_at_once_and_frees_its_port() -> None
 
 
 async def test_callers_that_come_before_the_start_are_answered_after_it() -> None:
-    server = AdminServer(host="127.0.0.1", port=0, gateway=CannedGateway(), loop=asyncio.get_running_loop())
+    server = AdminServer(host="127.0.0.1", port=0, loop=asyncio.get_running_loop())
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    server.start()
+    server.start(CannedGateway())
     answer = await reader.read()
     writer.close()
     await server.stop()
@@ -170,7 +170,7 @@ async def test_a_stop_in_the_middle_of_the_imports_ends_the_thread() -> None:
 async def test_a_port_in_use_is_an_error_at_construction() -> None:
     async with serving(CannedGateway()) as (server, _):
         with pytest.raises(OSError, match="in use"):
-            AdminServer(host="127.0.0.1", port=server.port, gateway=CannedGateway(), loop=asyncio.get_running_loop())
+            AdminServer(host="127.0.0.1", port=server.port, loop=asyncio.get_running_loop())
 
 
 async def test_a_request_head_beyond_the_limit_is_refused() -> None:

@@ -36,7 +36,7 @@ def subscription_of(harness: Harness, name: str = "s") -> Subscription:
 def configure(harness: Harness, **changes: Any) -> None:  # noqa: ANN401 - whatever the key takes
     """Change the configuration, as at run time."""
     limits = harness.broker.limits
-    harness.broker.limits = replace(limits, policies=replace(limits.policies, **changes))
+    harness.broker.limits_in_force.now = replace(limits, policies=replace(limits.policies, **changes))
     harness.broker.policies.refresh()
 
 

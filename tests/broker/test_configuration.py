@@ -34,9 +34,8 @@ def live(**flags: str) -> Live:
 
 @asynccontextmanager
 async def configured(directory: Path, keys: Live | None = None) -> AsyncIterator[tuple[Harness, Configuration]]:
-    async with running(directory) as harness:
+    async with running(directory, keys=lambda _: keys or live()) as harness:
         broker = harness.broker
-        broker.configuration = Configuration(broker, keys or live())
         broker.configuration.restore()
         yield harness, broker.configuration
 
@@ -150,7 +149,7 @@ async def test_what_does_not_concern_the_broker_is_carried_out_by_whoever_asked_
         levels.append(keys.values()["logLevel"])
 
     async with running(tmp_path) as harness:
-        configuration = Configuration(harness.broker, live(), remember)
+        configuration = Configuration(harness.broker.catalog, harness.broker.changes, live(), remember)
         await configuration.put("logLevel", "debug")
         await configuration.remove("logLevel")
     assert levels == ["debug", "info"]

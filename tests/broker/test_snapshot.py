@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.broker import Broker, BrokerLimits
+from penstock.broker.broker import Broker
 from penstock.broker.composition import administration
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.limits_in_force import LimitsInForce
 from penstock.broker.stats import snapshot
 from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
@@ -60,7 +62,12 @@ async def broker(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
         loop=loop, memory=memory, outbound=Outbound(8 * MIB), clock=clock, frame_bytes_max=2 * MIB - 4
     )
     broker = Broker(
-        entry_log=entry_log, catalog=catalog, connections=connections, limits=LIMITS, clock=clock, loop=loop
+        entry_log=entry_log,
+        catalog=catalog,
+        connections=connections,
+        limits=LimitsInForce(LIMITS),
+        clock=clock,
+        loop=loop,
     )
     yield broker
     await broker.stop()
@@ -108,8 +115,8 @@ async def test_a_subscription_of_a_topic_that_stores_nothing_has_no_backlog(brok
 async def test_a_muted_connection_shows_since_when_and_why_oldest_reason_first(
     broker: Broker, clock: ManualClock
 ) -> None:
-    listener = Listener(broker.connections, broker.new_session, host="127.0.0.1", port=0)
-    listener.start()
+    listener = Listener(broker.connections, host="127.0.0.1", port=0)
+    listener.start(broker.new_session)
     _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     while not broker.connections.accepted:  # noqa: ASYNC110 -- the listener announces nothing
         await asyncio.sleep(0)

@@ -16,9 +16,14 @@ import socket
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.broker.broker import Broker, BrokerLimits
+from penstock.broker.broker import Broker
+from penstock.broker.commands.caps import refusal
+from penstock.broker.configuration import Keys, NoKeys
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.limits_in_force import LimitsInForce
 from penstock.core.checksum import is_sealed
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_S
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from penstock.broker.access.authentication import Authenticator
+    from penstock.broker.service_urls import Addresses
     from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.net.connection import Connection
     from penstock.wire.codec import BaseCommand
@@ -158,6 +164,9 @@ async def running(
     tls: ssl.SSLContext | None = None,
     authenticator: Authenticator | None = None,
     log_limits: LogLimits | None = None,
+    keys: Callable[[BrokerLimits], Keys] = NoKeys,
+    addresses: Addresses | None = None,
+    shut_down: Callable[[], None] | None = None,
     **limits: Any,  # noqa: ANN401 - of the broker, beside what a test has always
 ) -> AsyncIterator[Harness]:
     """Compose a broker as `penstock.app` does, on this loop; at the end it must stop, and leave no memory in use."""
@@ -185,18 +194,23 @@ async def running(
         memory = RequestMemory(
             RequestLimits(request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max)
         )
+        in_force = LimitsInForce(replace(_limits(frame_bytes_max), **limits))
         connections = Connections(
             loop=loop,
             memory=memory,
             outbound=Outbound(outbound_bytes),
             clock=clock,
             frame_bytes_max=frame_bytes_max - LENGTH_BYTES,
+            admit=partial(refusal, in_force),
         )
         broker = Broker(
             entry_log=entry_log,
             catalog=catalog,
             connections=connections,
-            limits=replace(_limits(frame_bytes_max), **limits),
+            limits=in_force,
+            keys=keys(in_force.now),
+            addresses=addresses,
+            shut_down=shut_down,
             clock=clock,
             loop=loop,
             authenticator=authenticator,
@@ -206,11 +220,9 @@ async def running(
         stack.callback(disk.let_go)
         ports = []
         for context in (None, tls):
-            listener = Listener(
-                connections, broker.new_session, host="127.0.0.1", port=0, tls=context, new_socket=new_socket
-            )
+            listener = Listener(connections, host="127.0.0.1", port=0, tls=context, new_socket=new_socket)
             stack.callback(listener.close)
-            listener.start()
+            listener.start(broker.new_session)
             ports.append(listener.port)
         yield Harness(broker, memory, connections, clock, disk, *ports)
     await until(lambda: memory.available == memory.size)

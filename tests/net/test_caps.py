@@ -56,7 +56,7 @@ async def test_another_address_is_not_held_back_by_the_first(tmp_path: Path) -> 
 async def test_a_bound_that_changes_while_running_counts_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         clients = [await Client.connected(broker.port) for _ in range(3)]
-        broker.broker.limits = replace(broker.broker.limits, connections_max=3)
+        broker.broker.limits_in_force.now = replace(broker.broker.limits, connections_max=3)
         assert await turned_away(broker) == TOO_MANY
         for client in clients:
             client.write(connect())

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.authentication import Authenticator
 from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.broker.configuration import NoKeys
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import SECRET, data_url, token
 from tests.net.harness import Client, Harness, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from penstock.broker.configuration import Keys
+    from penstock.broker.limits import BrokerLimits
 
 TENANT: Final = "shop"
 NAMESPACE: Final = "shop/orders"
@@ -48,11 +52,11 @@ GRANTS: Final = {READER: ["consume"], WRITER: ["produce"]}
 
 
 @asynccontextmanager
-async def guarded(directory: Path) -> AsyncIterator[Harness]:
+async def guarded(directory: Path, keys: Callable[[BrokerLimits], Keys] = NoKeys) -> AsyncIterator[Harness]:
     """The broker, with its tenant, its namespace and what is granted on it."""
     options = ProviderOptions(methods=frozenset({"token"}), token_secret_key=data_url(SECRET))
     rules = AccessRules(authorizing=True, super_user_roles=frozenset({ROOT}))
-    async with running(directory, authenticator=Authenticator(options), access=rules) as harness:
+    async with running(directory, authenticator=Authenticator(options), keys=keys, access=rules) as harness:
         await administer(harness, TENANT, OWNER, NAMESPACE, GRANTS)
         await administer(harness, "other", STRANGER, "other/ns", {STRANGER: ["produce", "consume"]})
         yield harness

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.commands.session import Session
-from penstock.broker.configuration import Configuration
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, connect, turns
@@ -321,8 +320,7 @@ class Rules:
 
 
 async def test_who_is_no_superuser_any_more_is_disconnected(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as harness:
-        harness.broker.configuration = Configuration(harness.broker, Rules(harness.broker.limits))
+    async with guarded(tmp_path, keys=Rules) as harness:
         root, watcher = await connected(harness, ROOT), await connected(harness, ROOT)
         owner = await connected(harness, OWNER)
         await root.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)

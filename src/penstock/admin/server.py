@@ -50,7 +50,6 @@ class AdminServer:
         *,
         host: str,
         port: int | None,
-        gateway: Gateway,
         loop: asyncio.AbstractEventLoop,
         tls_port: int | None = None,
         tls: ssl.SSLContext | None = None,
@@ -75,7 +74,7 @@ class AdminServer:
             raise
         self.port: int = self._plain.getsockname()[1] if self._plain is not None else 0
         self.tls_port: int = self._secure.getsockname()[1] if self._secure is not None else 0
-        self._gateway = gateway
+        self._gateway: Gateway | None = None  # until it is started
         self._loop = loop
         self._thread: threading.Thread | None = None
         self._ended = loop.create_future()
@@ -92,8 +91,9 @@ class AdminServer:
         """Where callers with TLS come in."""
         return self._secure
 
-    def start(self) -> None:
-        """Wait for the first caller, without taking its connection."""
+    def start(self, gateway: Gateway) -> None:
+        """Wait for the first caller, without taking its connection; callers ask through `gateway`."""
+        self._gateway = gateway
         for sock in self._sockets():
             self._loop.add_reader(sock.fileno(), self._on_first_caller)
 
@@ -129,6 +129,7 @@ class AdminServer:
         try:
             from penstock.admin.http_server import http_server  # noqa: PLC0415 -- see above
 
+            assert self._gateway is not None
             server = self._server = http_server(self, self._gateway)
             if not self._stopping:
                 asyncio.run(server.serve(sockets=[]))

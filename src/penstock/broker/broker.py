@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import OPEN, Guard
 from penstock.broker.changes import Changes
-from penstock.broker.commands.caps import refusal
 from penstock.broker.commands.revocation import Revocation
 from penstock.broker.commands.session import Session
 from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.health import Health
-from penstock.broker.limits import BrokerLimits
 from penstock.broker.log_reads import LogReads
 from penstock.broker.metadata_memory import MetadataMemory
 from penstock.broker.policies.permissions import Permissions
@@ -35,7 +33,7 @@ from penstock.broker.publishing.publish import PublishServices
 from penstock.broker.publishing.rates import Rates
 from penstock.broker.rounds import Round, Rounds
 from penstock.broker.schemas.schema_registry import SchemaRegistry
-from penstock.broker.service_urls import ServiceUrls
+from penstock.broker.service_urls import Addresses
 from penstock.broker.stats.meters import Meters
 from penstock.broker.subscriptions.cursor_saves import CursorSaves
 from penstock.broker.subscriptions.long_keys import LongKeys
@@ -72,14 +70,15 @@ if TYPE_CHECKING:
 
     from penstock.broker.access import Access
     from penstock.broker.access.authentication import Authenticator
+    from penstock.broker.configuration import Keys
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.limits_in_force import LimitsInForce
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.net.listener import Connections
     from penstock.storage.catalog import Catalog
     from penstock.storage.entry_log import EntryLog
     from penstock.storage.snapshots import Snapshots
-
-__all__ = ["Broker", "BrokerLimits"]
 
 log = logging.getLogger(__name__)
 
@@ -96,48 +95,68 @@ class Broker:
         entry_log: EntryLog,
         catalog: Catalog,
         connections: Connections,
-        limits: BrokerLimits,
+        limits: LimitsInForce,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        keys: Keys | None = None,
+        apply_elsewhere: Callable[[Keys], None] = lambda _keys: None,
         authenticator: Authenticator | None = None,
         snapshots: Snapshots | None = None,
+        addresses: Addresses | None = None,
+        http_memory: MemoryRow | None = None,
+        loop_turns: LoopTurns | None = None,
+        shut_down: Callable[[], None] | None = None,
     ) -> None:
+        """Put the parts together.
+
+        Args:
+            entry_log: where entries are.
+            catalog: where everything else is.
+            connections: how clients come.
+            limits: those in force; changes of the configuration replace them.
+            clock: what time it is.
+            loop: on which everything happens.
+            keys: the settings, for administrators who change them; None: nothing can be changed.
+            apply_elsewhere: carries out what a change of the settings means to others.
+            authenticator: knows who somebody is; None: nobody has to say.
+            snapshots: of delayed messages; None: nothing is kept of them.
+            addresses: where the broker is reached.
+            http_memory: what requests to the admin port take.
+            loop_turns: measures the turns of the loop, if anybody does.
+            shut_down: ends the process; None: administrators cannot.
+        """
         self.log = entry_log
         self.catalog = catalog
         self.connections = connections
-        self.limits = limits
+        self.limits_in_force = limits
         self.clock = clock
         self.loop = loop
         self.changes = Changes(loop)
         self.reads = LogReads(entry_log, loop)
-        connections.admit = lambda address: refusal(self.limits, connections, address)
         self.access: Access = (
-            OPEN if authenticator is None else Guard(authenticator, lambda: self.limits.access, catalog, clock)
+            OPEN if authenticator is None else Guard(authenticator, lambda: limits.now.access, catalog, clock)
         )
         self.sessions: set[Session] = set()
         self.revocation = Revocation(self.access, self.sessions)
-        self.service_urls = ServiceUrls("", None)
-        self.web_urls = ServiceUrls("", None)  # of the admin port
-        # What an administrator may change of the limits, and who ends the process: app sets both.
-        self.configuration = Configuration(self, NoKeys(limits))
-        self.shut_down: Callable[[], None] | None = None
-        # Who measures the turns of the loop, if anybody does: app sets it, too.
-        self.loop_turns = LoopTurns()
-        # Where clients connect that ask for a listener by its name (advertisedListeners).
-        self.listeners: Mapping[str, ServiceUrls] = {}
-        self.places = Places(catalog, lambda: self.limits.namespace_bundles)
+        addresses = addresses or Addresses()
+        self.service_urls, self.web_urls, self.listeners = addresses.service, addresses.web, addresses.listeners
+        self._apply_elsewhere = apply_elsewhere
+        self.configuration = Configuration(catalog, self.changes, keys or NoKeys(limits.now), self._put_in_force)
+        self.shut_down = shut_down
+        self.loop_turns = loop_turns or LoopTurns()
+        self.places = Places(catalog, lambda: limits.now.namespace_bundles)
         self.partitioned = PartitionedTopics(catalog, self.places)
         index = TopicIndex(catalog)
         self.states = TopicStates(catalog, self.changes)
         # How many requests look for topics at the same time.
-        self.lookups = Gate(lambda: self.limits.lookups_max)
+        self.lookups = Gate(lambda: limits.now.lookups_max)
         # And how much memory listings of topics may take (PIP-442).
-        self.listings = TopicListMemoryLimiter(limits.listings, clock=clock, loop=loop)
+        self.listings = TopicListMemoryLimiter(limits.now.listings, clock=clock, loop=loop)
         self.shared_listings = SharedListings(
             index.names, index.feed, self.listings, clock=clock, loop=loop, chance=Random()
         )
-        self.rates = Rates(clock, loop, lambda: self.limits.policies)
-        self.metadata_memory = MetadataMemory(catalog, limits.metadata_bytes)
+        self.rates = Rates(clock, loop, lambda: limits.now.policies)
+        self.metadata_memory = MetadataMemory(catalog, limits.now.metadata_bytes)
         self.deduplication = Deduplication(
             catalog=catalog,
             changes=self.changes,
@@ -145,7 +164,7 @@ class Broker:
             memory=self.metadata_memory,
             clock=clock,
             loop=loop,
-            limits=lambda: self.limits,
+            limits=limits,
         )
         self.cursors = CursorSaves(catalog, entry_log, loop)
         self.subscription_store = SubscriptionStore(
@@ -158,8 +177,8 @@ class Broker:
             catalog=catalog,
             changes=self.changes,
             loop=loop,
-            cluster=limits.cluster_name,
-            defaults=lambda: self.limits.policies,
+            cluster=limits.now.cluster_name,
+            defaults=lambda: limits.now.policies,
             exists=index.exists,
             loaded=index.loaded,
             refresh_rates=self.rates.refresh,
@@ -179,7 +198,7 @@ class Broker:
             delete_subscription=self._delete_subscription,
         )
         self.quotas = Quotas[Topic](
-            defaults=lambda: self.limits.policies,
+            defaults=lambda: limits.now.policies,
             reads=self.reads,
             retention=self.retention,
             clock=clock,
@@ -190,16 +209,16 @@ class Broker:
             changes=self.changes,
             clock=clock,
             memory=self.metadata_memory,
-            bytes_max=lambda: self.limits.schema_bytes_max,
+            bytes_max=lambda: limits.now.schema_bytes_max,
         )
-        self.tail_cache = TailCache(limits.tail_cache_bytes)
+        self.tail_cache = TailCache(limits.now.tail_cache_bytes)
         self.publish_services = PublishServices(
             entry_log, self.tail_cache, release=connections.release, recorded=self.deduplication.recorded
         )
-        self.commands_memory: CommandMemory = CommandMemory(limits.commands_bytes)
-        self.sessions_memory = MemoryRow("sessions", limits.sessions_bytes)
-        self.dispatch_memory = MemoryRow("dispatch", limits.dispatch_bytes)
-        self.http_memory = MemoryRow("http", limits.http_bytes)
+        self.commands_memory: CommandMemory = CommandMemory(limits.now.commands_bytes)
+        self.sessions_memory = MemoryRow("sessions", limits.now.sessions_bytes)
+        self.dispatch_memory = MemoryRow("dispatch", limits.now.dispatch_bytes)
+        self.http_memory = http_memory or MemoryRow("http", limits.now.http_bytes)
         self.stopping = False
         self.started_at_ms = clock.wall_ms()
         self.long_keys = LongKeys(loop)
@@ -224,7 +243,7 @@ class Broker:
             reads=self.reads,
             clock=clock,
             loop=loop,
-            limits=lambda: self.limits,
+            limits=limits,
             stopping=lambda: self.stopping,
             snapshots=snapshots,
         )
@@ -245,7 +264,7 @@ class Broker:
             places=self.places,
             partitioned=self.partitioned,
             policies_of=self.policies.of_namespace,
-            limits=lambda: self.limits,
+            limits=limits,
         )
         self.compaction = Compactor(
             entry_log=entry_log,
@@ -278,7 +297,7 @@ class Broker:
             topics=self.topics,
             life=self.topic_life,
             policies_of=self.policies.of_namespace,
-            partitions_max=lambda: self.limits.partitions_max,
+            partitions_max=lambda: limits.now.partitions_max,
         )
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         self._producer_names = 0
@@ -289,7 +308,7 @@ class Broker:
             partitions=self.partitions,
             policies=self.policies,
             changes=self.changes,
-            limits=lambda: self.limits,
+            limits=limits,
             stopping=lambda: self.stopping,
             now_ns=clock.monotonic_ns(),
         )
@@ -317,6 +336,22 @@ class Broker:
     def _subscription_properties(self, topic: str, name: str) -> Mapping[str, str]:
         record = self.catalog.subscription(topic, name)
         return record.properties if record is not None else {}
+
+    @property
+    def limits(self) -> BrokerLimits:
+        """The limits in force."""
+        return self.limits_in_force.now
+
+    def _put_in_force(self, keys: Keys) -> None:
+        """Everybody reads limits when they need them; what is made of them ahead is made anew here."""
+        before, now = self.limits, keys.limits
+        self.limits_in_force.now = now
+        if before.access != now.access:
+            self.changes.finish(self.revocation.take_back())
+        self.tail_cache.budget_bytes = now.tail_cache_bytes
+        self.listings.set_limits(now.listings)
+        self.policies.refresh()
+        self._apply_elsewhere(keys)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 

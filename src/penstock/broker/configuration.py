@@ -20,8 +20,9 @@ from penstock.core.errors import ConfigurationError, PreconditionFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.changes import Changes
     from penstock.broker.limits import BrokerLimits
+    from penstock.storage.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +74,12 @@ class NoKeys:
 class Configuration:
     """The settings in force. Everything is called on the loop."""
 
-    def __init__(
-        self, broker: Broker, keys: Keys, apply_elsewhere: Callable[[Keys], None] = lambda _keys: None
-    ) -> None:
-        """Args: keys: the settings of the start. apply_elsewhere: carries out what does not concern the broker."""
-        self._broker = broker
+    def __init__(self, catalog: Catalog, changes: Changes, keys: Keys, put_in_force: Callable[[Keys], None]) -> None:
+        """Args: keys: the settings of the start. put_in_force: carries out that these count from now on."""
+        self._catalog = catalog
+        self._changes = changes
         self._keys = keys
-        self._apply_elsewhere = apply_elsewhere
+        self._carry_out = put_in_force
         # Two changes that are each good may not be good together: one after the other.
         self._changing = asyncio.Lock()
 
@@ -89,7 +89,7 @@ class Configuration:
 
     def overridden(self) -> dict[str, str]:
         """What was changed, as it is stored."""
-        return dict(self._broker.catalog.configuration())
+        return dict(self._catalog.configuration())
 
     def runtime(self) -> dict[str, str]:
         """Every key with its value in force."""
@@ -103,7 +103,7 @@ class Configuration:
             MetadataFailed: the disk refused.
         """
         self._check_dynamic(key)
-        await self._broker.changes.finish(self._change(key, value))
+        await self._changes.finish(self._change(key, value))
 
     async def _change(self, key: str, value: str | None) -> None:
         """To the end also when nobody waits any more: what is stored is in force."""
@@ -111,14 +111,14 @@ class Configuration:
             changes = self._usable()
             changes.pop(key, None)
             keys = self._checked(changes if value is None else {**changes, key: value})
-            await self._broker.changes.stored(lambda done: self._broker.catalog.set_configuration(key, value, done))
+            await self._changes.stored(lambda done: self._catalog.set_configuration(key, value, done))
             self._put_in_force(keys)
         log.info("%s is %s %s", key, keys.values()[key], "again" if value is None else "now")
 
     async def remove(self, key: str) -> None:
         """Take a change back: what the file, the environment or a flag says counts again. Raises as `put` does."""
         self._check_dynamic(key)
-        await self._broker.changes.finish(self._change(key, None))
+        await self._changes.finish(self._change(key, None))
 
     def restore(self) -> None:
         """At the start: put in force what was changed while the broker ran before."""
@@ -148,16 +148,8 @@ class Configuration:
         return changes
 
     def _put_in_force(self, keys: Keys) -> None:
-        """Everybody reads limits when they need them; what is made of them ahead is made anew here."""
         self._keys = keys
-        broker = self._broker
-        before, broker.limits = broker.limits.access, keys.limits
-        if before != keys.limits.access:
-            broker.changes.finish(broker.revocation.take_back())
-        broker.tail_cache.budget_bytes = keys.limits.tail_cache_bytes
-        broker.listings.set_limits(keys.limits.listings)
-        broker.policies.refresh()
-        self._apply_elsewhere(keys)
+        self._carry_out(keys)
 
 
 def usable(keys: Keys, stored: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +16,16 @@ class ServiceUrls:
 
     plain: str
     tls: str | None
+
+
+NOWHERE: Final = ServiceUrls("", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where the broker is reached, known as soon as its ports are bound."""
+
+    service: ServiceUrls = NOWHERE  # for clients
+    web: ServiceUrls = NOWHERE  # the admin port
+    # For clients that ask for a listener by its name (advertisedListeners).
+    listeners: Mapping[str, ServiceUrls] = field(default_factory=dict)

@@ -65,7 +65,21 @@ class Connections:
         clock: Clock,
         frame_bytes_max: int,
         bounds: Bounds = BOUNDS,
+        admit: Callable[[Connections, str], bytes | None] | None = None,
+        reserved_descriptors: int = 0,
     ) -> None:
+        """Take what all connections share.
+
+        Args:
+            loop: on which they live.
+            memory: what they read is charged to.
+            outbound: what they write is charged to.
+            clock: what time it is.
+            frame_bytes_max: how large a frame may be.
+            bounds: of the fields of commands.
+            admit: says whether one more from this address may come in: None, or what to tell it.
+            reserved_descriptors: open files kept free for callers of the admin port, beside those that always are.
+        """
         self.loop = loop
         self.memory = memory
         self.outbound = outbound
@@ -74,13 +88,12 @@ class Connections:
         self.bounds = bounds
         self.accepted = 0
         self.refused = 0
-        self.reserved_descriptors = 0  # additional ones, for callers of the admin port
+        self.reserved_descriptors = reserved_descriptors
         self._refusing = False
         self._granting = False
         self._looking = False  # for stalled clients, because connections wait for outbound memory
         self._looking_since_ns = 0
-        # Returns None if this address may connect, or the bytes that refuse it.
-        self.admit: Callable[[str], bytes | None] = _everybody
+        self._admit = admit or _everybody
         self.arena = memoryview(bytearray(ARENA_BYTES))
         self.turns = CommandScheduler(loop, clock)
         self._open: dict[int, Connection] = {}
@@ -106,7 +119,7 @@ class Connections:
         new_handler: Callable[[Connection], Handler],
     ) -> None:
         """Create a connection for an accepted socket, or refuse it."""
-        refusal = self.admit(address)
+        refusal = self._admit(self, address)
         if refusal is not None:
             self.refused += 1
             if not self._refusing:  # Log it once, until a client is accepted again.
@@ -204,7 +217,7 @@ class Connections:
         return max(stalled, key=lambda one: one.out_bytes, default=None)
 
 
-def _everybody(_address: str) -> bytes | None:
+def _everybody(_connections: Connections, _address: str) -> bytes | None:
     return None
 
 
@@ -225,7 +238,6 @@ class Listener:
     def __init__(
         self,
         connections: Connections,
-        new_handler: Callable[[Connection], Handler],
         *,
         host: str,
         port: int,
@@ -233,7 +245,7 @@ class Listener:
         new_socket: Callable[[int, int], socket.socket] = socket.socket,
     ) -> None:
         self._connections = connections
-        self._new_handler = new_handler
+        self._new_handler: Callable[[Connection], Handler] | None = None  # until it is started
         self.tls = tls  # replaced when certificates are reloaded; used for later connections
         self._loop = connections.loop
         self._pausing = False
@@ -252,8 +264,12 @@ class Listener:
             raise
         self.port: int = self._sock.getsockname()[1]
 
-    def start(self) -> None:
-        """Start to accept connections."""
+    def start(self, new_handler: Callable[[Connection], Handler]) -> None:
+        """Start to accept connections; `new_handler` makes the handler of each."""
+        self._new_handler = new_handler
+        self._accept()
+
+    def _accept(self) -> None:
         self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
 
     def close(self) -> None:
@@ -281,6 +297,7 @@ class Listener:
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            assert self._new_handler is not None
             self._connections.accept(sock, address[0], self.tls, self._new_handler)
 
     def _pause(self, why: str) -> None:
@@ -292,4 +309,4 @@ class Listener:
 
     def _resume(self) -> None:
         if self._sock.fileno() >= 0:
-            self.start()
+            self._accept()

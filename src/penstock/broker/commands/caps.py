@@ -13,12 +13,15 @@ from penstock.core.errors import WireCode
 from penstock.wire import codec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.broker.limits import BrokerLimits
     from penstock.net.listener import Connections
 
 
-def refusal(limits: BrokerLimits, connections: Connections, address: str) -> bytes | None:
+def refusal(limits_now: Callable[[], BrokerLimits], connections: Connections, address: str) -> bytes | None:
     """What to tell one more client from this address that may not come in; None if it may."""
+    limits = limits_now()
     if 0 < limits.connections_max <= len(connections):
         text = "Reached the maximum number of connections"
     elif 0 < limits.connections_per_address_max <= connections.of_address(address):
