@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.broker.policies.kept_policies import EMPTY_NAMESPACE
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, POLICIES, EffectivePolicies, effective, policy
+from penstock.broker.policies.policy_table import POLICIES, EffectivePolicies, effective, policy
 from penstock.broker.policies.policy_values import (
     AutoTopicCreation,
     BacklogQuota,

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pydantic import ConfigDict, Field, create_model
 
 from penstock.admin.models import AuthAction, Bundles, Int, Long, Model, Properties
-from penstock.broker.policies.policy_table import BACKLOG_QUOTA, DISPATCH_RATE, KEPT, POLICIES
+from penstock.broker.policies.kept_policies import ALL
+from penstock.broker.policies.policy_parts import BACKLOG_QUOTA, DISPATCH_RATE
+from penstock.broker.policies.policy_table import POLICIES
 from penstock.broker.policies.shapes import Each, Flag, Object, Whole, Word, Words
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class _Namespace(Model):
 def _policies() -> type[Model]:
     kinds = {
         one.namespace.key: _of(dict, str, model(one.shape)) if one.per_cluster else model(one.shape)
-        for one in (*POLICIES.values(), *KEPT)
+        for one in ALL
         if one.namespace is not None
     }
     kinds["clusterDispatchRate"] = _of(dict, str, model(DISPATCH_RATE))

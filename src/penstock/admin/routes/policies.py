@@ -18,8 +18,8 @@ from penstock.admin import models_policies as models
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Int, Model, Properties
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
+from penstock.broker.policies.kept_policies import ALL
 from penstock.broker.policies.policy_rows import Level, Policy, Stored
-from penstock.broker.policies.policy_table import KEPT, POLICIES
 from penstock.broker.policies.shapes import Json  # noqa: TC001 -- FastAPI reads annotations
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def _resources(levels: Iterable[tuple[Stored, Level | None]]) -> tuple[Resource,
     )
 
 
-_ALL: Final[tuple[Stored, ...]] = (*POLICIES.values(), *KEPT)
-OF_NAMESPACES: Final = _resources((one, one.namespace) for one in _ALL)
-OF_TOPICS: Final = _resources((one, one.topic) for one in _ALL)
+OF_NAMESPACES: Final = _resources((one, one.namespace) for one in ALL)
+OF_TOPICS: Final = _resources((one, one.topic) for one in ALL)
 
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:

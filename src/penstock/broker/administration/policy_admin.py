@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.policies.policy_table import EMPTY_NAMESPACE, KEPT, KEPT_OF_TOPICS, policy
+from penstock.broker.policies.kept_policies import EMPTY_NAMESPACE, KEPT, KEPT_OF_TOPICS
+from penstock.broker.policies.policy_table import policy
 from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFailed, TopicNotFound
 
 if TYPE_CHECKING:

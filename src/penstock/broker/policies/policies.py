@@ -17,15 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.authorization import GRANTS
-from penstock.broker.policies.policy_table import (
-    BACKLOG_QUOTA,
-    EMPTY_NAMESPACE,
-    KEPT_OF_TOPICS,
-    POLICIES,
-    EffectivePolicies,
-    effective,
-    policy,
-)
+from penstock.broker.policies.kept_policies import EMPTY_NAMESPACE, KEPT_OF_TOPICS
+from penstock.broker.policies.policy_parts import BACKLOG_QUOTA
+from penstock.broker.policies.policy_table import POLICIES, EffectivePolicies, effective, policy
 from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName, parent_text
