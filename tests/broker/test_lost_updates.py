@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+import penstock.broker
 from penstock.broker.composition import administration
 from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
 from penstock.core.names import NamespaceName, TopicName
@@ -15,7 +17,6 @@ from tests.net.harness import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from penstock.broker.broker import Broker
 
@@ -104,3 +105,12 @@ async def test_a_namespace_deleted_meanwhile_is_not_made_again_by_a_change(broke
     )
     assert results[0] is None
     assert str(gone) not in broker.catalog.namespaces()
+
+
+def test_policies_are_stored_in_one_place_alone() -> None:
+    """Whoever stored them elsewhere could read them before the lock, and undo what another one stores meanwhile."""
+    stores = {"put_namespace": 2, "set_topic_policies": 1}  # a namespace is also put when it is made
+    source = Path(penstock.broker.__file__).parent
+    for method, count in stores.items():
+        found = [str(file.relative_to(source)) for file in source.rglob("*.py") if f".{method}" in file.read_text()]
+        assert sorted(found) == ["administration/namespaces.py", "policies/policies.py"][2 - count :]
