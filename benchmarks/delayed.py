@@ -6,7 +6,7 @@ the system says of a fresh process. Subscriptions take memory of their own, whic
 Budgets: 4 bytes a message in the order of time, 25 when a million is due at random within an hour; the same for 1, 10
 and 1,000 subscriptions; microseconds that do not grow from ten thousand messages to ten million.
 
-Run: python -m benchmarks.delayed [--quick] [--json]
+Run: python -m benchmarks.delayed
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import random
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from time import process_time_ns  # of this process: on a machine that does other things, too, the figures stay
 from typing import TYPE_CHECKING
@@ -127,37 +128,25 @@ def _due_ns(manager: TopicDelayedDeliveryTrackerManager, messages: int) -> int:
     return spent_ns
 
 
-def cases(*, quick: bool) -> Iterator[tuple[str, int, int]]:
-    """What is measured."""
-    for order in (IN_ORDER, AT_RANDOM):
-        for messages in (10_000, 100_000) if quick else (10_000, 100_000, 1_000_000, 10_000_000):
-            yield order, messages, 1
-        for subscriptions in () if quick else (10, 1_000):
-            yield order, 1_000_000, subscriptions
-
-
 def main() -> None:
     """Measure each case in a process of its own and print it."""
     parser = argparse.ArgumentParser(description="What a delayed message costs.")
-    parser.add_argument("--quick", action="store_true", help="up to 100,000 messages only")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--case", nargs=3, metavar=("ORDER", "MESSAGES", "SUBSCRIPTIONS"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.case is not None:
         order, messages, subscriptions = chosen.case
         print(json.dumps(asdict(measure(order, int(messages), int(subscriptions)))))
         return
-    figures = [_in_process(*case) for case in cases(quick=chosen.quick)]
-    if chosen.json:
-        print(json.dumps([asdict(one) for one in figures], indent=2))
-        return
     print(f"{'order':10} {'messages':>11} {'subs':>5} {'bytes':>7} {'account':>7} {'sub B':>6} ", end="")
     print(f"{'add µs':>7} {'due µs':>7} {'snap B':>7} {'enc µs':>7} {'dec µs':>7}")
-    for one in figures:
+    cases = [(10_000, 1), (100_000, 1), (1_000_000, 1), (10_000_000, 1), (1_000_000, 10), (1_000_000, 1_000)]
+    for order, (messages, subscriptions) in product((IN_ORDER, AT_RANDOM), cases):
+        one = _in_process(order, messages, subscriptions)
         print(
             f"{one.order:10} {one.messages:11,} {one.subscriptions:5,} {one.bytes_each:7.2f} {one.accounted_each:7.2f} "
             f"{one.bytes_per_subscription:6.0f} {one.add_us:7.2f} {one.due_us:7.2f} {one.snapshot_bytes_each:7.2f} "
-            f"{one.encode_us:7.3f} {one.decode_us:7.3f}"
+            f"{one.encode_us:7.3f} {one.decode_us:7.3f}",
+            flush=True,
         )
 
 

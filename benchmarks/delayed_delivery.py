@@ -16,7 +16,6 @@ collection; beside it stands what the index takes by the broker's own statistics
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -26,16 +25,16 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.client import Client
 from benchmarks.penstock_peer import penstock
-from benchmarks.process import usage
+from benchmarks.process import ask, usage
 from benchmarks.pulsar_peer import pulsar
+from benchmarks.report import short
 from penstock.core.checksum import seal
 from penstock.testing.client import RawClient, Type, frame, send
 from penstock.testing.process import BrokerProcess
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from benchmarks.process import Address
 
 TOPIC: Final = "public/default/delayed"
+STATS: Final = f"persistent/{TOPIC}/stats"
 SHARED: Final = 1
 # In flight while publishing, and asked for by each consumer.
 WINDOW: Final = 10_000
@@ -200,7 +200,7 @@ def memory_mib(address: Address, *, java: bool) -> float:
     return heap_mib(address.pid) if java else usage(address.pid).rss_mib
 
 
-def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tuple[list[str], list[str]]:
+def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tuple[dict[str, float], list[str]]:
     """One load against one broker: the cells of its row, and the promises it broke."""
     chance = random.Random(options.seed)
     look_up(address.port)
@@ -213,7 +213,7 @@ def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tup
         last_ms = start_ms + int(options.window_s * 1000)
         published_s = publish(address.port, [chance.randrange(start_ms, last_ms) for _ in range(options.messages)])
         held_mib = memory_mib(address, java=java)
-        index_bytes = stats(address.admin_port)["delayedMessageIndexSizeInBytes"]
+        index_bytes = ask(address.admin_port, "GET", STATS)["delayedMessageIndexSizeInBytes"]
         cpu_s, own_cpu_s, began_s = usage(address.pid).cpu_s, time.process_time(), time.monotonic()
         receive(consumers, options.messages, last_ms / 1000 + PATIENCE_S)
         seen = [consumer.seen for consumer in consumers]
@@ -225,19 +225,19 @@ def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tup
     lost = sum(options.messages - len(one.numbers) for one in seen)
     twice = sum(one.twice for one in seen)
     p99_ms = late_ms[len(late_ms) * 99 // 100]
-    cells = [
-        f"{options.messages / published_s:,.0f}",
-        f"{(held_mib - before_mib) * MIB / options.messages:.0f}",
-        f"{index_bytes / options.messages:.1f}",
-        f"{late_ms[0]}",
-        f"{late_ms[len(late_ms) // 2]}",
-        f"{p99_ms}",
-        f"{late_ms[-1]}",
-        f"{lost}",
-        f"{twice}",
-        f"{100 * cpu_s / took_s:.0f}",
-        f"{100 * own_cpu_s / took_s:.0f}",
-    ]
+    cells = {
+        "published/s": options.messages / published_s,
+        "bytes/message": (held_mib - before_mib) * MIB / options.messages,
+        "of index": index_bytes / options.messages,
+        "least": late_ms[0],
+        "median": late_ms[len(late_ms) // 2],
+        "p99": p99_ms,
+        "most": late_ms[-1],
+        "lost": lost,
+        "twice": twice,
+        "cpu %": 100 * cpu_s / took_s,
+        "consumer %": 100 * own_cpu_s / took_s,
+    }
     broken = [
         text
         for wrong, text in (
@@ -272,7 +272,7 @@ def restart(options: argparse.Namespace) -> int:
                 client.publish([b"now"], first=options.messages)
                 payload = client.message().payload
                 served_s = time.monotonic() - began_s
-                held = stats(broker.admin_port)["subscriptions"]["s0"]["msgDelayed"]
+                held = ask(broker.admin_port, "GET", STATS)["subscriptions"]["s0"]["msgDelayed"]
             rss_mib = usage(broker.pid).rss_mib
     print(
         f"{options.messages:,} messages due in an hour, published at {options.messages / took_s:,.0f}/s: resident "
@@ -281,15 +281,6 @@ def restart(options: argparse.Namespace) -> int:
     )
     whole = payload == b"now" and held == options.messages
     return 0 if whole and served_s <= RESTART_S_MAX else 1
-
-
-def stats(admin_port: int) -> dict[str, Any]:
-    """What the admin port tells of the topic."""
-    url = f"http://127.0.0.1:{admin_port}/admin/v2/persistent/{TOPIC}/stats"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=30) as reply:
-        told: dict[str, Any] = json.load(reply)
-        return told
 
 
 def main() -> int:
@@ -321,26 +312,13 @@ def main() -> int:
         f"{options.messages:,} messages due within {options.window_s:g} s on {options.subscriptions} subscriptions, "
         f"tick {TICK_MS} ms, {key}={strict}; lateness in ms\n"
     )
-    head = [
-        "broker",
-        "published/s",
-        "bytes/message",
-        "of index",
-        "least",
-        "median",
-        "p99",
-        "most",
-        "lost",
-        "twice",
-        "cpu %",
-        "consumer %",
-    ]
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     status = 0
     for name, launch in brokers.items():
         with launch() as address:
             cells, broken = measure(address, options, java=name != "penstock")
-        print("| " + " | ".join([name, *cells]) + " |", flush=True)
+        if name == "penstock":
+            print(" | ".join(["| broker", *cells]) + " |\n|" + "---|" * (1 + len(cells)))
+        print(" | ".join([f"| {name}", *map(short, cells.values())]) + " |", flush=True)
         for text in broken:
             print(f"{name}: {text}", file=sys.stderr)
         status |= bool(broken) and name == "penstock"

@@ -13,9 +13,6 @@ What must hold, with a pool of two of the largest frames:
 - used request memory stays within the pool and one frame less a byte, and is zero in the end;
 - publishers of small messages keep 95 % of their throughput while 100 clients announce 5 MiB each and trickle.
 
-Measured beside it, without a bound: the same when the 100 send nine tenths of their frames and stall. They can take all
-of so small a pool, until those found slow are evicted.
-
     python -m benchmarks.flood --connections 50 --mebibytes 64
 """
 
@@ -28,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.memory_group import MemoryGroup
 from benchmarks.penstock_peer import changed_environment
-from benchmarks.process import free_port, usage
+from benchmarks.process import free_port, metrics, usage
 from penstock.testing.certificates import Certificate
 from penstock.testing.process import BrokerProcess
 
@@ -67,12 +63,10 @@ class Row:
 
 
 class Clients:
-    """One process of `flood_clients`, or of another module of clients."""
-
-    module = "benchmarks.flood_clients"
+    """One process of `flood_clients`."""
 
     def __init__(self, kind: str, port: int, connections: int, *arguments: str, ca: Path | None) -> None:
-        command = [sys.executable, "-m", self.module, kind, "--port", str(port)]
+        command = [sys.executable, "-m", "benchmarks.flood_clients", kind, "--port", str(port)]
         command += ["--connections", str(connections), *arguments]
         command += [] if ca is None else ["--tls-ca", str(ca)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -80,13 +74,9 @@ class Clients:
 
     def ask(self, word: str) -> dict[str, Any]:
         """Send a word, wait for its answer."""
-        self.tell(word)
-        return self.answer()
-
-    def tell(self, word: str) -> None:
-        """Send a word."""
         assert self._process.stdin is not None
         print(word, file=self._process.stdin, flush=True)
+        return self.answer()
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer. Raises RuntimeError when the process failed."""
@@ -127,10 +117,7 @@ class Subject:
 
     def figures(self) -> dict[str, float]:
         """The broker's own account of itself."""
-        with urllib.request.urlopen(f"{self.broker.admin_url}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in pairs}
+        return metrics(self.broker.admin_port)
 
     def rss_bytes(self) -> tuple[int, int]:
         """Resident memory now and at its highest."""
@@ -219,18 +206,18 @@ def until_nothing_is_used(target: Subject) -> int:
 # ------------------------------------------------------------------------------------------------- honest and dribblers
 
 
-def beside_dribblers(target: Subject, options: argparse.Namespace, *, stall: bool) -> Row:
+def beside_dribblers(target: Subject, options: argparse.Namespace) -> Row:
     """Throughput of small publishers, in turns alone and beside dribblers, from the first moment of their attack."""
     alone: list[float] = []
     ratios: list[float] = []
     with (
         target.clients("honest", HONEST_CONNECTIONS, "--seconds", str(options.seconds)) as honest,
-        target.clients("dribble", options.dribblers, *(["--stall"] if stall else [])) as dribblers,
+        target.clients("dribble", options.dribblers) as dribblers,
     ):
         honest.ask("run")  # to warm up
-        while len(ratios) < (1 if stall else options.rounds) or (
+        while len(ratios) < options.rounds or (
             # A few per cent are also what a busy machine costs: look longer before calling it a violation.
-            not stall and len(ratios) < 3 * options.rounds and statistics.median(ratios) < HONEST_RATIO_MIN
+            len(ratios) < 3 * options.rounds and statistics.median(ratios) < HONEST_RATIO_MIN
         ):
             # Alone, beside, beside, alone: what drifts meanwhile is the same for both.
             first = honest.ask("run")["receipts_per_s"]
@@ -241,10 +228,8 @@ def beside_dribblers(target: Subject, options: argparse.Namespace, *, stall: boo
             alone += [first, last]
             ratios.append(sum(beside) / (first + last))
     ratio = statistics.median(ratios)
-    what = f"small publishers beside {options.dribblers} that {'stall' if stall else 'trickle'}"
+    what = f"small publishers beside {options.dribblers} that trickle"
     measured = f"{ratio:.0%} of {statistics.median(alone):,.0f} entries/s"
-    if stall:
-        return Row(what, measured)
     return Row(what, measured, f">= {HONEST_RATIO_MIN:.0%}", kept=ratio >= HONEST_RATIO_MIN)
 
 
@@ -259,9 +244,7 @@ def mib(size: int) -> str:
 def measure(options: argparse.Namespace, *, tls: bool) -> list[Row]:
     """Everything, over one transport."""
     with subject(tls=tls, hard=True) as target:
-        rows = list(flood(target, options))
-        rows += [beside_dribblers(target, options, stall=stall) for stall in (False, True)]
-        return rows
+        return [*flood(target, options), beside_dribblers(target, options)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ Where: `flood` starts them, writes one word a line to their standard input, and 
     flood     go      publish frames of mixed sizes on all connections, wait for every receipt
               check   consume all topics from their beginning; is every message there that has a receipt?
     honest    run     publish small entries for a while; how many receipts came a second?
-    dribble   go      announce 5 MiB on all connections, then trickle, or send most of it and stall; again if evicted
+    dribble   go      announce 5 MiB on all connections, then trickle; again if evicted
               stop    close them
 """
 
@@ -48,7 +48,6 @@ SEND_BYTES = 64 * 1024
 TIMEOUT_S = 60.0
 TRICKLE_BYTES = 100
 TRICKLE_S = 0.5
-STALL_RATIO = 0.9
 IDENTITY = struct.Struct(">IQ")  # connection, sequence id: what a consumer must get back
 ZEROS = memoryview(bytes(PAYLOAD_BYTES_MAX))
 
@@ -298,12 +297,10 @@ def run(selector: selectors.BaseSelector, publishers: list[Publisher], seconds: 
 class Dribbler:
     """One connection that announces the largest frame and does not send it."""
 
-    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None, *, stall: bool) -> None:
+    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None) -> None:
         self._port = port
         self._tls = tls
         self._topic = f"persistent://public/default/dribble-{number % TOPICS}"
-        self._left = int(PAYLOAD_BYTES_MAX * STALL_RATIO) if stall else PAYLOAD_BYTES_MAX
-        self._step = SEND_BYTES if stall else TRICKLE_BYTES
         self.opened = 0
         self.connect()
 
@@ -314,16 +311,12 @@ class Dribbler:
         client.write(send_head(0, IDENTITY.pack(0, 0), ZEROS))
         self.socket = client.socket
         self.socket.setblocking(False)
-        self._unsent = self._left
         self.opened += 1
 
     def dribble(self) -> None:
-        """Send a little more, or as much as there is room for; open again when the broker has had enough."""
+        """Send a little more; open again when the broker has had enough."""
         try:
-            while self._unsent and self.socket.send(ZEROS[: min(self._step, self._unsent)]):
-                self._unsent -= self._step
-                if self._step == TRICKLE_BYTES:
-                    break
+            self.socket.send(ZEROS[:TRICKLE_BYTES])
             if not self.socket.recv(1024):
                 raise ConnectionError
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -339,7 +332,7 @@ def dribble(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     yield {}
     while True:
         next_word()
-        dribblers = [Dribbler(row, options.port, tls, stall=options.stall) for row in range(options.connections)]
+        dribblers = [Dribbler(row, options.port, tls) for row in range(options.connections)]
         yield {"connections": len(dribblers)}
         while not word_waits():
             for dribbler in dribblers:
@@ -378,7 +371,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tls-ca", type=Path)
-    parser.add_argument("--stall", action="store_true")
     options = parser.parse_args()
     for answer in KINDS[options.kind](options):
         print(json.dumps(answer), flush=True)

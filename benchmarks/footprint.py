@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from benchmarks.penstock_peer import penstock
 from benchmarks.process import usage
 from benchmarks.pulsar_peer import pulsar
+from benchmarks.report import short
 from penstock.testing.client import RawClient, Type, entry, frame, send
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def open_clients(port: int, count: int, stack: ExitStack) -> None:
         answers(client, Type.MESSAGE, Type.ERROR, 1)
 
 
-def measure(address: Address, topics: int, clients: int) -> list[str]:
+def measure(address: Address, topics: int, clients: int) -> dict[str, float]:
     """Load one broker; returns the cells of its row."""
     idle = usage(address.pid).rss_mib
     with ExitStack() as stack:
@@ -102,15 +103,15 @@ def measure(address: Address, topics: int, clients: int) -> list[str]:
         open_clients(address.port, clients, stack)
         clients_s = time.monotonic() - began_s
         connected = usage(address.pid).rss_mib
-    return [
-        f"{idle:.0f}",
-        f"{loaded:.0f}",
-        f"{(loaded - idle) * KIB_PER_MIB / topics:.1f}",
-        f"{topics / topics_s:,.0f}",
-        f"{connected:.0f}",
-        f"{(connected - loaded) * KIB_PER_MIB / clients:.1f}",
-        f"{clients / clients_s:,.0f}",
-    ]
+    return {
+        "idle": idle,
+        "topics": loaded,
+        "KiB/topic": (loaded - idle) * KIB_PER_MIB / topics,
+        "topics/s": topics / topics_s,
+        "connected": connected,
+        "KiB/connection": (connected - loaded) * KIB_PER_MIB / clients,
+        "connections/s": clients / clients_s,
+    }
 
 
 def main() -> int:
@@ -127,11 +128,12 @@ def main() -> int:
         brokers["Apache Pulsar"] = pulsar
     print(f"{options.topics:,} topics with a producer and a message each, then {options.clients:,} connections with a")
     print("consumer that received one; resident memory in MiB, and KiB for one more\n")
-    head = ["broker", "idle", "topics", "KiB/topic", "topics/s", "connected", "KiB/connection", "connections/s"]
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for name, launch in brokers.items():
         with launch() as address:
-            print("| " + " | ".join([name, *measure(address, options.topics, options.clients)]) + " |", flush=True)
+            cells = measure(address, options.topics, options.clients)
+        if name == "penstock":
+            print(" | ".join(["| broker", *cells]) + " |\n|" + "---|" * (1 + len(cells)))
+        print(" | ".join([f"| {name}", *map(short, cells.values())]) + " |", flush=True)
     return 0
 
 

@@ -3,9 +3,8 @@
 
     python -m benchmarks.listings --peer pulsar
 
-Three loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
+Two loads, each on a fresh broker, once with its own limits and once with 8 MB for lists and 8 MB for what is being
 sent:
-    alone      one client asks again and again for 10,000 topics; then while a hundred producers publish
     at once    1,000 connections ask at once, and read their megabyte as it comes
     watchers   300 connections ask for 300 topics of 512 characters by pattern and watch them; 300 more are made
 Growth is the highest resident memory during a load above that before it, with all connections open. A load has failed
@@ -15,13 +14,11 @@ if any client got an error or a list that is not whole, or if the limiters are n
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import re
 import resource
 import selectors
 import sys
 import time
-import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,18 +26,15 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import percentiles
 from benchmarks.penstock_peer import penstock
-from benchmarks.process import usage
+from benchmarks.process import ask, metrics, usage
 from benchmarks.pulsar_peer import pulsar
-from benchmarks.subjects import LoadFailed
-from penstock.testing.client import RawClient, Type, entry, frame, send
+from penstock.testing.client import RawClient, Type, frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from multiprocessing.synchronize import Event
 
     from benchmarks.process import Address
-    from penstock.wire.pulsar_pb2 import BaseCommand
 
 SMALL_MB: Final = 8
 SMALL: Final = {
@@ -49,10 +43,8 @@ SMALL: Final = {
 }
 NAMESPACE: Final = "public/default"
 PARTITIONS: Final = 1_000
-PUBLISHERS: Final = 100
 TIMEOUT_S: Final = 120.0
 READ_BYTES: Final = 1 << 18
-STORED: Final = send(0, 0, entry(b"x" * 100))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +53,13 @@ class Sizes:
 
     topics: int = 10_000
     topic_bytes: int = 100
-    rounds: int = 50
     connections: int = 1_000
     watchers: int = 300
     watched: int = 300
     watched_bytes: int = 512
 
 
-QUICK: Final = Sizes(topics=50, rounds=5, connections=10, watchers=5, watched=5)
+QUICK: Final = Sizes(topics=50, connections=10, watchers=5, watched=5)
 
 
 @dataclass(slots=True)
@@ -86,92 +77,14 @@ def make_topics(address: Address, name: str, count: int, length: int) -> None:
     """So many topics, as partitions of as few as possible; a full name has about `length` characters."""
     local = name + "x" * (length - len(f"persistent://{NAMESPACE}/{name}-partition-000"))
     for row, start in enumerate(range(0, count, PARTITIONS)):
-        url = f"http://127.0.0.1:{address.admin_port}/admin/v2/persistent/{NAMESPACE}/{local}{row}/partitions"
-        body = str(min(PARTITIONS, count - start)).encode()
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="PUT")
-        with _opener().open(request, timeout=TIMEOUT_S):
-            pass
+        path = f"persistent/{NAMESPACE}/{local}{row}/partitions"
+        ask(address.admin_port, "PUT", path, min(PARTITIONS, count - start))
 
 
 def permits_held(address: Address) -> float:
     """Bytes of both limiters that somebody still has, by the broker's own metrics."""
-    with _opener().open(f"http://127.0.0.1:{address.admin_port}/metrics/", timeout=TIMEOUT_S) as reply:
-        text = reply.read().decode()
-    found = re.findall(r"^pulsar_broker_topic_list_(?:heap|direct)_memory_used_bytes\S* (\S+)", text, re.MULTILINE)
-    if len(found) != 2:
-        raise LoadFailed("the broker does not tell how much memory listings have")
-    return sum(map(float, found))
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-# -- one after another ------------------------------------------------------------------------------------------------
-
-
-def ask(client: RawClient, number: int, **fields: str) -> BaseCommand:
-    """One list, or the error in its place."""
-    client.write(frame(Type.GET_TOPICS_OF_NAMESPACE, request_id=number, namespace=NAMESPACE, **fields))
-    return client.next(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, Type.ERROR, timeout_s=TIMEOUT_S).command
-
-
-def alone(address: Address, sizes: Sizes, figures: Figures) -> None:
-    """The latency of a list, first and again, on an idle broker and on one that works."""
-    make_topics(address, "alone", sizes.topics, sizes.topic_bytes)
-    with RawClient(address.port) as client:
-        first, *again = timed(client, sizes, figures)
-    figures.values["first, ms"] = first
-    figures.values |= {f"again, {name}, ms": value for name, value in percentiles(sorted(again)).items()}
-    ready = multiprocessing.Event()
-    publishing = multiprocessing.Process(target=publish_for_ever, args=(address.port, ready), daemon=True)
-    publishing.start()
-    try:
-        if not ready.wait(TIMEOUT_S):
-            raise LoadFailed(f"{PUBLISHERS} producers were not ready in {TIMEOUT_S:.0f} s")
-        with RawClient(address.port) as client:
-            busy = timed(client, sizes, figures)
-    finally:
-        publishing.terminate()
-        publishing.join()
-    named = percentiles(sorted(busy)).items()
-    figures.values |= {f"beside {PUBLISHERS} producers, {name}, ms": value for name, value in named}
-
-
-def publish_for_ever(port: int, ready: Event) -> None:
-    """A hundred producers, each of which sends its next message when it has the receipt of the last."""
-    with selectors.DefaultSelector() as selector:
-        for number in range(PUBLISHERS):
-            client = RawClient(port)
-            open_producer(client, f"persistent://{NAMESPACE}/beside-{number}")
-            client.write(STORED)
-            selector.register(client.socket, selectors.EVENT_READ, client)
-        ready.set()
-        while True:
-            for key, _ in selector.select():
-                key.data.next(Type.SEND_RECEIPT)
-                key.data.write(STORED)
-
-
-def open_producer(client: RawClient, topic: str) -> None:
-    """Look the topic up, as Pulsar wants it, and open producer 0; again while the topic is being loaded."""
-    client.write(frame(Type.LOOKUP, topic=topic, request_id=1))
-    client.next(Type.LOOKUP_RESPONSE, timeout_s=TIMEOUT_S)
-    opened = False
-    while not opened:
-        client.write(frame(Type.PRODUCER, topic=topic, producer_id=0, request_id=2))
-        opened = client.next(Type.PRODUCER_SUCCESS, Type.ERROR, timeout_s=TIMEOUT_S).command.type != Type.ERROR
-
-
-def timed(client: RawClient, sizes: Sizes, figures: Figures) -> list[float]:
-    """Milliseconds of one list after another."""
-    taken = []
-    for number in range(sizes.rounds):
-        began_s = time.perf_counter()
-        answer = ask(client, number)
-        taken.append((time.perf_counter() - began_s) * 1e3)
-        figures.errors += len(answer.getTopicsOfNamespaceResponse.topics) < sizes.topics
-    return taken
+    told = metrics(address.admin_port)
+    return sum(told[f"pulsar_broker_topic_list_{kind}_memory_used_bytes"] for kind in ("heap", "direct"))
 
 
 # -- all at once ------------------------------------------------------------------------------------------------------
@@ -296,7 +209,6 @@ def growth(address: Address, before_mib: float) -> float:
 # -- all of it --------------------------------------------------------------------------------------------------------
 
 LOADS: Final[Mapping[str, Callable[[Address, Sizes, Figures], None]]] = {
-    "alone": alone,
     "at once": at_once,
     "watchers": watchers,
 }

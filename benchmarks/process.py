@@ -7,16 +7,23 @@ Where: `penstock_peer` and `pulsar_peer` make addresses; `run` reads processor t
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 KIB = 1024
+# The first request loads what answers it, and a broker that is measured may be busy.
+ASK_TIMEOUT_S = 120.0
 # Pulsar's standalone closes its ledgers on SIGTERM; past this it hangs, and a benchmark must not.
 STOP_TIMEOUT_S = 30.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by a proxy of the environment
 
 
 class PeerError(RuntimeError):
@@ -53,6 +60,31 @@ def usage(pid: int) -> Usage:
         if name in {"VmRSS", "VmHWM"}
     }
     return Usage((int(fields[11]) + int(fields[12])) / TICKS_PER_S, memory["VmRSS"], memory["VmHWM"])
+
+
+def ask(admin_port: int, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 -- whatever it answers
+    """What an admin port answers to a request below /admin/v2; None for nothing. Raises OSError."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{admin_port}/admin/v2/{path}",
+        None if body is None else json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    with _OPENER.open(request, timeout=ASK_TIMEOUT_S) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def metrics(admin_port: int) -> dict[str, float]:
+    """A broker's metrics by name, each summed over its labels. Raises OSError."""
+    with _OPENER.open(f"http://127.0.0.1:{admin_port}/metrics/", timeout=ASK_TIMEOUT_S) as answer:
+        text: str = answer.read().decode()
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            name = name.partition("{")[0]
+            values[name] = values.get(name, 0.0) + float(value)
+    return values
 
 
 def free_port() -> int:

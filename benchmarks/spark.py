@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import random
 import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,7 +35,7 @@ from pyspark.sql.datasource import (
 )
 
 from benchmarks.penstock_peer import penstock
-from benchmarks.process import PeerError
+from benchmarks.process import PeerError, ask
 from penstock.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -147,8 +145,13 @@ class Bench:
     def __init__(self, spark: SparkSession, port: int, admin_port: int, rows: int, scratch: Path) -> None:
         self.spark, self.rows, self.scratch = spark, rows, scratch
         self.options = {"service.url": f"pulsar://127.0.0.1:{port}"}
-        self.url, self.admin = self.options["service.url"], f"http://127.0.0.1:{admin_port}/admin/v2"
-        self.ask("POST", "namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        self.url, self.admin_port = self.options["service.url"], admin_port
+        ask(
+            admin_port,
+            "POST",
+            "namespaces/public/default/retention",
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        )
         self.topics = {BATCHED: self.new_topic(), ALONE: self.new_topic()}
         self.write(self.topics[BATCHED], {"pulsar.producer.batchingMaxBytes": "128K"})
         self.publish(self.topics[ALONE])
@@ -160,16 +163,8 @@ class Bench:
     def new_topic(self) -> str:
         """A partitioned topic that nothing has."""
         name = f"bench-{time.monotonic_ns()}"
-        self.ask("PUT", f"persistent/public/default/{name}/partitions", PARTITIONS)
+        ask(self.admin_port, "PUT", f"persistent/public/default/{name}/partitions", PARTITIONS)
         return f"persistent://public/default/{name}"
-
-    def ask(self, method: str, path: str, body: object) -> None:
-        """Have the broker's administrator do something."""
-        request = urllib.request.Request(
-            f"{self.admin}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10):
-            pass
 
     def check(self) -> None:
         """Raise RuntimeError when a topic does not hold all rows, and what was measured was something else."""
