@@ -308,6 +308,8 @@ class ClientConnection:
     def keep_alive(self, now_ns: int) -> int:
         """Send a PING when the broker has been silent for KEEP_ALIVE_NS; returns when to call this again.
 
+        What came since the last call counts as having come now.
+
         Raises:
             BrokerSilent: it has sent nothing for KEEP_ALIVE_NS since the PING.
         """
