@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may call a route of the admin port: each route carries one of these checks.
+"""Authorization on the admin port: each route has one of these checks.
 
-Why a dependency and not a list of paths: the check stands beside what it guards, and a route without one is found by
-`unguarded`, which a test runs over the whole application.
-Where: groups of routes write `dependencies=[needs.tenant_admin]`. Credentials are looked at here, on the admin thread;
-what their role may do is asked on the broker's loop, about the {tenant}, {namespace}, {topic} and {subscription} of the
+Why a dependency and not a list of paths: the check is beside the route that it guards, and a test finds a route without
+one by `unguarded`.
+
+Where: groups of routes write `dependencies=[needs.tenant_admin]`. Credentials are checked here, on the admin thread.
+What their role may do is asked on the broker's loop, for the {tenant}, {namespace}, {topic} and {subscription} of the
 path.
 
-What counts, first to last: the provider that the header X-Pulsar-Auth-Method-Name names; `Authorization: Bearer` or
-`Basic`; the certificate of the TLS handshake; `anonymousUserRole`. Credentials that are wrong are refused, never
-passed over. A proxy names its client's role in X-Original-Principal.
+The credentials, in order: those of the provider that the header X-Pulsar-Auth-Method-Name names; `Authorization:
+Bearer` or `Basic`; the certificate of the TLS handshake; `anonymousUserRole`. Wrong credentials are refused; the next
+ones are not tried. A proxy names its client's role in X-Original-Principal.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Where the server leaves the certificate that a client showed, in the state of a request.
+# The key of a client's certificate in the state of a request.
 CERTIFICATE: Final = "client_certificate"
 _METHOD_HEADER: Final = "x-pulsar-auth-method-name"
 _ORIGINAL_HEADER: Final = "x-original-principal"
 _SCHEMES: Final = {"bearer": "token", "basic": "basic"}
-# In the scope of a request: the checks that have let it pass.
+# The key of passed checks in the scope of a request.
 _PASSED: Final = "penstock.passed"
 
 
@@ -60,7 +61,7 @@ class Check:
         self._of_namespace = of_namespace  # even where the path names a topic
 
     async def __call__(self, request: Request) -> None:
-        """Let the request pass, or raise."""
+        """Accept the request, or raise."""
         passed = request.scope.setdefault(_PASSED, set())
         if self not in passed:
             await self._look_at(request)
@@ -109,17 +110,17 @@ class Needs:
         self.namespace_lookup = check(Action.LOOKUP, of_namespace=True)
         self.produce = check(Action.PRODUCE)
         self.consume = check(Action.CONSUME)
-        # Whoever has shown who it is.
+        # Any authenticated caller.
         self.anybody = check(None)
-        # Not even that: probes and scrapers carry no token.
+        # Any caller: probes and scrapers have no token.
         self.nobody = check(None, known=False)
 
 
 async def check_before_body(scope: Scope) -> None:
-    """Make the checks of the route that was found, before anything of the body is read. Raises HTTPException.
+    """Run the checks of the route before the body is read. Raises HTTPException.
 
-    Why not by themselves alone: FastAPI reads a body whole, and parses it, before it looks at dependencies. Nobody must
-    be able to make us do that who may not even ask.
+    Why: FastAPI reads and parses a body before it runs dependencies. A caller without permission must not cause that
+    work.
     """
     for check in _checks(scope.get("route")):
         try:
@@ -129,7 +130,7 @@ async def check_before_body(scope: Scope) -> None:
 
 
 def unguarded(app: FastAPI) -> list[str]:
-    """Name the routes of an application that carry no check."""
+    """Return the routes of an application that have no check."""
     return [str(getattr(route, "path", route)) for route in _routes(app.routes) if not _checks(route)]
 
 
@@ -138,7 +139,7 @@ async def _access_of(broker: Administration) -> Access:
 
 
 def _credentials(request: Request) -> Credentials:
-    """What the request shows. Raises AuthenticationFailed for what cannot be read."""
+    """Return the credentials of a request. Raises AuthenticationFailed for unreadable ones."""
     certificate = getattr(request.state, CERTIFICATE, None)
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     method = request.headers.get(_METHOD_HEADER) or _SCHEMES.get(scheme.lower())
@@ -156,7 +157,7 @@ def _credentials(request: Request) -> Credentials:
 
 
 def _resource(action: Action, path: Mapping[str, str], *, of_namespace: bool) -> Resource:
-    """What the path names, as much of it as the action is about. Raises InvalidTopicName."""
+    """Return the resource that the path names, as far as the action concerns it. Raises InvalidTopicName."""
     if action is Action.SUPERUSER:
         return None
     if action is Action.TENANT_ADMIN:
@@ -168,7 +169,7 @@ def _resource(action: Action, path: Mapping[str, str], *, of_namespace: bool) ->
 
 
 def _routes(routes: Iterable[object]) -> Iterator[object]:
-    """Every route, those of included routers too, which newer releases of FastAPI keep apart."""
+    """Yield every route, also those of included routers, which newer releases of FastAPI keep apart."""
     for route in routes:
         included = getattr(route, "effective_route_contexts", None)
         if included is None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes of the admin port, and the one shape of its errors: `{"reason": "…"}`, as Pulsar's admin clients expect.
+"""The routes of the admin port, and the format of its errors: `{"reason": "…"}`, as Pulsar's admin clients expect.
 
-Why apart from `server`: FastAPI takes half a second and 20 MiB to import, which a broker that nobody asks should
-not spend.
-Where: `http_server` serves what `build` returns. A group of routes is a function that takes the gateway and returns a
-router.
+Why apart from `server`: importing FastAPI takes half a second and 20 MiB, which a broker whose admin port is not used
+should not spend. Where: `http_server` serves what `build` returns. A group of routes is a function that takes the
+gateway and returns a router.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Api(FastAPI):
-    """The application, whose OpenAPI document says which errors it answers with."""
+    """The application, whose OpenAPI document includes its errors."""
 
     def openapi(self) -> dict[str, Any]:
-        """The document, made once."""
+        """Return the document, which is created once."""
         if self.openapi_schema is None:
             self.openapi_schema = documented(super().openapi())
         return self.openapi_schema
 
 
 def build(gateway: Gateway, memory: HttpMemory | None = None, *, requests_max: int = 64) -> FastAPI:
-    """Return the application: every route, and what its errors look like.
+    """Return the application: all routes and the format of errors.
 
     Args:
         gateway: the way to the broker.
-        memory: what requests may take together.
-        requests_max: how many are at work at once.
+        memory: the memory that all requests share.
+        requests_max: how many requests are handled at a time.
     """
     # Without the bundled documentation pages: they load scripts from the internet. The schema is at /openapi.json,
     # a route of our own, so that it is guarded like the others.
@@ -83,7 +82,7 @@ def build(gateway: Gateway, memory: HttpMemory | None = None, *, requests_max: i
 
 
 def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
-    """What monitoring asks for."""
+    """Routes for monitoring."""
     router = APIRouter(tags=["monitoring"], dependencies=[needs.nobody])
 
     @router.get("/metrics", response_class=PlainTextResponse)
@@ -109,7 +108,7 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
 
 
 async def _in_turns(pieces: Iterable[str]) -> AsyncIterator[str]:
-    """Make each piece when the one before is on its way, here: a plain iterable would be sent to a pool of threads."""
+    """Yield each piece when the previous one is being sent, on this loop: a plain iterable would use a thread pool."""
     for piece in pieces:
         yield piece
 
@@ -142,5 +141,5 @@ async def _bad_request(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _our_fault(_request: Request, _error: Exception) -> JSONResponse:
-    """The error itself goes to the log, not to whoever asked."""
+    """Send a general message: the error itself goes to the log, not to the caller."""
     return JSONResponse({"reason": "internal error; see the broker's log"}, HTTPStatus.INTERNAL_SERVER_ERROR)

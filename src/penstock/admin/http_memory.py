@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that requests of the admin port may take together: their bodies, what is made of them, and their answers.
+"""The memory that requests of the admin port share: for bodies, parsed objects and responses.
 
-Why: sixty bodies of a few megabytes, each parsed into objects of fifty times its size, or sixty answers of one large
-message each, would end the broker. So each request charges what it causes before it causes it. When the row is full, a
-request waits for a moment, and is then answered with 503 and asked to come again.
-Where: `middleware` makes a charge for each request and gives it back when the answer is sent; routes find it in the
+Why: sixty bodies of a few megabytes, each parsed into objects of fifty times its size, or sixty responses of one large
+message each, would end the broker. So each request charges memory before it uses it. When the row is full, a request
+waits for a moment, and then gets 503 with a Retry-After.
+
+Where: `middleware` creates a charge for each request and releases it when the response is sent; routes find it in the
 scope. Everything here runs on the admin port's own loop. `/healthz` and `/metrics` charge nothing and never wait.
 """
 
@@ -22,15 +23,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-# In the scope of a request: its charge.
+# The key of the charge in the scope of a request.
 CHARGE: Final = "penstock.charge"
-# How long a request waits for memory, and what it is told to wait before it comes again.
+# How long a request waits for memory, and its Retry-After.
 WAIT_S: Final = 2.0
 RETRY_AFTER_S: Final = 1
 
-# What a body becomes while it is read and parsed, as measured (tests/admin/test_http_memory.py): the bytes twice, a
-# text of up to four bytes a character, and its parts again. Each value of a list of wrong values becomes a description
-# of what is wrong with it.
+# The memory of a body while it is read and parsed, as measured (tests/admin/test_http_memory.py): the bytes twice, a
+# text of up to four bytes per character, and its parts again. Each invalid value of a list becomes an error message.
 BODY_FACTOR: Final = 10
 VALUE_BYTES: Final = 1_500
 
@@ -38,29 +38,29 @@ VALUE_BYTES: Final = 1_500
 class HttpMemory:
     """The row of the memory budget that requests of the admin port charge.
 
-    One request at a time may go beyond the row: a limit of a few megabytes must not keep the largest message from being
-    shown. So all together take the row and the largest request at most.
+    One request at a time may exceed the row: a limit of a few megabytes must not prevent showing the largest message.
+    So all together use at most the row and the largest request.
     """
 
     def __init__(self, row: MemoryRow | None = None, *, entry_bytes_max: int = 5 * MIB + 64 * KIB) -> None:
-        """Charge `row`; `entry_bytes_max`: the largest entry there can be in a topic."""
+        """Charge `row`; `entry_bytes_max` is the size of the largest possible entry."""
         self._row = row or MemoryRow("http", 32 * MIB)
         self.entry_bytes_max = entry_bytes_max
         self.dropping = 0  # requests whose body is read and dropped, after they were refused
-        self._beyond: Charge | None = None  # who has gone beyond the row
+        self._beyond: Charge | None = None  # the request that exceeds the row
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all requests at work."""
+        """The bytes of all current requests."""
         return self._row.used_bytes
 
     def charge(self) -> Charge:
-        """The charge of a new request: nothing yet."""
+        """Return the charge of a new request."""
         return Charge(self, self._row)
 
     async def wait_for_room(self, nbytes: int, charge: Charge) -> None:
-        """Return when `nbytes` more are in the books for this charge. Raises ServiceNotReady."""
+        """Wait until `nbytes` more are charged. Raises ServiceNotReady."""
         if not self._waiting and self._try(nbytes, charge):
             return
         loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ class HttpMemory:
                 async with asyncio.timeout_at(until_s):
                     await place
             except asyncio.CancelledError:
-                self.wake()  # It may have been told to try, and will not.
+                self.wake()  # It may have been woken: wake the next one instead.
                 raise
             except TimeoutError:
                 self.wake()
@@ -97,13 +97,13 @@ class HttpMemory:
         return True
 
     def given_back(self, charge: Charge) -> None:
-        """This charge has become smaller."""
+        """Note that this charge has become smaller."""
         if charge is self._beyond and (self._row.available_bytes >= 0 or not charge.held_bytes):
             self._beyond = None
         self.wake()
 
     def wake(self) -> None:
-        """Let the first that waits try again."""
+        """Let the first waiting request try again."""
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():
@@ -112,11 +112,11 @@ class HttpMemory:
 
 
 class Charge:
-    """What one request holds, until it is left as a context manager.
+    """The memory of one request, released when the context manager ends.
 
     Attributes:
-        memory: where it is in the books.
-        held_bytes: how much it is.
+        memory: the memory that it is charged to.
+        held_bytes: how many bytes are charged.
     """
 
     __slots__ = ("_row", "held_bytes", "memory")
@@ -127,12 +127,12 @@ class Charge:
         self.held_bytes = 0
 
     async def take(self, nbytes: int) -> None:
-        """Charge so much more, waiting for it for `WAIT_S`. Raises ServiceNotReady."""
+        """Charge `nbytes` more, and wait for them up to `WAIT_S`. Raises ServiceNotReady."""
         await self.memory.wait_for_room(nbytes, self)
         self.held_bytes += nbytes
 
     def hold(self, nbytes: int) -> None:
-        """This is what is left of it, or what exists already."""
+        """Set the charge to `nbytes`: the rest is released, or the memory is in use already."""
         more = nbytes - self.held_bytes
         self.held_bytes = nbytes
         if more > 0:

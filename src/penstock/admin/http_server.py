@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP server of the admin ports: uvicorn, and the limits it is given.
+"""The HTTP server of the admin ports: uvicorn, and its limits.
 
-Why limits: whoever reaches these ports must not be able to use up the broker's descriptors or memory by saying little,
-slowly. uvicorn bounds the size of a request's head and the time between requests; `api` bounds bodies. That a request
-has to come at all, whole, and its answer to be taken, is added here, and so is the number of connections, of which an
-unfinished TLS handshake is one.
-Where: `server` imports this on its thread, at the first connection.
+Why limits: a caller must not be able to use up the broker's file descriptors or memory by sending little, slowly.
+uvicorn limits the size of a request's head and the time between requests; `api` limits bodies. This module adds time
+limits for complete requests and for reading the response, and limits the number of connections, unfinished TLS
+handshakes included. Where: `server` imports this on its thread, at the first connection.
 """
 
 from __future__ import annotations
@@ -40,35 +39,34 @@ log = logging.getLogger(__name__)
 IDLE_S: Final = 5
 REQUEST_S: Final = 10.0
 HANDSHAKE_S: Final = 10.0
-# How long answers under way may take once the broker stops.
+# How long current responses may take when the broker stops.
 GRACE_S: Final = 2
-# Out of descriptors: wait this long before accepting again, callers stay in the backlog meanwhile.
+# Without file descriptors, wait this long before accepting again; callers stay in the listen backlog meanwhile.
 ACCEPT_PAUSE_S: Final = 0.2
-# An answer is taken within so many times `REQUEST_S`, however often a little of it is.
+# A response must be received within this many times `REQUEST_S`, even if the caller receives a little of it each time.
 ANSWER_CHECKS_MAX: Final = 6
-# A caller that for so long neither asks nor is being answered makes way for another when all connections are taken.
+# When all connections are in use, one that was idle for this long is closed for a new one.
 IDLE_IN_THE_WAY_S: Final = 1.0
-# A TLS handshake begins like this, and no request does.
+# The first bytes of a TLS handshake. No request begins like this.
 TLS_START: Final = b"\x16\x03"
 
 
 class PunctualProtocol(H11Protocol):
-    """A connection that is dropped when for `REQUEST_S` it neither asks anything nor takes its answer.
+    """A connection that is closed when it sends no request and receives no response for `REQUEST_S`.
 
-    A body may take as long as that too, however often a little of it comes; then 408 says so. Requests that cannot be
-    read, or whose head is too large, are answered in the one shape of errors.
+    A body must arrive within that time too, even if some of it keeps coming; otherwise the response is 408. Unreadable
+    requests, and those whose head is too large, are answered in the common format of errors.
     """
 
     _seen: tuple[object, int] = (None, 0)
     _timer: asyncio.TimerHandle | None = None
     _heard = False
-    _unsent_checks = 0  # of the answer under way
+    _unsent_checks = 0  # of the current response
     _quiet_since_s = 0.0
     began: Callable[[PunctualProtocol], None] | None = None
     ended: Callable[[PunctualProtocol], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to watch."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
@@ -79,19 +77,17 @@ class PunctualProtocol(H11Protocol):
             self.began(self)
 
     def quiet_since_s(self) -> float | None:
-        """Since when nothing was asked and nothing answered, in the loop's time; None while an answer is being made."""
+        """Return since when the connection is idle, in the loop's time; None during a request."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete and self.conn.their_state is not h11.SEND_BODY:
             return None
         return self._quiet_since_s
 
     def on_response_complete(self) -> None:
-        """The connection may be used again."""
         self._quiet_since_s = self.loop.time()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
@@ -99,7 +95,7 @@ class PunctualProtocol(H11Protocol):
             self.ended(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, unless it is TLS."""
+        """Handle received bytes, unless they are TLS."""
         if not self._heard and self.scheme == "http" and data.startswith(TLS_START):
             address = ":".join(map(str, self.client or ("unknown",)))
             log.info("caller %s speaks TLS, and this port is for those without; see webServicePortTls", address)
@@ -109,7 +105,7 @@ class PunctualProtocol(H11Protocol):
         super().data_received(data)
 
     def _check(self) -> None:
-        # There is a new cycle for each request, and none before the first; uvicorn's types leave that out.
+        # There is a new cycle for each request, and none before the first; uvicorn's types do not say so.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         unsent_bytes = self.transport.get_write_buffer_size()
         answering = cycle is not None and not cycle.response_complete
@@ -128,7 +124,7 @@ class PunctualProtocol(H11Protocol):
         self._timer = self.loop.call_later(REQUEST_S, self._check)
 
     def send_400_response(self, msg: str) -> None:
-        """Tell the caller what is wrong with its request; uvicorn calls this where it has caught the reason."""
+        """Answer an invalid request; uvicorn calls this where it has caught the error."""
         error = sys.exc_info()[1]
         if getattr(error, "error_status_hint", None) == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
             limit = self.config.h11_max_incomplete_event_size
@@ -137,12 +133,12 @@ class PunctualProtocol(H11Protocol):
             self._refuse(HTTPStatus.BAD_REQUEST, f"not a request: {error or msg}")
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        """Answer and close; only close, if another answer has begun."""
+        """Answer and close; only close, if another response has begun."""
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.abort()
             return
         body = json.dumps({"reason": reason})
-        # Past h11: the application may still wait for the rest of a body, and must find the connection as it was.
+        # Not through h11: the application may still wait for the rest of a body, and h11's state must stay as it is.
         self.transport.write(
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
@@ -151,28 +147,27 @@ class PunctualProtocol(H11Protocol):
 
 
 class AdminHttp(uvicorn.Server):
-    """uvicorn on two ports, which it accepts from by itself.
+    """uvicorn on two ports; this class accepts the connections itself.
 
-    Why not asyncio's servers: they take no bound on connections, and keep the TLS context they began with.
+    Why not asyncio's servers: they have no limit of connections, and keep the TLS context they started with.
     """
 
     def __init__(self, config: uvicorn.Config, ports: AdminServer) -> None:
         super().__init__(config)
         self._ports = ports
-        self._open = 0  # connections, those in their TLS handshake too
+        self._open = 0  # connections, TLS handshakes included
         self._refusing = False
         self._pausing = False
         self._callers: dict[PunctualProtocol, None] = {}  # the oldest first
         self._handshakes: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
         await super().startup(sockets=sockets)
         for sock in self._sockets():
             asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, and let answers under way end."""
+        """Stop accepting, and let current responses finish."""
         for sock in self._sockets():
             asyncio.get_running_loop().remove_reader(sock.fileno())
             sock.close()
@@ -193,7 +188,7 @@ class AdminHttp(uvicorn.Server):
             return
         self._pausing = False
         if self._open >= self._ports.limits.connections_max and not self._make_way():
-            if not self._refusing:  # Said once, until somebody is let in again.
+            if not self._refusing:  # Log it once, until a caller is accepted again.
                 log.warning("caller %s is turned away: %d connections are open", address[0], self._open)
             self._refusing = True
             sock.close()
@@ -202,7 +197,7 @@ class AdminHttp(uvicorn.Server):
         self._open += 1
         sock.setblocking(False)
         # A head and its body are two writes: the second must not wait 40 ms for the caller's delayed acknowledgement.
-        # asyncio sees to that for sockets it makes by itself alone.
+        # asyncio does this only for sockets that it creates itself.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._ports.tls if listening is self._ports.secure_socket else None
         task = asyncio.get_running_loop().create_task(self._connect(sock, address[0], tls))
@@ -228,13 +223,13 @@ class AdminHttp(uvicorn.Server):
         self._callers[protocol] = None
 
     def _ended(self, protocol: PunctualProtocol) -> None:
-        # Whoever made way for another is counted no more, and is lost a moment later.
+        # A connection that was closed for another one is not counted any more.
         if protocol in self._callers:
             del self._callers[protocol]
             self._open -= 1
 
     def _make_way(self) -> bool:
-        """Drop the caller that has been quiet for longest; False when all are being answered."""
+        """Close the connection that was idle for longest; return False if all have a current request."""
         now_s = asyncio.get_running_loop().time()
         quiet = {caller: since_s for caller in self._callers if (since_s := caller.quiet_since_s()) is not None}
         caller = min(quiet, key=quiet.__getitem__, default=None)
@@ -245,7 +240,7 @@ class AdminHttp(uvicorn.Server):
         return True
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        if not self._pausing:  # Said once, however often it is tried again.
+        if not self._pausing:  # Log it once, not at every retry.
             log.warning("cannot accept callers: %s", error.strerror or error)
         self._pausing = True
         loop = asyncio.get_running_loop()
@@ -266,7 +261,7 @@ def _plain_reason(error: OSError) -> str:
 
 
 def http_server(ports: AdminServer, gateway: Gateway) -> uvicorn.Server:
-    """Return the server, to be started with no sockets but those of `ports`."""
+    """Return the server, to be started without other sockets than those of `ports`."""
     limits = ports.limits
     config = uvicorn.Config(
         api.build(
@@ -277,8 +272,8 @@ def http_server(ports: AdminServer, gateway: Gateway) -> uvicorn.Server:
         http=PunctualProtocol,
         ws="none",
         lifespan="off",
-        log_config=None,  # its lines go where all others go
-        log_level="error",  # what clients do wrong is not an event of ours
+        log_config=None,  # its lines go to the same log as all others
+        log_level="error",  # errors of clients are not logged
         access_log=False,
         proxy_headers=False,
         server_header=False,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What a body of JSON must be beyond JSON, so that it can be stored, compared and sent back.
+r"""Rules for JSON bodies beyond JSON, so that they can be stored, compared and returned.
 
-Why: JSON has numbers without a value (`NaN`, and `1e999`), halves of characters (`"\ud800"`) and no bound on nesting.
-The parser takes them all; what is stored or rendered later does not, and what has been stored must always be readable.
-Where: `api` makes `check_body` a dependency of every route.
+Why: JSON allows numbers without a value (`NaN`, and `1e999`), halves of characters (`"\ud800"`) and any nesting. The
+parser accepts them, but storing or rendering fails later, and whatever was stored must always be readable. Where: `api`
+makes `check_body` a dependency of every route.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, Final
 from fastapi import Request  # noqa: TC002 -- FastAPI reads annotations
 from starlette.exceptions import HTTPException
 
-# An administrator sends objects in objects in lists, and schemas as texts. Encoders stop at 255, the parser at 1,000.
+# Administrators send objects in objects in lists, and schemas as texts. Encoders stop at 255, the parser at 1,000.
 DEPTH_MAX: Final = 32
 
 
 async def check_body(request: Request) -> None:
-    """Raises HTTPException for a body that was parsed but cannot be kept."""
-    if hasattr(request, "_json"):  # FastAPI has parsed it; asking again would read where there is nothing to be read.
+    """Raise HTTPException for a body that is valid JSON but breaks the rules."""
+    if hasattr(request, "_json"):  # FastAPI has parsed it; otherwise there is no body to read.
         fault = unreadable(await request.json())
         if fault is not None:
             raise HTTPException(HTTPStatus.BAD_REQUEST, f"body: {fault}")
 
 
 def unreadable(value: Any) -> str | None:  # noqa: ANN401 -- JSON
-    """What is wrong with a JSON value; None for nothing."""
+    """Return what is wrong with a JSON value, or None."""
     pending = [(value, 1)]
     while pending:
         value, depth = pending.pop()

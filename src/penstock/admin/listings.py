@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of topics as answers of the admin port: written a block at a time, from memory that the broker lends.
+"""Topic listings as responses of the admin port: written a block at a time, from memory that the broker lends.
 
-Why not a plain answer: a hundred thousand names would be a Python list, a JSON text and its bytes at once, none of them
-charged to anybody. And a caller who goes away while the broker waits for memory must not keep its place in the queue.
-Where: routes return a `ListingResponse`; what it asks of the broker is in `broker.administration.listing_admin`.
+Why not a plain response: a hundred thousand names would be a Python list, a JSON text and its bytes at once, none of
+them charged. And a caller that disconnects while the broker waits for memory must not keep its place in the queue.
+Where: routes return a `ListingResponse`; the broker's side is `broker.administration.listing_admin`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from penstock.core.names import NamespaceName
 
 TOO_MANY_LISTINGS: Final[dict[int | str, dict[str, Any]]] = {
-    HTTPStatus.TOO_MANY_REQUESTS: {"model": Reason, "description": "No memory for this list came free in time"}
+    HTTPStatus.TOO_MANY_REQUESTS: {
+        "model": Reason,
+        "description": "The memory for this listing was not available in time",
+    }
 }
 
 
 class ListingResponse(Response):
-    """The topics of a namespace as a JSON array; whatever the broker raises instead is answered as for any route."""
+    """The topics of a namespace as a JSON array. Errors of the broker are answered as for any route."""
 
     media_type = "application/json"
 
@@ -46,7 +49,7 @@ class ListingResponse(Response):
         self._system = system
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as others call it
-        """Borrow the list, write it, and give it back; give it back at once when the caller goes away."""
+        """Borrow the listing, write it and return it; return it at once when the caller disconnects."""
         loop = asyncio.get_running_loop()
         lent: asyncio.Future[Listing] = loop.create_future()
 
@@ -82,7 +85,7 @@ class ListingResponse(Response):
 
 
 def _json(listing: Listing) -> Iterator[bytes]:
-    """The array up to its last bracket, a block at a time."""
+    """Yield the array without its last bracket, a block at a time."""
     before = "["
     for block in listing.blocks:
         yield (before + json.dumps(block.names, ensure_ascii=False, separators=(",", ":"))[1:-1]).encode()

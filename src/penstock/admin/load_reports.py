@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the broker carries, as Pulsar's load reports and monitoring metrics spell it.
+"""The load of the broker, in the formats of Pulsar's load reports and monitoring metrics.
 
-Why pure: a snapshot is read on the broker's loop once; what becomes of it is made on the admin port's thread.
-Where: the routes on broker statistics. Dashboards read /metrics, which has more.
+Why pure: a snapshot is read once on the broker's loop; it is converted on the admin port's thread. Where: the routes of
+broker statistics. Dashboards read /metrics, which has more.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-# Pulsar's two allocators: what the network holds, and what the cache of entries does.
+# Pulsar's two allocators: of the network, and of the entry cache.
 NETWORK: Final = "default"
 CACHE: Final = "ml-cache"
-# How many muted connections are listed; all are counted.
+# The most muted connections that are listed; all are counted.
 MUTED_LISTED_MAX: Final = 1_000
 
 
 class Totals(NamedTuple):
-    """What went through since the start."""
+    """Counters since the start."""
 
     at_ms: int
     messages_in: int
@@ -39,7 +39,7 @@ class Totals(NamedTuple):
 
     @classmethod
     def of(cls, snapshot: BrokerSnapshot) -> Totals:
-        """Sum a snapshot up."""
+        """Return the totals of a snapshot."""
         return cls(
             snapshot.taken_at_ms,
             sum(topic.messages_in for topic in snapshot.topics),
@@ -51,17 +51,17 @@ class Totals(NamedTuple):
 
 
 class Reporter:
-    """Makes load reports. Rates are those since the report before; of the first, since the start."""
+    """Creates load reports. Rates are since the previous report, and in the first one since the start."""
 
     def __init__(self) -> None:
         self._before: Totals | None = None
 
     def report(self, snapshot: BrokerSnapshot, place: Place) -> Json:
-        """A report as Pulsar's brokers make them for their load balancer."""
+        """Return a report in the format for Pulsar's load balancer."""
         now = Totals.of(snapshot)
         before = self._before or Totals(snapshot.started_at_ms, 0, 0, 0, 0, 0)
         self._before = now
-        # Topics that were deleted take their counters along.
+        # The counters of deleted topics are gone.
         gone = {name: max(0, value - getattr(before, name)) for name, value in now._asdict().items()}
         seconds = max(1, gone["at_ms"]) / 1000
         cpu_percent = 100 * gone["cpu_ns"] / (seconds * NS_PER_S)
@@ -73,7 +73,7 @@ class Reporter:
             "pulsarServiceUrlTls": place.service_url_tls,
             "persistentTopicsEnabled": place.persistent_topics,
             "nonPersistentTopicsEnabled": place.non_persistent_topics,
-            # One interpreter computes on one core; its other threads wait for the disk.
+            # Python computes on one core; the other threads wait for the disk.
             "cpu": {"usage": round(cpu_percent, 1), "limit": 100.0},
             "memory": _usage(snapshot.process.resident_bytes),
             "directMemory": _usage(
@@ -104,14 +104,14 @@ class Reporter:
 
 
 def _usage(used_bytes: int, limit_bytes: int | None = None) -> Json:
-    """In MiB; a limit of -1 is none."""
+    """Return usage and limit in MiB; a limit of -1 means none."""
     return {"usage": round(used_bytes / MIB, 1), "limit": -1.0 if limit_bytes is None else round(limit_bytes / MIB, 1)}
 
 
 def metrics(snapshot: BrokerSnapshot) -> list[Json]:
-    """Totals of the broker and of each namespace, in the shape of Pulsar's monitoring metrics.
+    """Return totals of the broker and of each namespace, in the format of Pulsar's monitoring metrics.
 
-    The broker comes first, so that there is always one: `pulsar-admin broker-stats monitoring-metrics` fails on none.
+    The broker comes first, so that there is at least one: `pulsar-admin broker-stats monitoring-metrics` fails on none.
     """
     of_namespaces: dict[str, list[TopicSnapshot]] = {}
     for topic in snapshot.topics:
@@ -141,7 +141,7 @@ def _totals(topics: Sequence[TopicSnapshot], dimensions: Json) -> Json:
 
 
 def process(snapshot: BrokerSnapshot) -> list[Json]:
-    """What Pulsar tells of its Java machine: of this process."""
+    """Return this process's values for Pulsar's JVM metrics."""
     return [
         {
             "dimensions": {"MBean": "penstock:type=Process"},
@@ -156,7 +156,7 @@ def process(snapshot: BrokerSnapshot) -> list[Json]:
 
 
 def topics(snapshot: BrokerSnapshot) -> Json:
-    """Every topic in use: namespace → bundle → domain → topic. All of a namespace is shown as one bundle."""
+    """Return every loaded topic: namespace → bundle → domain → topic. A namespace is shown as one bundle."""
     tree: Json = {}
     for topic in snapshot.topics:
         domain = topic.name.partition("://")[0]
@@ -189,7 +189,7 @@ def _topic(topic: TopicSnapshot) -> Json:
 
 
 def allocator(snapshot: BrokerSnapshot, name: str) -> Json:
-    """What one of Pulsar's allocators has: here the part of the memory budget that is nearest. Raises NotFound."""
+    """Return the part of the memory budget that corresponds to one of Pulsar's allocators. Raises NotFound."""
     owners: dict[str, MemoryUse] = {NETWORK: snapshot.outbound, CACHE: snapshot.tail_cache}
     if name not in owners:
         raise NotFound(f"there is no allocator {name}; there are {', '.join(owners)}")
@@ -207,7 +207,7 @@ def allocator(snapshot: BrokerSnapshot, name: str) -> Json:
 
 
 def muted(snapshot: BrokerSnapshot) -> Json:
-    """Connections that are not read, the longest muted first."""
+    """Return muted connections, the longest muted first."""
     listed = sorted(snapshot.muted, key=lambda connection: connection.muted_ns, reverse=True)[:MUTED_LISTED_MAX]
     return {
         "count": len(snapshot.muted),

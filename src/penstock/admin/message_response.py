@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One entry as an answer of the admin port: the payload, and what it says about itself in headers.
+"""One entry as a response of the admin port: the payload, and its metadata in headers.
 
-Why headers: that is where Pulsar's admin clients look. They take the payload decompressed, and cut a batch into its
-messages themselves when `X-Pulsar-num-batch-message` says that it is one.
-Why names with capitals: HTTP does not care, but Pulsar's Java client looks for `X-Pulsar-PROPERTY-` letter by letter.
+Why headers: Pulsar's admin clients expect that. They take the payload decompressed, and split a batch into its messages
+themselves if `X-Pulsar-num-batch-message` says that it is one.
+
+Why capital letters: HTTP ignores case, but Pulsar's Java client looks for `X-Pulsar-PROPERTY-` with exactly this case.
+
 Where: routes of `messages`. Decompressing is charged before it begins, and done in a thread, so that probes are
 answered meanwhile.
 """
@@ -34,14 +36,14 @@ if TYPE_CHECKING:
     from penstock.wire.codec import MessageMetadata
 _LENGTH_BYTES: Final = 4
 _PROPERTY: Final = "X-Pulsar-PROPERTY-"
-_TOKEN: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # what the name of a header may consist of
-# Java's HTTP clients take heads of 8 KiB; all properties are in one header besides, as JSON.
+_TOKEN: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # the characters of a header's name
+# Java's HTTP clients accept heads of 8 KiB. In addition, one header has all properties as JSON.
 _PROPERTY_HEADERS_BYTES_MAX: Final = 4_096
 _SEPARATORS_BYTES: Final = 4  # colon, space, end of line
 
 
 def iso_time(wall_ms: int) -> str:
-    """A time as Pulsar's admin clients read it: 2026-11-21T10:00:00.123Z; '' when no calendar has it."""
+    """Return a time in the format of Pulsar's admin clients: 2026-11-21T10:00:00.123Z; '' for an invalid one."""
     try:
         moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -50,12 +52,12 @@ def iso_time(wall_ms: int) -> str:
 
 
 class MessageResponse(Response):
-    """An answer whose headers keep their capitals."""
+    """A response whose headers keep their case."""
 
     media_type = "application/octet-stream"
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
-        """Take the headers as they are; content type and length are added."""
+        """Add the headers as they are; content type and length are added."""
         super().init_headers()
         self.raw_headers += [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()
@@ -63,22 +65,22 @@ class MessageResponse(Response):
 
 
 async def message_response(message: RawMessage, charge: Charge) -> Response:
-    """The entry as an HTTP answer; what decompressing it takes is charged.
+    """Return the entry as an HTTP response; the memory for decompressing it is charged.
 
     Raises:
-        PreconditionFailed: the entry does not read as a message, or is too large decompressed.
-        UnsupportedVersion: its compression cannot be read here.
-        ServiceNotReady: there is no memory for it now.
+        PreconditionFailed: the entry is no readable message, or is too large when decompressed.
+        UnsupportedVersion: its compression is not supported.
+        ServiceNotReady: there is currently no memory for it.
     """
     charge.hold(2 * len(message.entry))
     try:
         described = metadata.decode(message.entry)
         start = SEAL_BYTES + _LENGTH_BYTES
         payload = message.entry[start + int.from_bytes(message.entry[SEAL_BYTES:start], "big") :]
-        # What is encrypted was compressed before, and only its readers can undo either.
+        # An encrypted payload was compressed before; only its consumers can undo either.
         if described.compression != NONE and not described.encryption_keys:
             size = described.uncompressed_size
-            # Once as it is made and once as it is kept.
+            # Once while it is created and once as the result.
             await charge.take(2 * min(size, DECOMPRESSED_BYTES_MAX))
             payload = await asyncio.to_thread(decompress, described.compression, payload, size)
     except ProtocolError as error:
@@ -111,7 +113,10 @@ def _headers(described: MessageMetadata) -> dict[str, str]:
 
 
 def _property_headers(properties: Mapping[str, str]) -> dict[str, str]:
-    """A header for each property whose name can be in one, as far as there is room: the Java client reads these."""
+    """Return a header for each property whose name is valid for one, as far as there is room.
+
+    The Java client reads these.
+    """
     headers = {}
     left = _PROPERTY_HEADERS_BYTES_MAX
     for key, value in properties.items():
@@ -125,7 +130,7 @@ def _property_headers(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _header_text(text: str) -> str:
-    """Headers are Latin-1 without control characters; what is not is escaped as in a URL."""
+    """Escape a header's value as in a URL unless it is printable ASCII."""
     return text if text.isascii() and text.isprintable() else quote(text, safe=" /:+=,-_.")
 
 
@@ -141,7 +146,7 @@ def _compression(value: int) -> str:
     return ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")[value] if 0 <= value <= 4 else str(value)
 
 
-# MessageMetadata's fields: the header of each, and how its value is written.
+# The header of each field of MessageMetadata, and the format of its value.
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "producer_name": ("X-Pulsar-producer-name", str),
     "sequence_id": ("X-Pulsar-sequence-id", str),

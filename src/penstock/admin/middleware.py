@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is the same for every request, before a route sees it and after: paths, methods, sizes.
+"""Processing of every request before and after its route: paths, methods, sizes.
 
-Why around the application: routing decodes a path before it cuts it into segments, so `a%2Fb` in a subscription's name
-would become two of them. Here the path is cut as it was sent, and each parameter is decoded by itself. Pulsar's Java
-admin client writes topics as in a form (a space is a plus), and subscriptions twice over: as in a form, and then again
-as a path. Other clients write them once. Both are read, as Pulsar reads them.
+Why around the application: routing decodes a path before it splits it, so `a%2Fb` in a subscription's name would become
+two segments. Here the path is split as it was sent, and each parameter is decoded by itself. Pulsar's Java admin client
+encodes topics as in a form (a space is a plus), and subscriptions twice: as in a form, and then as a path. Other
+clients encode them once. Both are decoded, as Pulsar does.
+
 Where: `api.build` wraps the application in it; uvicorn calls it.
 
-- A slash at the end of a path means nothing.
-- HEAD is GET without the body; OPTIONS names the methods of a path.
-- Nothing of a body is read before `before_body` has agreed: it raises for whoever may not ask.
-- A body beyond `body_bytes_max` of its path is refused, before it is read if its length was announced; so is one of
-  more than `VALUES_MAX` values, before it is parsed. A body of which nothing is said is JSON.
-- A request charges its body and its answer to the memory of the admin port, and so many are at work at once. Those of
-  `ALWAYS_ANSWERED` are exempt: whoever watches the broker must be answered when others flood it.
+- A slash at the end of a path is ignored.
+- HEAD is GET without the body; OPTIONS returns the methods of a path.
+- A body is not read before `before_body` has accepted the request.
+- A body larger than `body_bytes_max` of its path is refused, before it is read if its length was announced; so is one
+of
+  more than `VALUES_MAX` values, before it is parsed. A body without a content type is JSON.
+- A request charges its body and its response to the memory of the admin port, and the number of requests at a time is
+  limited. `ALWAYS_ANSWERED` paths are exempt: monitoring must work while other callers flood the port.
 """
 
 from __future__ import annotations
@@ -40,26 +42,26 @@ if TYPE_CHECKING:
 
     from penstock.admin.http_memory import Charge
 
-# What an administrator sends is settings and lists of names: the boundaries of 4,096 bundles take 53 KiB.
+# Administrators send settings and lists of names: the boundaries of 4,096 bundles take 53 KiB.
 BODY_BYTES_MAX: Final = 256 * KIB
 # The definition of a schema may be 1 MiB, as a text in JSON that escapes every other character.
 SCHEMA_BODY_BYTES_MAX: Final = 2 * MIB + 64 * KIB
 _SCHEMAS: Final = "/admin/v2/schemas/"
-# Numbers, texts, lists and objects in one body. To say what is wrong with each takes 6 µs and 1,500 bytes.
+# The most values (numbers, texts, lists and objects) in one body. An error for each takes 6 µs and 1,500 bytes.
 VALUES_MAX: Final = 8_192
-# Answers are written in such pieces: the next is sent when the socket has taken most of those before.
+# Responses are sent in pieces of this size: the next when the socket has taken most of the previous ones.
 PIECE_BYTES: Final = 64 * KIB
 ALWAYS_ANSWERED: Final = frozenset({"/healthz", "/metrics"})
-# What is read, and dropped, of a body that was refused.
+# How much of a refused body is read and discarded.
 DROPPED_BYTES_MAX: Final = 16 * MIB
 DROPPED_S: Final = 2.0
-# So many callers at once are given that chance. To read what sixty others flood us with would keep probes waiting.
+# For how many callers at once. Reading the bodies of sixty flooding callers would delay probes.
 DROPPING_MAX: Final = 4
 
 _CLOSE: Final = {"connection": "close"}
 _AGAIN: Final = {"retry-after": str(RETRY_AFTER_S)}
 
-# A text in JSON, and what separates values outside of texts.
+# A text in JSON, and the separators of values outside of texts.
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SEPARATORS: Final = (b",", b"[", b"{")
 _CONTENT_TYPE: Final = b"content-type"
@@ -73,23 +75,19 @@ class Segment(Convertor[str]):
     regex = "[^/]+"
 
     def convert(self, value: str) -> str:
-        """From the path."""
         return unquote(value)
 
     def to_string(self, value: str) -> str:
-        """To a path."""
         return quote(value, safe="")
 
 
 class Local(Segment):
-    """A topic's own name."""
+    """A topic's local name."""
 
     def convert(self, value: str) -> str:
-        """From the path."""
         return unquote_plus(value)
 
     def to_string(self, value: str) -> str:
-        """To a path."""
         return quote_plus(value)
 
 
@@ -97,11 +95,9 @@ class Twice(Segment):
     """A subscription's name, encoded twice or once."""
 
     def convert(self, value: str) -> str:
-        """From the path."""
         return unquote_plus(unquote(value))
 
     def to_string(self, value: str) -> str:
-        """To a path."""
         return quote(quote_plus(value), safe="")
 
 
@@ -119,16 +115,16 @@ register_url_convertor("domain", Domain())
 
 
 async def _anybody(_scope: Scope) -> None:
-    """Everybody may send a body."""
+    """Accept every request."""
 
 
 def body_bytes_max(path: str) -> int:
-    """How large a body may be that is sent to this path."""
+    """Return the largest size of a body that is sent to this path, in bytes."""
     return SCHEMA_BODY_BYTES_MAX if path.startswith(_SCHEMAS) else BODY_BYTES_MAX
 
 
 class RequestMiddleware:
-    """The application as uvicorn sees it."""
+    """The application as uvicorn calls it."""
 
     def __init__(
         self,
@@ -145,13 +141,12 @@ class RequestMiddleware:
         self._at_work = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         scope = {**scope, "path": _path(scope), "headers": _headers(scope["headers"])}
         if scope["method"] == "HEAD":
-            scope["method"] = "GET"  # The server sends no body, whatever it is given.
+            scope["method"] = "GET"  # The server does not send the body.
         exempt = scope["path"] in ALWAYS_ANSWERED
         with self._memory.charge() as charge:
             scope[CHARGE] = charge
@@ -178,7 +173,7 @@ class RequestMiddleware:
 
 
 class _Exchange:
-    """One request and its answer, as the application sees them: bounded and charged."""
+    """One request and its response, limited and charged."""
 
     def __init__(
         self,
@@ -193,11 +188,11 @@ class _Exchange:
         self._send = send
         self._charge = charge
         self._before_body = before_body
-        self._whole = not _has_body(scope["headers"])  # nothing of the body is left to be read
+        self._whole = not _has_body(scope["headers"])  # the body is read completely
         self._given = False
 
     async def receive(self) -> Message:
-        """The whole body in one message; then what else there is. Raises HTTPException."""
+        """Return the whole body in one message, then later messages. Raises HTTPException."""
         if self._given:
             return await self._receive()
         await self._before_body(self._scope)
@@ -231,9 +226,9 @@ class _Exchange:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Send a large body a piece at a time, each when there is room for it, and charge it until then.
+        """Send a large body in pieces, each when there is room for it, and charge it until then.
 
-        What was charged before goes back when the answer begins: the request was carried out.
+        Earlier charges are released when the response begins, because the request was handled.
         """
         body = message.get("body", b"")
         self._charge.hold(len(body))
@@ -251,7 +246,10 @@ class _Exchange:
             await self._send({**message, "body": piece, "more_body": not ends or start + PIECE_BYTES < len(body)})
 
     async def _drop_body(self) -> None:
-        """Let a caller send the rest of its body for a moment: if the connection closes before, the answer is lost."""
+        """Read the rest of a refused body for a moment.
+
+        If the connection closed before that, the response would be lost.
+        """
         if self._charge.memory.dropping >= DROPPING_MAX:
             return
         self._charge.memory.dropping += 1
@@ -270,7 +268,7 @@ class _Exchange:
 
 
 async def _take(charge: Charge, nbytes: int) -> None:
-    # FastAPI takes what else a read raises for a body that does not parse.
+    # FastAPI would turn another exception during a read into an error of parsing.
     try:
         await charge.take(nbytes)
     except ServiceNotReady as error:
@@ -278,7 +276,7 @@ async def _take(charge: Charge, nbytes: int) -> None:
 
 
 def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a body is on its way; not if its sender waits to be asked for it."""
+    """Return whether a body is being sent; not if the sender waits for 100-continue."""
     names = {name for name, value in headers if name != _CONTENT_LENGTH or value != b"0"}
     return bool(names & {_CONTENT_LENGTH, b"transfer-encoding"}) and b"expect" not in names
 
@@ -306,7 +304,7 @@ def _headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]
 
 
 def allowed_methods(app: Starlette, scope: Scope) -> str:
-    """The methods that the application serves at the path of this request, as an Allow header says them; or ''."""
+    """Return the methods of the application at the path of this request, for an Allow header; '' if there are none."""
     served = [method for method in _METHODS if _serves(app, {**scope, "method": method})]
     if "GET" in served:
         served.insert(1, "HEAD")

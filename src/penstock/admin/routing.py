@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What groups of routes share: parameters of paths, answers without a body, and which errors a route documents.
+"""Shared parts of routes: path parameters, responses without a body, and documented errors.
 
-Where: modules of `routes` build on it; `api` finishes the OpenAPI document with `documented`.
+Where: modules of `routes` use it; `api` completes the OpenAPI document with `documented`.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
     from penstock.admin.http_memory import Charge
 
 Domain: TypeAlias = Literal["persistent", "non-persistent"]
-# Every topic route serves both domains; what a non-persistent topic cannot do is refused by the broker.
+# Every topic route serves both domains; the broker refuses operations that a non-persistent topic does not support.
 TOPIC: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic:local}"
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 
-Force: TypeAlias = Annotated[bool, Query(description="Also delete what depends on it")]
+Force: TypeAlias = Annotated[bool, Query(description="Also delete everything that depends on it")]
 
 NO_CONTENT: Final[Mapping[str, Any]] = {"status_code": HTTPStatus.NO_CONTENT, "response_class": Response}
 Wall: TypeAlias = Annotated[int, Path(ge=0, le=LONG_MAX)]
 
 
-# These two read the request: parameters of their own would be made anew for each of three hundred routes, which takes
-# half a second. `documented` adds them to the document.
+# These two read the request: FastAPI would create parameters for each of three hundred routes, which takes half a
+# second. `documented` adds the parameters to the document.
 async def namespace_of(request: Request) -> NamespaceName:
-    """The namespace a path names. Raises InvalidTopicName."""
+    """Return the namespace that a path names. Raises InvalidTopicName."""
     path = request.path_params
     return NamespaceName(path["tenant"], path["namespace"])
 
 
 async def topic_of(request: Request) -> TopicName:
-    """The topic a path names. Raises InvalidTopicName."""
+    """Return the topic that a path names. Raises InvalidTopicName."""
     path = request.path_params
     return TopicName(path["domain"], path["tenant"], path["namespace"], path["topic"])
 
 
 async def room_for_entry(request: Request) -> None:
-    """Charge a request that has an entry read, from the disk and into a copy. Raises ServiceNotReady."""
+    """Charge a request that reads an entry, from the disk and into a copy. Raises ServiceNotReady."""
     charge: Charge = request.scope[CHARGE]
     await charge.take(2 * charge.memory.entry_bytes_max)
 
 
-# A route that has entries of a topic read carries this, behind its check of who may call it.
+# A dependency of routes that read entries of a topic, after their check of the caller.
 READS_ENTRY: Final = Depends(room_for_entry)
 
 Namespace: TypeAlias = Annotated[NamespaceName, Depends(namespace_of)]
@@ -61,16 +61,16 @@ Topic: TypeAlias = Annotated[TopicName, Depends(topic_of)]
 NoBody: Final = Body(None)
 
 
-# What any route may answer, and what those may that change something. A route adds its own.
+# The errors of all routes, and of those that change something. A route adds its own.
 _READS: Final = {
-    HTTPStatus.BAD_REQUEST: "A parameter or the body does not read as what it should be",
-    HTTPStatus.UNAUTHORIZED: "The caller did not show who it is",
-    HTTPStatus.FORBIDDEN: "The caller may not do this",
-    HTTPStatus.NOT_FOUND: "What the path names does not exist",
-    HTTPStatus.METHOD_NOT_ALLOWED: "This cannot be asked of what the path names, or is switched off",
-    HTTPStatus.PRECONDITION_FAILED: "A name or a value cannot be, or does not fit what is there",
-    HTTPStatus.INTERNAL_SERVER_ERROR: "The broker's log says more",
-    HTTPStatus.SERVICE_UNAVAILABLE: "The broker is starting, stopping or busy: try again",
+    HTTPStatus.BAD_REQUEST: "A parameter or the body is invalid",
+    HTTPStatus.UNAUTHORIZED: "The caller is not authenticated",
+    HTTPStatus.FORBIDDEN: "The caller is not authorized",
+    HTTPStatus.NOT_FOUND: "The tenant, namespace, topic or other object of the path does not exist",
+    HTTPStatus.METHOD_NOT_ALLOWED: "The object of the path does not support this, or it is switched off",
+    HTTPStatus.PRECONDITION_FAILED: "A name or a value is not allowed, or conflicts with the current state",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "Internal error; see the broker's log",
+    HTTPStatus.SERVICE_UNAVAILABLE: "The broker is starting, stopping or busy: retry",
 }
 _WRITES: Final = {
     HTTPStatus.CONFLICT: "It exists already, or is in use",
@@ -83,7 +83,7 @@ _VERBS: Final = frozenset({"get", "put", "post", "delete"})
 
 
 def documented(openapi: dict[str, Any]) -> dict[str, Any]:
-    """The document with the errors that routes really answer with, in place of FastAPI's own."""
+    """Return the OpenAPI document with the errors that routes really return, instead of FastAPI's own."""
     schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

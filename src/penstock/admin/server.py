@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin port itself, and its twin with TLS: bound from the start, asleep until somebody calls.
+"""The admin port, and the one with TLS: bound at the start, without a thread until the first connection.
 
-Why asleep: the HTTP stack costs half a second and 20 MiB, which a broker under test or at the edge never needs.
-The kernel keeps the first caller waiting while it is imported.
-Why a thread: rendering ten thousand topics takes longer than publishers should wait. Both ports share it.
-Where: app constructs it, starts it when the broker is ready, and stops it before the broker.
+Why: the HTTP stack takes half a second and 20 MiB, which a broker in a test or at the edge never needs. The kernel
+keeps the first connection waiting while it is imported. Why a thread: rendering ten thousand topics takes longer than
+publishers should wait. Both ports share it. Where: app creates it, starts it when the broker is ready, and stops it
+before the broker.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Callers that the kernel keeps waiting; the first wait for the imports.
+# Connections that the kernel keeps waiting; the first ones wait for the imports.
 BACKLOG: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What callers may use of us."""
+    """The limits of the admin ports."""
 
-    connections_max: int = 64  # over both ports; more are closed as they come
-    requests_max: int = 64  # more at once are answered with 503: scrapers and people are few
+    connections_max: int = 64  # of both ports; further ones are closed
+    requests_max: int = 64  # at a time; further ones get 503
     head_bytes_max: int = 16 * KIB
-    entry_bytes_max: int = 5 * MIB + 64 * KIB  # the largest entry that there can be to be shown
+    entry_bytes_max: int = 5 * MIB + 64 * KIB  # the largest possible entry
 
 
 class AdminServer:
@@ -56,11 +56,10 @@ class AdminServer:
         limits: HttpLimits | None = None,
         memory: MemoryRow | None = None,
     ) -> None:
-        """Bind the ports (0: a free one; None: not at all) and listen. Raises OSError.
+        """Bind the ports (0: a free one; None: no port) and listen. Raises OSError.
 
-        `memory` is what all requests together may take. Only the ports' thread charges it.
-
-        `tls_port` wants `tls`, which may be replaced at any time: it counts for those who connect from then on.
+        `memory` is shared by all requests; only the ports' thread charges it. `tls_port` needs `tls`, which may be
+        replaced at any time: later connections use it.
         """
         self.tls = tls
         self.limits = limits or HttpLimits()
@@ -83,23 +82,24 @@ class AdminServer:
 
     @property
     def plain_socket(self) -> socket.socket | None:
-        """Where callers without TLS come in."""
+        """The listening socket without TLS."""
         return self._plain
 
     @property
     def secure_socket(self) -> socket.socket | None:
-        """Where callers with TLS come in."""
+        """The listening socket with TLS."""
         return self._secure
 
     def start(self, gateway: Gateway) -> None:
-        """Wait for the first caller, without taking its connection; callers ask through `gateway`."""
+        """Wait for the first connection, without accepting it; routes reach the broker through `gateway`."""
         self._gateway = gateway
         for sock in self._sockets():
             self._loop.add_reader(sock.fileno(), self._on_first_caller)
 
     async def stop(self) -> None:
-        """Let answers under way end, within limits; then close the ports and end the thread."""
-        # The thread publishes its server and then looks at this flag; here it is the other way round. One of them sees.
+        """Let current responses finish, within limits; then close the ports and end the thread."""
+        # The thread sets its server and then reads this flag; here it is the other way round. So one of them sees the
+        # other.
         self._stopping = True
         if self._server is not None:
             self._server.should_exit = True
@@ -125,7 +125,7 @@ class AdminServer:
         self._thread.start()
 
     def _run(self) -> None:
-        """On the thread: import the HTTP stack and serve until told to stop."""
+        """On the thread: import the HTTP stack and serve until `stop`."""
         try:
             from penstock.admin.http_server import http_server  # noqa: PLC0415 -- see above
 
@@ -133,7 +133,7 @@ class AdminServer:
             server = self._server = http_server(self, self._gateway)
             if not self._stopping:
                 asyncio.run(server.serve(sockets=[]))
-        except Exception:  # Publishing goes on without it.
+        except Exception:  # The broker goes on without it.
             log.exception("the admin port is closed after an error of its own")
             for sock in self._sockets():
                 sock.close()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups of routes: each module has `router(gateway, needs)`, which `api.build` includes.
 
-The order counts: of two routes that fit a path, the first is taken.
+The order matters: if two routes match a path, the first is used.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker itself: who and how it is, its configuration, its load; and what a cluster has that one broker has not."""
+"""Routes of the broker: its health, configuration and load.
+
+They also give empty answers for parts of a Pulsar cluster that do not exist here.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ if TYPE_CHECKING:
     from penstock.admin.gateway import Gateway
 
 PREFIX: Final = "/admin/v2/brokers"
-# What an administrator's tool expects of a broker that is well, to the letter.
+# The exact response that administration tools expect of a healthy broker.
 OK: Final = "ok"
 _BUNDLE: Final = "/{tenant}/{namespace}/{bundle}"
-# Where Pulsar's function workers answer.
+# The paths of Pulsar's function workers.
 _WORKERS: Final = ("/admin/v2/worker", "/admin/v2/worker-stats", "/admin/v2/functions", "/admin/v3/functions",
                    "/admin/v3/sources", "/admin/v3/source", "/admin/v3/sinks", "/admin/v3/sink")  # fmt: skip
 
 
 class ResourceQuota(Model):
-    """What a bundle is expected to carry, a second."""
+    """The expected load of a bundle, per second."""
 
     msgRateIn: float = 0.0  # noqa: N815 -- names of the JSON
     msgRateOut: float = 0.0  # noqa: N815
@@ -51,50 +54,50 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
 
 def _brokers(ask: Ask, needs: Needs) -> APIRouter:
-    """Who the brokers are. `/{cluster}` would take the names of its neighbours, so it is found last."""
+    """Routes of brokers. `/{cluster}` would also match its neighbours' paths, so it comes last."""
     router = APIRouter(prefix=PREFIX, tags=["brokers"])
 
     @router.get("", dependencies=[needs.superuser])
     async def list_brokers() -> list[str]:
-        """Name the brokers of this cluster."""
+        """List the brokers of this cluster."""
         return await ask(lambda broker: broker.service.names())
 
     @router.get("/leaderBroker", dependencies=[needs.superuser])
     async def leader() -> dict[str, Any]:
-        """Name the broker that leads."""
+        """Return the leader broker."""
         return await ask(lambda broker: broker.service.leader())
 
     @router.get("/health", dependencies=[needs.superuser], response_class=PlainTextResponse)
     async def health(
         broker_id: Annotated[str | None, Query(alias="brokerId", description="One of this cluster's brokers")] = None,
     ) -> str:
-        """Answer `ok` while the broker can do its work, with 503 and the reason otherwise."""
+        """Return `ok` if the broker is healthy, otherwise 503 and the reason."""
         await ask(lambda broker: broker.service.check(broker_id))
         return await _ok(ask)
 
     @router.get("/version", dependencies=[needs.anybody], response_class=PlainTextResponse)
     async def version() -> str:
-        """Name the version of this broker."""
+        """Return the version of this broker."""
         return f"{__version__}-penstock"
 
     @router.get("/internal-configuration", dependencies=[needs.superuser])
     async def internal_configuration() -> dict[str, Any]:
-        """Say where metadata is kept."""
+        """Return where metadata is stored."""
         return await ask(lambda broker: broker.service.internal_configuration())
 
     @router.get("/backlog-quota-check", dependencies=[needs.superuser], **NO_CONTENT)
     async def backlog_quota_check() -> None:
-        """Enforce quotas of backlogs now."""
+        """Check backlog quotas now."""
         await ask(lambda broker: broker.service.check_backlog_quotas())
 
     @router.post("/shutdown", dependencies=[needs.superuser], **NO_CONTENT)
     async def shutdown() -> None:
-        """Stop the broker in good order."""
+        """Stop the broker gracefully."""
         await ask(lambda broker: broker.service.shut_down())
 
     @router.get("/{cluster}/{broker}/ownedNamespaces", dependencies=[needs.superuser])
     async def owned_namespaces(cluster: str, broker_id: Annotated[str, Path(alias="broker")]) -> dict[str, Any]:
-        """Name the bundles a broker serves."""
+        """List the bundles that a broker serves."""
         return await ask(lambda broker: broker.service.owned_namespaces(cluster, broker_id))
 
     return router
@@ -112,39 +115,39 @@ def _configuration(ask: Ask, needs: Needs) -> APIRouter:
 
     @router.get("")
     async def dynamic_keys() -> list[str]:
-        """Name the settings that can be changed while the broker runs."""
+        """List the settings that can be changed at run time."""
         return await ask(lambda broker: broker.configuration.dynamic())
 
     @router.get("/values")
     async def overridden() -> dict[str, str]:
-        """Show the settings that were changed so."""
+        """Return the settings that were changed at run time."""
         return await ask(lambda broker: broker.configuration.overridden())
 
     @router.get("/runtime")
     async def runtime() -> dict[str, str]:
-        """Show all settings in force; keys and passwords as ***."""
+        """Return all current settings; keys and passwords are shown as ***."""
         return await ask(lambda broker: broker.configuration.runtime())
 
     @router.post("/{key}/{value}", **NO_CONTENT)
     async def change(key: str, value: str) -> None:
-        """Change a setting at once, and for all starts to come."""
+        """Change a setting now and for all later starts."""
         await ask(lambda broker: broker.configuration.put(key, value))
 
     @router.delete("/{key}", **NO_CONTENT)
     async def take_back(key: str) -> None:
-        """Let the file, the environment and the command line decide again."""
+        """Remove a change, so that the file, the environment and the command line apply again."""
         await ask(lambda broker: broker.configuration.remove(key))
 
     return router
 
 
 def _status(ask: Ask, needs: Needs) -> APIRouter:
-    """What probes ask, of which /status.html asks for no token; and, found last, the brokers of a cluster by name."""
+    """Routes for probes, of which /status.html needs no token; and, last, the brokers of a cluster by name."""
     router = APIRouter(tags=["brokers"])
 
     @router.get(f"{PREFIX}/ready", dependencies=[needs.anybody], response_class=PlainTextResponse)
     async def ready() -> PlainTextResponse:
-        """Answer `ok` while the broker serves, with 500 otherwise."""
+        """Return `ok` if the broker serves topics, otherwise 500."""
         try:
             return PlainTextResponse(await _ok(ask))
         except ServiceNotReady as error:
@@ -157,7 +160,7 @@ def _status(ask: Ask, needs: Needs) -> APIRouter:
         responses={404: {"content": REASON, "description": "It is not there, or the broker is not well"}},
     )
     async def status() -> str:
-        """Answer OK while the file that statusFilePath names is there, and the broker is well."""
+        """Return OK if the file named by statusFilePath exists and the broker is healthy."""
         file = await ask(lambda broker: broker.service.status_file())
         if file is None or not file.is_file():
             raise NotFound("the broker is not in service, or statusFilePath is not set")
@@ -165,7 +168,7 @@ def _status(ask: Ask, needs: Needs) -> APIRouter:
 
     @router.get(f"{PREFIX}/{{cluster}}", dependencies=[needs.superuser])
     async def list_brokers_of(cluster: str) -> list[str]:
-        """Name the brokers of a cluster."""
+        """List the brokers of a cluster."""
         return await ask(lambda broker: broker.service.names(cluster))
 
     return router
@@ -177,93 +180,93 @@ def _statistics(ask: Ask, needs: Needs) -> APIRouter:
 
     @router.get("/load-report")
     async def load_report() -> dict[str, Any]:
-        """Say how much the broker carries; rates are those since the report before."""
+        """Return the load of the broker; rates are since the previous report."""
         place = await ask(lambda broker: broker.service.place())
         return reporter.report(await ask(lambda broker: broker.snapshots.take()), place)
 
     @router.get("/metrics")
     async def metrics() -> list[dict[str, Any]]:
-        """Show totals of each namespace; /metrics has more."""
+        """Return the totals of each namespace; /metrics has more."""
         return load_reports.metrics(await ask(lambda broker: broker.snapshots.take()))
 
     @router.get("/topics")
     async def topics() -> dict[str, Any]:
-        """Show every topic in use."""
+        """Return every loaded topic."""
         return load_reports.topics(await ask(lambda broker: broker.snapshots.take()))
 
     @router.get("/mbeans")
     async def process() -> list[dict[str, Any]]:
-        """Show what the process uses."""
+        """Return the resources that the process uses."""
         return load_reports.process(await ask(lambda broker: broker.snapshots.take()))
 
     @router.get("/allocator-stats/{allocator}")
     async def allocator_stats(allocator: str) -> dict[str, Any]:
-        """Show what a part of the memory budget uses: `default` (on its way to clients) or `ml-cache`."""
+        """Return the use of a part of the memory budget: `default` (unsent bytes to clients) or `ml-cache`."""
         return load_reports.allocator(await ask(lambda broker: broker.snapshots.take()), allocator)
 
     @router.get("/muted-connections", responses={200: {"model": MutedConnections}}, response_model=None)
     async def muted_connections() -> JSONResponse:
-        """Show connections that are not read: why, for how long, what they want and what they hold."""
+        """Return muted connections: the reason, since when, how much they want to read and what they hold."""
         return JSONResponse(load_reports.muted(await ask(lambda broker: broker.snapshots.take())))
 
     @router.get("/topic-listings", responses={200: {"model": ListingMemories}}, response_model=None)
     async def topic_listings() -> JSONResponse:
-        """Show what topic listings take of their memory, and the first hundred that wait for it."""
+        """Return the memory that topic listings use, and the first hundred requests that wait for it."""
         return JSONResponse(await ask(lambda broker: broker.listings.memory()))
 
     return router
 
 
 def _quotas(ask: Ask, needs: Needs) -> APIRouter:
-    """Kept and shown; with one broker there is nobody to balance load with."""
+    """Stored and returned, without effect: one broker has no load balancing."""
     router = APIRouter(prefix="/admin/v2/resource-quotas", tags=["resource-quotas"], dependencies=[needs.superuser])
 
     @router.get("")
     async def default_quota() -> dict[str, Any]:
-        """Show what a bundle is expected to carry."""
+        """Return the expected load of a bundle."""
         return await ask(lambda broker: broker.quotas.expected())
 
     @router.post("", **NO_CONTENT)
     async def set_default_quota(quota: ResourceQuota) -> None:
-        """Set what a bundle is expected to carry."""
+        """Set the expected load of a bundle."""
         given = quota.given()
         await ask(lambda broker: broker.quotas.put(given))
 
     @router.get(_BUNDLE)
     async def quota(name: Namespace, bundle: str) -> dict[str, Any]:
-        """Show what one bundle is expected to carry."""
+        """Return the expected load of one bundle."""
         return await ask(lambda broker: broker.quotas.expected(name, bundle))
 
     @router.post(_BUNDLE, **NO_CONTENT)
     async def set_quota(name: Namespace, bundle: str, quota: ResourceQuota) -> None:
-        """Set what one bundle is expected to carry."""
+        """Set the expected load of one bundle."""
         given = quota.given()
         await ask(lambda broker: broker.quotas.put(given, name, bundle))
 
     @router.delete(_BUNDLE, **NO_CONTENT)
     async def delete_quota(name: Namespace, bundle: str) -> None:
-        """Let one bundle be like all others again."""
+        """Reset the expected load of one bundle to the default."""
         await ask(lambda broker: broker.quotas.put(None, name, bundle))
 
     return router
 
 
 def _absent(_ask: Ask, needs: Needs) -> APIRouter:
-    """Bookies there are none, and functions neither."""
+    """Routes of bookies and functions, which do not exist."""
     router = APIRouter(tags=["brokers"])
 
     @router.get("/admin/v2/bookies/all", dependencies=[needs.superuser])
     async def bookies() -> dict[str, list[Any]]:
-        """Name the bookies: none, the broker stores by itself."""
+        """List the bookies: none, the broker stores messages itself."""
         return {"bookies": []}
 
     @router.get("/admin/v2/bookies/racks-info", dependencies=[needs.superuser])
     async def racks() -> dict[str, Any]:
-        """Name the racks of bookies: none."""
+        """List the racks of bookies: none."""
         return {}
 
     async def no_functions() -> JSONResponse:
-        """Refuse: there is no function worker."""
+        """Refuse the request: there is no function worker."""
         reason = "Function worker service is not done initializing: penstock runs no functions"
         return JSONResponse({"reason": reason}, HTTPStatus.CONFLICT)
 

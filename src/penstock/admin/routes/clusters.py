@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters: this one, and whatever others an administrator names."""
+"""Routes of clusters: this one, and others that an administrator has added."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.get("", dependencies=[needs.anybody])
     async def list_clusters() -> list[str]:
-        """Name all clusters."""
+        """List all clusters."""
         return await ask(lambda broker: broker.clusters.names())
 
     @router.get("/{cluster}", dependencies=[needs.superuser], response_model_exclude_none=True)
     async def get_cluster(cluster: str) -> ClusterData:
-        """Say where a cluster is reached."""
+        """Return the URLs of a cluster."""
         return ClusterData.model_validate(await ask(lambda broker: broker.clusters.get(cluster)))
 
     @router.put("/{cluster}", dependencies=[needs.superuser], **NO_CONTENT)
@@ -39,36 +39,36 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.post("/{cluster}", dependencies=[needs.superuser], **NO_CONTENT)
     async def update_cluster(cluster: str, data: ClusterData) -> None:
-        """Replace what is known of a cluster."""
+        """Replace the URLs of a cluster."""
         given = data.given()
         await ask(lambda broker: broker.clusters.update(cluster, given))
 
     @router.delete("/{cluster}", dependencies=[needs.superuser], **NO_CONTENT)
     async def delete_cluster(cluster: str) -> None:
-        """Forget a cluster."""
+        """Delete a cluster."""
         await ask(lambda broker: broker.clusters.delete(cluster))
 
     @router.get("/{cluster}/peers", dependencies=[needs.superuser])
     async def peers(cluster: str) -> list[str]:
-        """Name the cluster's peers."""
+        """List the cluster's peer clusters."""
         data: dict[str, Any] = await ask(lambda broker: broker.clusters.get(cluster))
         return list(data.get("peerClusterNames") or ())
 
     @router.get("/{cluster}/failureDomains", dependencies=[needs.superuser])
     async def failure_domains(cluster: str) -> dict[str, Any]:
-        """Name the cluster's failure domains: one broker has none."""
+        """List the cluster's failure domains: one broker has none."""
         await ask(lambda broker: broker.clusters.get(cluster))
         return {}
 
     @router.get("/{cluster}/namespaceIsolationPolicies", dependencies=[needs.superuser])
     async def isolation_policies(cluster: str) -> dict[str, Any]:
-        """Name the policies that keep namespaces to some brokers: one broker has none."""
+        """List the namespace isolation policies: one broker has none."""
         await ask(lambda broker: broker.clusters.get(cluster))
         return {}
 
     @router.get("/{cluster}/namespaceIsolationPolicies/brokers", dependencies=[needs.superuser])
     async def isolated_brokers(cluster: str) -> list[dict[str, Any]]:
-        """Name the brokers that such policies are about: none."""
+        """List the brokers with isolation policies: none."""
         await ask(lambda broker: broker.clusters.get(cluster))
         return []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a topic is served, for clients that look it up over HTTP: always here."""
+"""Topic lookup over HTTP: all topics are served by this broker."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         name: Topic,
         listener: Annotated[str | None, Query(alias="listenerName", description="Of advertisedListeners")] = None,
     ) -> LookupData:
-        """Say where clients of a topic connect."""
+        """Return the URLs for clients of a topic."""
         return LookupData.model_validate(await ask(lambda broker: broker.lookup.of_topic(name, listener)))
 
     @router.get(f"{TOPIC}/bundle", dependencies=[needs.namespace_lookup], response_class=PlainTextResponse)
     async def bundle(name: Topic) -> str:
-        """Name the bundle that a topic is in, as the bounds of its hash."""
+        """Return the bundle of a topic, as a hash range."""
         return await ask(lambda broker: broker.lookup.bundle_of_topic(name))
 
     return router

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single messages: found, and shown with everything they say about themselves in headers."""
+"""Routes of single messages: finding them, and returning them with their metadata in headers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MESSAGE: Final[dict[str, Any]] = {
 
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:
-    """Routes that lead to single messages of a topic."""
+    """Routes of single messages of a topic."""
     router = APIRouter(tags=["messages"])
     ask = Ask(gateway)
     _add_messages(router, ask, needs)
@@ -50,12 +50,12 @@ def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.get(f"{TOPIC}/subscription/{{subscription:twice}}/position/{{nth}}", **common)
     async def peek(request: Request, name: Topic, subscription: str, nth: Nth) -> Response:
-        """Show the nth entry, from 1 on, that a subscription has not acknowledged."""
+        """Return the nth entry (from 1) that a subscription has not acknowledged."""
         return await shown(request, await ask(lambda broker: broker.messages.peek(name, subscription, nth)))
 
     @router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", **common)
     async def entry(request: Request, name: Topic, ledger: Number, entry: Number) -> Response:
-        """Show the entry at a position."""
+        """Return the entry at a position."""
         return await shown(request, await ask(lambda broker: broker.messages.get(name, Position(ledger, entry))))
 
     @router.get(f"{TOPIC}/examinemessage", **common)
@@ -65,12 +65,12 @@ def _add_messages(router: APIRouter, ask: Ask, needs: Needs) -> None:
         initial: Annotated[Literal["earliest", "latest"], Query(alias="initialPosition")] = "latest",
         nth: Annotated[int, Query(alias="messagePosition", ge=1, le=LONG_MAX)] = 1,
     ) -> Response:
-        """Show the nth entry from the beginning or from the end."""
+        """Return the nth entry from the beginning or from the end."""
         return await shown(request, await ask(lambda broker: broker.messages.examine(name, initial, nth)))
 
 
 async def shown(request: Request, message: RawMessage) -> Response:
-    """A message as the answer to this request."""
+    """Return a message as the response to this request."""
     return await message_response(message, request.scope[CHARGE])
 
 
@@ -81,19 +81,19 @@ def _add_delayed(router: APIRouter, ask: Ask, needs: Needs) -> None:
         **NO_CONTENT,
     )
     async def cancel_delayed(name: Topic, ledger: Number, entry: Number) -> None:
-        """Cancel a delayed message: no subscription gets it. What is due already cannot be cancelled."""
+        """Cancel a delayed message: no subscription gets it. A message that is due cannot be cancelled."""
         await ask(lambda broker: broker.delayed.cancel(name, Position(ledger, entry)))
 
 
 def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/messageid/{{wall_ms}}", dependencies=[needs.consume, READS_ENTRY])
     async def message_id_by_time(name: Topic, wall_ms: Wall) -> MessageId:
-        """Find the first message published at this time (ms since 1970) or later."""
+        """Return the first message published at this time (ms since 1970) or later."""
         return _message_id(name, await ask(lambda broker: broker.messages.id_by_time(name, wall_ms)))
 
     @router.get(f"{TOPIC}/lastMessageId", dependencies=[needs.consume, READS_ENTRY])
     async def last_message_id(name: Topic) -> BatchMessageId:
-        """Find the last message; -1 when there is none."""
+        """Return the last message id; -1 if there is none."""
         position, batch_index = await ask(lambda broker: broker.messages.last_id(name))
         return BatchMessageId(
             ledgerId=position.ledger_id,
@@ -104,7 +104,7 @@ def _add_ids(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.get(f"{TOPIC}/getMessageIdByIndex", dependencies=[needs.consume])
     async def message_id_by_index(name: Topic, index: Annotated[int, Query(ge=0, le=LONG_MAX)]) -> MessageId:
-        """Find the entry with this index among all entries of a topic."""
+        """Return the entry with this index among all entries of a topic."""
         return _message_id(name, await ask(lambda broker: broker.messages.id_by_index(name, index)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces: made, listed, deleted, and what is done to all topics of one. Their policies are in `policies`."""
+"""Routes of namespaces, and operations on all topics of one. Their policies are in `policies`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from penstock.admin.gateway import Gateway
 
 ListMode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
-IncludeSystem = Annotated[
-    bool, Query(alias="includeSystemTopic", description="Also topics that Pulsar keeps for itself")
-]
+IncludeSystem = Annotated[bool, Query(alias="includeSystemTopic", description="Include system topics")]
 
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:
@@ -40,24 +38,24 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get("/admin/v2/namespaces/{tenant}", dependencies=[needs.tenant_admin])
     async def list_namespaces(tenant: str) -> list[str]:
-        """Name the namespaces of a tenant."""
+        """List the namespaces of a tenant."""
         return await ask(lambda broker: broker.namespaces.names(tenant))
 
     @router.get(NAMESPACE, dependencies=[needs.namespace_admin], response_model=Policies, response_class=JSONResponse)
     async def get_policies(name: Namespace) -> JSONResponse:
-        """Read all policies of a namespace."""
+        """Return all policies of a namespace."""
         policies = await ask(lambda broker: broker.namespaces.get(name))
         return JSONResponse({key: value for key, value in policies.items() if value is not None})
 
     @router.put(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)
     async def create_namespace(name: Namespace, policies: Annotated[Policies | None, Body()] = None) -> None:
-        """Create a namespace, with policies or without."""
+        """Create a namespace, optionally with policies."""
         given = policies.given() if policies is not None else None
         await ask(lambda broker: broker.namespaces.create(name, given))
 
     @router.delete(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)
     async def delete_namespace(name: Namespace, *, force: Force = False) -> None:
-        """Delete a namespace without topics; with `force`, one with."""
+        """Delete an empty namespace; with `force`, also its topics."""
         await ask(lambda broker: broker.namespaces.delete(name, force=force))
 
 
@@ -72,32 +70,32 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
     async def list_topics(
         name: Namespace, mode: ListMode = "PERSISTENT", *, system: IncludeSystem = False
     ) -> ListingResponse:
-        """Name the topics of a namespace, partitions one by one."""
+        """List the topics of a namespace; each partition is a topic."""
         return ListingResponse(ask, name, Mode[mode], system=system)
 
 
 def _add_bundles(router: APIRouter, ask: Ask, needs: Needs) -> None:
-    # Where bundles are served concerns the whole cluster, so these are no business of a tenant's admin.
+    # Bundles concern the whole cluster, so a tenant's admin may not change them.
     common: dict[str, Any] = {"dependencies": [needs.superuser], **NO_CONTENT}
 
     @router.get(f"{NAMESPACE}/bundles", dependencies=[needs.namespace_lookup])
     async def bundles(name: Namespace) -> Bundles:
-        """Say into which bundles a namespace is divided."""
+        """List the bundles of a namespace."""
         return Bundles.model_validate((await ask(lambda broker: broker.namespaces.get(name)))["bundles"])
 
     @router.put(f"{NAMESPACE}/unload", **common)
     async def unload(name: Namespace) -> None:
-        """Close all topics of a namespace; clients connect anew."""
+        """Unload all topics of a namespace; clients reconnect."""
         await ask(lambda broker: broker.namespaces.unload(name))
 
     @router.put(f"{NAMESPACE}/{{bundle}}/unload", **common)
     async def unload_bundle(name: Namespace, bundle: str) -> None:
-        """Close the topics of one bundle; clients connect anew."""
+        """Unload the topics of one bundle; clients reconnect."""
         await ask(lambda broker: broker.namespaces.unload(name, bundle))
 
     @router.put(f"{NAMESPACE}/{{bundle}}/split", **common)
     async def split_bundle(name: Namespace, bundle: str) -> None:
-        """Divide a bundle in two."""
+        """Split a bundle in two."""
         await ask(lambda broker: broker.namespaces.split_bundle(name, bundle))
 
 
@@ -106,32 +104,32 @@ def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.get(f"{NAMESPACE}/permissions", **common)
     async def get_permissions(name: Namespace) -> dict[str, list[str]]:
-        """Say which role may do what in a namespace."""
+        """Return the permissions of each role in a namespace."""
         return await ask(lambda broker: broker.permissions.get_namespace(name))
 
     @router.post(f"{NAMESPACE}/permissions/{{role}}", **common, **NO_CONTENT)
     async def grant(name: Namespace, role: str, actions: list[AuthAction]) -> None:
-        """Let a role do this in a namespace, in place of what it may."""
+        """Set the permissions of a role in a namespace."""
         await ask(lambda broker: broker.permissions.grant_namespace(name, role, list(actions)))
 
     @router.delete(f"{NAMESPACE}/permissions/{{role}}", **common, **NO_CONTENT)
     async def revoke(name: Namespace, role: str) -> None:
-        """Take everything from a role that it may do in a namespace."""
+        """Revoke all permissions of a role in a namespace."""
         await ask(lambda broker: broker.permissions.revoke_namespace(name, role))
 
     @router.get(f"{NAMESPACE}/permissions/subscription", **common)
     async def get_subscription_permissions(name: Namespace) -> dict[str, list[str]]:
-        """Say which roles may use which subscription."""
+        """Return the roles that may use each subscription."""
         return await ask(lambda broker: broker.permissions.get_subscription(name))
 
     @router.post(f"{NAMESPACE}/permissions/subscription/{{subscription:twice}}", **common, **NO_CONTENT)
     async def grant_subscription(name: Namespace, subscription: str, roles: list[str]) -> None:
-        """Let only these roles use a subscription."""
+        """Allow only these roles to use a subscription."""
         await ask(lambda broker: broker.permissions.grant_subscription(name, subscription, roles))
 
     @router.delete(f"{NAMESPACE}/permissions/{{subscription:twice}}/{{role}}", **common, **NO_CONTENT)
     async def revoke_subscription(name: Namespace, subscription: str, role: str) -> None:
-        """Take a role off a subscription's list."""
+        """Remove a role from those of a subscription."""
         await ask(lambda broker: broker.permissions.revoke_subscription(name, subscription, role))
 
 
@@ -140,17 +138,17 @@ def _add_backlog(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{NAMESPACE}/clearBacklog", **common)
     async def clear_backlog(name: Namespace) -> None:
-        """Acknowledge everything, for every subscription of every topic."""
+        """Clear the backlog of every subscription of every topic."""
         await ask(lambda broker: broker.subscriptions.clear_backlogs(name))
 
     @router.post(f"{NAMESPACE}/clearBacklog/{{subscription:twice}}", **common)
     async def clear_backlog_of_subscription(name: Namespace, subscription: str) -> None:
-        """Acknowledge everything for this subscription, on every topic."""
+        """Clear the backlog of this subscription on every topic."""
         await ask(lambda broker: broker.subscriptions.clear_backlogs(name, subscription))
 
     @router.post(f"{NAMESPACE}/{{bundle}}/clearBacklog", **common)
     async def clear_backlog_of_bundle(name: Namespace, bundle: str) -> None:
-        """Acknowledge everything, for every subscription of the topics of one bundle."""
+        """Clear the backlog of every subscription of the topics of one bundle."""
         await ask(lambda broker: broker.subscriptions.clear_backlogs(name, None, bundle))
 
     @router.post(f"{NAMESPACE}/unsubscribe/{{subscription:twice}}", **common)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of namespaces and topics: routes that follow from the broker's table, and those written by hand.
+"""Routes of the policies of namespaces and topics, made from one table of paths.
 
-Forty policies are read, set and removed in the same way. Where they stand, what they may say, and what it means, is in
-`broker.policies.policy_table`.
+Why a table: forty policies are read, set and removed in the same way. Their values and meaning are in the broker's own
+table (`broker.policy_table`), which the keys here refer to.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from penstock.admin.gateway import Gateway
 
 QuotaKind = Annotated[Literal["destination_storage", "message_age"], Query(alias="backlogQuotaType")]
-Applied = Annotated[bool, Query(description="What is in force, rather than what is set here")]
+Applied = Annotated[bool, Query(description="Return the effective value, rather than the one set here")]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One policy on a path."""
+    """One policy and its path."""
 
-    path: str  # behind the namespace's or the topic's
-    key: str  # what `broker.policies` calls it
+    path: str  # after the namespace's or the topic's path
+    key: str  # its name in `broker.policies`
     model: Any
-    verb: str  # what sets it
+    verb: str  # the HTTP method that sets it
     removable: bool
-    unset: Any  # what GET answers while nothing is set; None: 204
+    unset: Any  # the response of GET if nothing is set; None: 204
     example: Any
 
 
@@ -87,7 +87,7 @@ def _answer(value: Json, unset: Json = None) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT) if value is None else JSONResponse(value)
 
 
-# A text alone goes as it is, without quotes, as Pulsar sends it.
+# A single text is returned without quotes, as Pulsar does.
 TEXT: Final[dict[str, Any]] = {
     "response_class": PlainTextResponse,
     "responses": {HTTPStatus.NO_CONTENT: {"description": "Nothing is set", "content": None}},
@@ -189,28 +189,28 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
 
     @router.get(f"{NAMESPACE}/replication", **common)
     async def replication(name: Namespace) -> list[str]:
-        """Name the clusters a namespace is in."""
+        """List the replication clusters of a namespace."""
         clusters: list[str] = (await ask(lambda broker: broker.namespaces.get(name)))["replication_clusters"]
         return clusters
 
     @router.post(f"{NAMESPACE}/replication", **NO_CONTENT, **common)
     async def set_replication(name: Namespace, clusters: list[str]) -> None:
-        """Say which clusters a namespace is in; nothing is copied between clusters."""
+        """Set the replication clusters of a namespace; nothing is replicated."""
         await ask(lambda broker: broker.policies.set_replication(name, clusters))
 
     @router.get(f"{NAMESPACE}/properties", **common)
     async def properties(name: Namespace) -> Properties:
-        """Read what users attached to a namespace."""
+        """Read the properties of a namespace."""
         return await ask(lambda broker: broker.policies.properties_of_namespace(name))
 
     @router.put(f"{NAMESPACE}/properties", **NO_CONTENT, **common)
     async def put_properties(name: Namespace, properties: Properties) -> None:
-        """Attach properties to a namespace, beside those it has."""
+        """Add properties to a namespace."""
         await ask(lambda broker: broker.policies.change_properties_of_namespace(name, properties, remove=[]))
 
     @router.delete(f"{NAMESPACE}/properties", **NO_CONTENT, **common)
     async def clear_properties(name: Namespace) -> None:
-        """Detach all properties of a namespace."""
+        """Remove all properties of a namespace."""
         await ask(lambda broker: broker.policies.change_properties_of_namespace(name, {}))
 
     @router.get(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
@@ -220,41 +220,41 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
 
     @router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", **NO_CONTENT, **common)
     async def put_property(name: Namespace, key: str, value: str) -> None:
-        """Attach one property to a namespace."""
+        """Set one property of a namespace."""
         await ask(lambda broker: broker.policies.change_properties_of_namespace(name, {key: value}, remove=[]))
 
     @router.delete(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
     async def remove_property(name: Namespace, key: str) -> Response:
-        """Detach one property of a namespace, and answer with what it was."""
+        """Remove one property of a namespace, and return its value."""
         return _text(
             (await ask(lambda broker: broker.policies.change_properties_of_namespace(name, {}, remove=[key]))).get(key)
         )
 
     @router.get(f"{NAMESPACE}/resourcegroup", **TEXT, **common)
     async def resource_group(name: Namespace) -> Response:
-        """Name the resource group of a namespace."""
+        """Read the resource group of a namespace."""
         return _text(await ask(lambda broker: broker.policies.of_namespace(name, "resource_group_name")))
 
     @router.post(f"{NAMESPACE}/resourcegroup/{{group}}", **NO_CONTENT, **common)
     async def set_resource_group(name: Namespace, group: str) -> None:
-        """Put a namespace into a resource group."""
+        """Set the resource group of a namespace."""
         await ask(lambda broker: broker.policies.set_of_namespace(name, "resource_group_name", group))
 
     @router.delete(f"{NAMESPACE}/resourcegroup", **NO_CONTENT, **common)
     async def leave_resource_group(name: Namespace) -> None:
-        """Take a namespace out of its resource group."""
+        """Remove the resource group of a namespace."""
         await ask(lambda broker: broker.policies.set_of_namespace(name, "resource_group_name", None))
 
     @router.get(f"{NAMESPACE}/antiAffinity", response_class=Response, status_code=204, **common)
     async def anti_affinity(name: Namespace) -> None:
-        """Name the group of namespaces that keep apart: one broker has none."""
+        """Read the anti-affinity group of a namespace: one broker has none."""
         await ask(lambda broker: broker.namespaces.check(name))
 
     superuser: dict[str, Any] = {**common, "dependencies": [needs.superuser]}
 
     @router.get(f"{NAMESPACE}/persistence/bookieAffinity", response_class=Response, status_code=204, **superuser)
     async def bookie_affinity(name: Namespace) -> None:
-        """Name the disks a namespace prefers: there is one."""
+        """Read the bookie affinity group of a namespace: none, there are no bookies."""
         await ask(lambda broker: broker.namespaces.check(name))
 
 
@@ -318,5 +318,5 @@ def _add_odd_ones_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.delete(f"{TOPIC}/policies", **NO_CONTENT, **common)
     async def remove_policies_of_topic(name: Topic) -> None:
-        """Remove everything that is set for a topic alone."""
+        """Remove all policies of a topic."""
         await ask(lambda broker: broker.policies.delete_topic_policies(name))

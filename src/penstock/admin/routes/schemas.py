@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas of topics: their versions, and what could follow them."""
+"""Routes of topic schemas: their versions, and compatibility checks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ INVALID: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class PostSchemaPayload(Model):
-    """A schema as an administrator writes it. The definition of KEY_VALUE is JSON: `{"key": …, "value": …}`."""
+    """A schema in a request. The definition of KEY_VALUE is JSON: `{"key": …, "value": …}`."""
 
     type: str
     schema_: str = Field("", alias="schema")
     properties: Properties | None = None
 
     def read(self) -> Schema:
-        """What it says. Raises InvalidSchema."""
+        """Return the schema. Raises InvalidSchema."""
         return schema_admin.schema_of(self.type, self.schema_, self.properties or {})
 
 
@@ -61,20 +61,23 @@ class SchemaVersion(Model):
 
 
 class PostSchemaResponse(Model):
-    """The version that a schema is or became."""
+    """The version of the schema that was posted."""
 
     version: SchemaVersion
 
 
 class IsCompatibilityResponse(Model):
-    """Whether a schema could follow those that are there."""
+    """Whether a schema is compatible with the existing versions."""
 
     compatibility: bool
     schema_compatibility_strategy: str = Field(alias="schemaCompatibilityStrategy")
 
 
 def topic_of(tenant: str, namespace: str, topic: str) -> TopicName:
-    """The topic a path names; a non-persistent one of this name has the same schema. Raises InvalidTopicName."""
+    """Return the topic that a path names; a non-persistent topic of this name has the same schema.
+
+    Raises InvalidTopicName.
+    """
     return TopicName("persistent", tenant, namespace, topic)
 
 
@@ -88,30 +91,30 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.get(f"{TOPIC}/schema", dependencies=[needs.topic_lookup])
     async def get_schema(name: Topic) -> GetSchemaResponse:
-        """Answer with the latest version."""
+        """Return the latest version."""
         return GetSchemaResponse.model_validate(await ask(lambda broker: broker.schemas.get(name)))
 
     @router.get(f"{TOPIC}/schema/{{version}}", dependencies=[needs.topic_lookup])
     async def get_schema_version(name: Topic, version: int) -> GetSchemaResponse:
-        """Answer with one version."""
+        """Return one version."""
         return GetSchemaResponse.model_validate(await ask(lambda broker: broker.schemas.get(name, version)))
 
     @router.get(f"{TOPIC}/schemas", dependencies=[needs.topic_lookup])
     async def get_all_schemas(name: Topic) -> GetAllVersionsSchemaResponse:
-        """Answer with all versions since the schema was last deleted."""
+        """Return all versions since the schema was last deleted."""
         found = await ask(lambda broker: broker.schemas.versions(name))
         return GetAllVersionsSchemaResponse.model_validate({"getSchemaResponses": found})
 
     @router.post(f"{TOPIC}/schema", dependencies=[needs.tenant_admin], responses=INVALID)
     async def post_schema(name: Topic, payload: PostSchemaPayload) -> PostSchemaResponse:
-        """Add a version, if it may follow those that are there."""
+        """Add a version, if it is compatible with the existing ones."""
         schema = payload.read()
         version = await ask(lambda broker: broker.schemas.post(name, schema))
         return PostSchemaResponse(version=SchemaVersion(version=version))
 
     @router.delete(f"{TOPIC}/schema", dependencies=[needs.tenant_admin])
     async def delete_schema(name: Topic, *, force: Force = False) -> SchemaVersion:
-        """Leave the topic without a schema. Versions count on; with `force` they start from 0 again."""
+        """Delete the schema of a topic. Version numbers continue; with `force` they start from 0 again."""
         return SchemaVersion(version=await ask(lambda broker: broker.schemas.delete(name, force=force)))
 
     @router.post(
@@ -121,14 +124,14 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         status_code=HTTPStatus.ACCEPTED,
     )
     async def test_compatibility(name: Topic, payload: PostSchemaPayload) -> IsCompatibilityResponse:
-        """Say whether the topic would take a schema."""
+        """Check whether a schema is compatible with the topic's schema."""
         schema = payload.read()
         fits, strategy = await ask(lambda broker: broker.schemas.check_compatibility(name, schema))
         return IsCompatibilityResponse(compatibility=fits, schemaCompatibilityStrategy=strategy)
 
     @router.post(f"{TOPIC}/version", dependencies=[needs.topic_lookup], responses=INVALID)
     async def get_version_by_schema(name: Topic, payload: PostSchemaPayload) -> SchemaVersion:
-        """Say which version a schema is; -1 when the topic does not have it."""
+        """Return the version of a schema; -1 if the topic does not have it."""
         schema = payload.read()
         return SchemaVersion(version=await ask(lambda broker: broker.schemas.find_version(name, schema)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of topics."""
+"""Routes of topic statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _options(
     *,
-    precise: Annotated[bool, Query(alias="getPreciseBacklog", description="It always is")] = False,
+    precise: Annotated[bool, Query(alias="getPreciseBacklog", description="The backlog is always precise")] = False,
     subscription_backlog_size: Annotated[bool, Query(alias="subscriptionBacklogSize")] = True,
     earliest_time: Annotated[bool, Query(alias="getEarliestTimeInBacklog")] = False,
     exclude_publishers: Annotated[bool, Query(alias="excludePublishers")] = False,
@@ -39,7 +39,7 @@ Options = Annotated[StatsOptions, Depends(_options)]
 
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:
-    """Routes that show what a topic does."""
+    """Routes of topic statistics."""
     router = APIRouter(tags=["statistics"], dependencies=[needs.topic_lookup], default_response_class=JSONResponse)
     ask = Ask(gateway)
 
@@ -48,30 +48,30 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.get(f"{TOPIC}/stats", dependencies=[READS_ENTRY], **shows(models.TopicStats))
     async def stats(name: Topic, options: Options) -> JSONResponse:
-        """Show what goes through a topic, and who is connected to it."""
+        """Return the statistics of a topic, its producers, subscriptions and consumers."""
         return JSONResponse(await ask(lambda broker: broker.stats.of_topic(name, options)))
 
     @router.get(f"{TOPIC}/partitioned-stats", dependencies=[READS_ENTRY], **shows(models.PartitionedTopicStats))
     async def partitioned_stats(
         name: Topic, options: Options, *, per_partition: Annotated[bool, Query(alias="perPartition")] = True
     ) -> JSONResponse:
-        """Show the same of a partitioned topic, and of each partition."""
+        """Return the same for a partitioned topic, and for each partition."""
         found = await ask(lambda broker: broker.partitioned_stats.of_topic(name, options, per_partition=per_partition))
         return JSONResponse(found)
 
     @router.get(f"{TOPIC}/internalStats", **shows(models.InternalStats))
     async def internal_stats(name: Topic, *, metadata: bool = False) -> JSONResponse:
-        """Show a topic's ledger, and the cursors of its subscriptions."""
+        """Return a topic's ledger, and the cursors of its subscriptions."""
         return JSONResponse(await ask(lambda broker: broker.internal_stats.of_topic(name, metadata=metadata)))
 
     @router.get(f"{TOPIC}/partitioned-internalStats", **shows(models.PartitionedInternalStats))
     async def partitioned_internal_stats(name: Topic) -> JSONResponse:
-        """Show the same of each partition."""
+        """Return the same for each partition."""
         return JSONResponse(await ask(lambda broker: broker.partitioned_stats.internal(name)))
 
     @router.get(f"{TOPIC}/internal-info", **shows(models.InternalInfo | models.PartitionedInternalInfo))
     async def internal_info(name: Topic) -> JSONResponse:
-        """Show what is stored about a topic, or about each of its partitions."""
+        """Return the stored metadata of a topic, or of each of its partitions."""
         return JSONResponse(await ask(lambda broker: broker.partitioned_stats.info(name)))
 
     @router.post(
@@ -80,7 +80,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         **shows(models.BacklogAnalysis),
     )
     async def analyze(name: Topic, subscription: str) -> JSONResponse:
-        """Count the entries and messages that a subscription has not acknowledged."""
+        """Count the entries and messages in the backlog of a subscription."""
         return JSONResponse(await ask(lambda broker: broker.backlogs.analyze(name, subscription)))
 
     return router

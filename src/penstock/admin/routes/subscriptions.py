@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions of topics: made, moved and deleted."""
+"""Routes of subscriptions: create, reset, expire and delete them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
 
 def position_of(given: ResetPosition) -> Position:
-    """The position that was meant: Java's admin client says earliest and latest in numbers."""
+    """Return the position of a request: Java's admin client sends earliest and latest as numbers."""
     if given.ledger_id == given.entry_id == -1:
         return EARLIEST
     if given.ledger_id == given.entry_id == LONG_MAX:
@@ -44,7 +44,7 @@ def position_of(given: ResetPosition) -> Position:
 def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{TOPIC}/subscriptions", dependencies=[needs.consume])
     async def list_subscriptions(name: Topic) -> list[str]:
-        """Name the subscriptions of a topic."""
+        """List the subscriptions of a topic."""
         return await ask(lambda broker: broker.subscriptions.names(name))
 
     @router.put(SUBSCRIPTION, dependencies=[needs.consume], **NO_CONTENT)
@@ -55,7 +55,7 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
         *,
         replicated: bool = False,
     ) -> None:
-        """Create a subscription at a position; without one, behind the last message."""
+        """Create a subscription at a position; without one, after the last message."""
         del replicated  # One cluster.
         if position is None:
             await ask(lambda broker: broker.subscriptions.create(name, subscription))
@@ -72,7 +72,7 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.delete(SUBSCRIPTION, dependencies=[needs.consume], **NO_CONTENT)
     async def delete_subscription(name: Topic, subscription: str, *, force: Force = False) -> None:
-        """Delete a subscription without consumers; with `force`, disconnect them."""
+        """Delete a subscription without consumers; with `force`, disconnect its consumers."""
         await ask(lambda broker: broker.subscriptions.delete(name, subscription, force=force))
 
 
@@ -81,24 +81,24 @@ def _add_moves(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{SUBSCRIPTION}/skip_all", **common)
     async def skip_all(name: Topic, subscription: str) -> None:
-        """Acknowledge everything."""
+        """Skip all messages of a subscription."""
         await ask(lambda broker: broker.subscriptions.skip_all(name, subscription))
 
     @router.post(f"{SUBSCRIPTION}/skip/{{count}}", **common)
     async def skip(name: Topic, subscription: str, count: Messages) -> None:
-        """Acknowledge the next entries."""
+        """Skip the next entries of a subscription."""
         await ask(lambda broker: broker.subscriptions.skip_messages(name, subscription, count))
 
     reading = {**common, "dependencies": [*common["dependencies"], READS_ENTRY]}
 
     @router.post(f"{SUBSCRIPTION}/resetcursor/{{wall_ms}}", **reading)
     async def reset_to_time(name: Topic, subscription: str, wall_ms: Wall) -> None:
-        """Go on from the first message published at this time (ms since 1970) or later."""
+        """Reset a subscription to the first message published at this time (ms since 1970) or later."""
         await ask(lambda broker: broker.subscriptions.reset_to_time(name, subscription, wall_ms))
 
     @router.post(f"{SUBSCRIPTION}/resetcursor", **reading)
     async def reset_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
-        """Go on from this message; with `excluded`, from the one after it."""
+        """Reset a subscription to this message; with `excluded`, to the one after it."""
         await ask(
             lambda broker: broker.subscriptions.reset_to_position(
                 name,
@@ -115,12 +115,12 @@ def _add_expiry(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", **common)
     async def expire(name: Topic, subscription: str, seconds: Seconds) -> None:
-        """Acknowledge what was published longer ago than this."""
+        """Expire messages older than this number of seconds."""
         await ask(lambda broker: broker.subscriptions.expire_older_than(name, subscription, seconds))
 
     @router.post(f"{SUBSCRIPTION}/expireMessages", **common)
     async def expire_to_position(name: Topic, subscription: str, position: ResetPosition) -> None:
-        """Acknowledge everything up to this message; with `excluded`, without it."""
+        """Expire messages up to this one; with `excluded`, without it."""
         await ask(
             lambda broker: broker.subscriptions.expire_to_position(
                 name, subscription, position_of(position), excluded=position.is_excluded
@@ -129,23 +129,23 @@ def _add_expiry(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", **common)
     async def expire_everywhere(name: Topic, seconds: Seconds) -> None:
-        """Acknowledge what was published longer ago than this, for every subscription."""
+        """Expire messages older than this number of seconds, for every subscription."""
         await ask(lambda broker: broker.subscriptions.expire_all_older_than(name, seconds))
 
 
 def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
     @router.get(f"{SUBSCRIPTION}/properties", dependencies=[needs.consume])
     async def get_properties(name: Topic, subscription: str) -> Properties:
-        """Read what users attached to a subscription."""
+        """Read the properties of a subscription."""
         return await ask(lambda broker: broker.subscriptions.get_properties(name, subscription))
 
     @router.put(f"{SUBSCRIPTION}/properties", dependencies=[needs.consume], **NO_CONTENT)
     async def put_properties(name: Topic, subscription: str, properties: Properties) -> None:
-        """Replace what users attached to a subscription."""
+        """Replace the properties of a subscription."""
         await ask(lambda broker: broker.subscriptions.update_properties(name, subscription, properties))
 
     @router.get(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", dependencies=[needs.consume])
     async def replicated(name: Topic, subscription: str) -> dict[str, bool]:
-        """Say whether a subscription is the same in other clusters: never."""
+        """Return whether a subscription is replicated: never."""
         await ask(lambda broker: broker.subscriptions.get_properties(name, subscription))
         return {str(name): False}

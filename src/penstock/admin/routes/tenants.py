@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants: who they are, who administers them."""
+"""Routes of tenants and their administrators."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.get("", dependencies=[needs.superuser])
     async def list_tenants() -> list[str]:
-        """Name all tenants."""
+        """List all tenants."""
         return await ask(lambda broker: broker.tenants.names())
 
     @router.get("/{tenant}", dependencies=[needs.tenant_admin])
     async def get_tenant(tenant: str) -> TenantInfo:
-        """Say who administers a tenant, and where it may live."""
+        """Return the admin roles and allowed clusters of a tenant."""
         return TenantInfo.model_validate(await ask(lambda broker: broker.tenants.get(tenant)))
 
     @router.put("/{tenant}", dependencies=[needs.superuser], **NO_CONTENT)
@@ -39,13 +39,13 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.post("/{tenant}", dependencies=[needs.superuser], **NO_CONTENT)
     async def update_tenant(tenant: str, info: TenantInfo) -> None:
-        """Replace who administers a tenant, and where it may live."""
+        """Replace the admin roles and allowed clusters of a tenant."""
         given = info.model_dump(by_alias=True)
         await ask(lambda broker: broker.tenants.update(tenant, given))
 
     @router.delete("/{tenant}", dependencies=[needs.superuser], **NO_CONTENT)
     async def delete_tenant(tenant: str, *, force: Force = False) -> None:
-        """Delete a tenant without namespaces; with `force`, one with."""
+        """Delete a tenant without namespaces; with `force`, also its namespaces."""
         await ask(lambda broker: broker.tenants.delete(tenant, force=force))
 
     return router

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: made, listed, divided into partitions, emptied and deleted.
+"""Routes of topics: create, list, partition, truncate and delete them.
 
 Statistics, subscriptions, messages and policies of topics are in modules of their own.
 """
@@ -39,9 +39,7 @@ IN_NAMESPACE: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
 BUNDLE: Final = "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}"
 PERSISTENT: Final = "persistent"
 
-IncludeSystem = Annotated[
-    bool, Query(alias="includeSystemTopic", description="Also topics that Pulsar keeps for itself")
-]
+IncludeSystem = Annotated[bool, Query(alias="includeSystemTopic", description="Include system topics")]
 NOT_ACCEPTABLE: Final[dict[int | str, dict[str, Any]]] = {
     HTTPStatus.NOT_ACCEPTABLE: {"model": Reason, "description": "There cannot be so many partitions"}
 }
@@ -75,7 +73,7 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
     async def list_topics(
         domain: Domain, name: Namespace, bundle: str | None = None, *, system: IncludeSystem = False
     ) -> list[str] | ListingResponse:
-        """Name the topics of a namespace, or of one bundle of it, in one domain, partitions one by one."""
+        """List the topics of a namespace, or of one of its bundles, in one domain; each partition is a topic."""
         if bundle is not None:
             topics = await ask(lambda broker: broker.namespaces.topics(name, bundle))
             return [topic for topic in topics if topic.startswith(f"{domain}:")]
@@ -85,14 +83,14 @@ def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.get(f"{IN_NAMESPACE}/partitioned", dependencies=[needs.topic_lookup])
     async def list_partitioned(domain: Domain, name: Namespace, *, system: IncludeSystem = False) -> list[str]:
-        """Name the partitioned topics of a namespace in one domain."""
+        """List the partitioned topics of a namespace in one domain."""
         return await ask(
             lambda broker: broker.topics.list_partitioned(name, persistent=domain == PERSISTENT, system=system)
         )
 
     @router.get(BUNDLE, dependencies=[needs.topic_lookup])
     async def list_bundle(name: Namespace, bundle: str) -> list[str]:
-        """Name the topics of one bundle that are not persistent."""
+        """List the non-persistent topics of one bundle."""
         topics = await ask(lambda broker: broker.namespaces.topics(name, bundle))
         return [topic for topic in topics if topic.startswith("non-persistent:")]
 
@@ -103,7 +101,7 @@ def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.put(path, **admin, **NO_CONTENT, responses=NOT_ACCEPTABLE)
     async def create_partitioned(name: Topic, partitions: Annotated[Int | PartitionedRequest, Body()]) -> None:
-        """Create a partitioned topic: a number of partitions, or an object with properties beside it."""
+        """Create a partitioned topic. The body is the number of partitions, or an object that also has properties."""
         if isinstance(partitions, PartitionedRequest):
             await ask(
                 lambda broker: broker.topics.create_partitioned(name, partitions.partitions, partitions.properties)
@@ -113,7 +111,7 @@ def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(path, **admin, **NO_CONTENT, responses={**NOT_ACCEPTABLE, **UNPROCESSABLE})
     async def update_partitioned(name: Topic, partitions: Annotated[Int, Body()]) -> None:
-        """Give a partitioned topic more partitions."""
+        """Increase the number of partitions of a topic."""
         await ask(lambda broker: broker.topics.update_partitioned(name, partitions))
 
     @router.get(path, dependencies=[needs.topic_lookup], response_model_exclude_none=True)
@@ -121,10 +119,14 @@ def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
         name: Topic,
         *,
         check: Annotated[
-            bool, Query(alias="checkAllowAutoCreation", description="Make it if it does not exist and may be made")
+            bool,
+            Query(
+                alias="checkAllowAutoCreation",
+                description="Create the topic if it does not exist and auto-creation is allowed",
+            ),
         ] = False,
     ) -> PartitionedMetadata:
-        """Say how many partitions a topic has; 0: it is none."""
+        """Return the number of partitions of a topic; 0 if it is not partitioned."""
         return PartitionedMetadata.model_validate(
             await ask(lambda broker: broker.topics.get_partitioned(name, check_auto_creation=check))
         )
@@ -136,7 +138,7 @@ def _add_partitions(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{TOPIC}/createMissedPartitions", **admin, **NO_CONTENT)
     async def create_missed_partitions(name: Topic) -> None:
-        """Create the partitions that are missing."""
+        """Create missing partitions."""
         await ask(lambda broker: broker.topics.create_missed_partitions(name))
 
 
@@ -145,27 +147,27 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.put(TOPIC, **admin)
     async def create_topic(name: Topic, properties: Annotated[Properties | None, Body()] = None) -> None:
-        """Create a topic without partitions."""
+        """Create a non-partitioned topic."""
         await ask(lambda broker: broker.topics.create(name, properties))
 
     @router.delete(TOPIC, **admin)
     async def delete_topic(name: Topic, *, force: Force = False) -> None:
-        """Delete a topic that nobody uses; with `force`, disconnect those who do."""
+        """Delete an unused topic; with `force`, disconnect its clients."""
         await ask(lambda broker: broker.topics.delete(name, force=force))
 
     @router.put(f"{TOPIC}/unload", **admin)
     async def unload_topic(name: Topic) -> None:
-        """Disconnect all clients of a topic and close it; they connect anew."""
+        """Unload a topic; its clients reconnect."""
         await ask(lambda broker: broker.topics.unload(name))
 
     @router.post(f"{TOPIC}/trim", **admin)
     async def trim_topic(name: Topic) -> None:
-        """Give back what every subscription has acknowledged and retention does not keep."""
+        """Delete messages that all subscriptions have acknowledged and retention does not keep."""
         await ask(lambda broker: broker.topics.trim(name))
 
     @router.delete(f"{TOPIC}/truncate", **admin)
     async def truncate_topic(name: Topic) -> None:
-        """Acknowledge everything for all subscriptions, and give it back whatever retention says."""
+        """Acknowledge all messages for all subscriptions and delete them, whatever retention says."""
         await ask(lambda broker: broker.topics.truncate(name))
 
 
@@ -174,29 +176,29 @@ def _add_end(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.post(f"{TOPIC}/terminate", **admin)
     async def terminate(name: Topic) -> MessageId:
-        """End a topic: it takes no more messages. Answers with the last one."""
+        """Terminate a topic: it accepts no more messages. Returns the last message id."""
         return _message_id(name.partition, await ask(lambda broker: broker.topics.terminate(name)))
 
     @router.post(f"{TOPIC}/terminate/partitions", **admin)
     async def terminate_partitions(name: Topic) -> dict[str, MessageId]:
-        """End all partitions of a topic. Answers with the last message of each."""
+        """Terminate all partitions of a topic. Returns the last message id of each."""
         last = await ask(lambda broker: broker.topics.terminate_partitions(name))
         return {str(index): _message_id(index, position) for index, position in last.items()}
 
     @router.put(f"{TOPIC}/backlogSize", dependencies=[needs.consume])
     async def backlog_size(name: Topic, position: BatchMessageId) -> Long:
-        """Estimate how many bytes lie behind a position."""
+        """Estimate the backlog after a position, in bytes."""
         start = Position(position.ledger_id, position.entry_id)
         return await ask(lambda broker: broker.messages.backlog_size(name, start))
 
     @router.put(f"{TOPIC}/offload", **admin, **NO_CONTENT)
     async def offload(name: Topic, _position: MessageId) -> None:
-        """Move old entries to long-term storage: there is none."""
+        """Offload old entries to long-term storage: not supported."""
         raise NotAllowed(f"Offload is not configured: {name} stays on this disk")
 
     @router.get(f"{TOPIC}/offload", **admin)
     async def offload_status(name: Topic) -> CompactionStatus:
-        """Say what became of the last offload: there was none."""
+        """Return the status of the last offload: there was none."""
         await ask(lambda broker: broker.subscriptions.names(name))
         return CompactionStatus(status="NOT_RUN", lastError="")
 
@@ -206,12 +208,12 @@ def _add_compaction(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.put(f"{TOPIC}/compaction", **admin, **NO_CONTENT)
     async def compact(name: Topic) -> None:
-        """Begin to compact a topic: of each key, the last message."""
+        """Start compaction of a topic: it keeps the last message of each key."""
         await ask(lambda broker: broker.topics.compact(name))
 
     @router.get(f"{TOPIC}/compaction", **admin)
     async def compaction_status(name: Topic) -> CompactionStatus:
-        """Say what became of the last compaction."""
+        """Return the status of the last compaction."""
         return CompactionStatus.model_validate(await ask(lambda broker: broker.topics.compaction_status(name)))
 
 
@@ -220,17 +222,17 @@ def _add_permissions(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.get(f"{TOPIC}/permissions", **admin)
     async def get_permissions(name: Topic) -> dict[str, list[str]]:
-        """Say which role may do what with a topic, its namespace's permissions included."""
+        """Return the permissions of each role on a topic, those of its namespace included."""
         return await ask(lambda broker: broker.permissions.get_topic(name))
 
     @router.post(f"{TOPIC}/permissions/{{role}}", **admin, **NO_CONTENT)
     async def grant(name: Topic, role: str, actions: list[AuthAction]) -> None:
-        """Let a role do this with a topic, in place of what it may."""
+        """Set the permissions of a role on a topic."""
         await ask(lambda broker: broker.permissions.grant_topic(name, role, list(actions)))
 
     @router.delete(f"{TOPIC}/permissions/{{role}}", **admin, **NO_CONTENT)
     async def revoke(name: Topic, role: str) -> None:
-        """Take everything from a role that it may do with a topic."""
+        """Revoke all permissions of a role on a topic."""
         await ask(lambda broker: broker.permissions.revoke_topic(name, role))
 
 
@@ -240,17 +242,17 @@ def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.get(path, dependencies=[needs.topic_lookup])
     async def get_properties(name: Topic) -> Properties:
-        """Read what users attached to a topic."""
+        """Read the properties of a topic."""
         return await ask(lambda broker: broker.topics.get_properties(name))
 
     @router.put(path, **admin, **NO_CONTENT)
     async def update_properties(name: Topic, properties: Properties) -> None:
-        """Attach properties to a topic, beside those it has."""
+        """Add properties to a topic."""
         await ask(lambda broker: broker.topics.update_properties(name, properties))
 
     @router.delete(path, **admin, **NO_CONTENT)
     async def remove_property(name: Topic, key: str) -> None:
-        """Detach one property of a topic."""
+        """Remove one property of a topic."""
         await ask(lambda broker: broker.topics.remove_property(name, key))
 
 
