@@ -253,7 +253,7 @@ class Ports:
         """Let clients and administrators in."""
         for listener in (self.plain, self.secure):
             if listener is not None:
-                listener.start(broker.new_session)
+                listener.start(broker.commands.open_session)
         self.admin.start(BrokerGateway(cache(partial(administration, broker)), broker.loop, _render_metrics))
         for what, urls in (("clients", self.bound), ("callers of the admin port", self.addresses.web)):
             if urls.tls is not None:

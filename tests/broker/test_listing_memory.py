@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.commands import discovery
+from penstock.broker.commands.discovery import wait_ns_max
 from penstock.broker.topics.listing import Wanted
 from penstock.broker.topics.listing_blocks import BLOCK_NAMES
 from penstock.broker.topics.unsent_pieces import REFERENCE_BYTES
@@ -274,9 +274,9 @@ async def test_a_proxy_is_answered_sooner_so_that_its_client_still_hears_of_it(t
         proxy = await Client.open(harness.port)
         proxy.write(frame(Type.CONNECT, client_version="test", protocol_version=20, proxy_version="4.2"))
         await proxy.expect(Type.CONNECTED)
-        waits = {session.through_proxy: discovery._deadline_ns(session) for session in harness.broker.sessions}  # noqa: SLF001
-        now_ns = harness.clock.monotonic_ns()
-        assert waits == {False: now_ns + 25 * NS_PER_S, True: now_ns + 20 * NS_PER_S}
+        limits, proxied = harness.broker.limits.listings, [session.through_proxy for session in harness.broker.sessions]
+        waits = {through_proxy: wait_ns_max(limits, through_proxy=through_proxy) for through_proxy in proxied}
+        assert waits == {False: 25 * NS_PER_S, True: 20 * NS_PER_S}
 
 
 # -- many patterns ----------------------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ async def running(
         for context in (None, tls):
             listener = Listener(connections, host="127.0.0.1", port=0, tls=context, new_socket=new_socket)
             stack.callback(listener.close)
-            listener.start(broker.new_session)
+            listener.start(broker.commands.open_session)
             ports.append(listener.port)
         yield Harness(broker, memory, connections, clock, disk, *ports)
     await until(lambda: memory.available == memory.size)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.commands.session import Session
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, connect, turns
@@ -151,14 +150,16 @@ def documented() -> dict[str, str]:
     return found
 
 
-def test_every_command_that_a_client_may_send_has_its_row() -> None:
+async def test_every_command_that_a_client_may_send_has_its_row(tmp_path: Path) -> None:
     rows = {row.command for row in MATRIX.values()}
-    assert rows | RIDE_ALONG | OF_THE_CONNECTION | NOT_SERVED == set(Session._handlers)  # noqa: SLF001
+    async with guarded(tmp_path) as harness:
+        assert rows | RIDE_ALONG | OF_THE_CONNECTION | NOT_SERVED == set(harness.broker.commands.handlers)
 
 
-def test_every_command_has_its_place_in_the_document() -> None:
+async def test_every_command_has_its_place_in_the_document(tmp_path: Path) -> None:
     rows = documented()
-    assert rows.keys() >= {Type.Name(Type.ValueType(number)) for number in Session._handlers}  # noqa: SLF001
+    async with guarded(tmp_path) as harness:
+        assert rows.keys() >= {Type.Name(Type.ValueType(number)) for number in harness.broker.commands.handlers}
     for command, row in MATRIX.items():
         who = rows.get(command) or rows[Type.Name(Type.ValueType(row.command))]
         assert LETS_IN[who] == row.allowed, command

@@ -13,13 +13,21 @@ from __future__ import annotations
 import contextlib
 import logging
 from functools import partial
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import OPEN, Guard
 from penstock.broker.changes import Changes
+from penstock.broker.commands.commands import Commands
+from penstock.broker.commands.consumers import Consumers
+from penstock.broker.commands.discovery import Discovery
+from penstock.broker.commands.handshake import Handshake
+from penstock.broker.commands.last_message import LastMessage
+from penstock.broker.commands.producers import Producers
 from penstock.broker.commands.revocation import Revocation
-from penstock.broker.commands.session import Session
+from penstock.broker.commands.schemas import Schemas
+from penstock.broker.commands.sessions import Sessions
 from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.health import Health
 from penstock.broker.log_reads import LogReads
@@ -60,7 +68,6 @@ from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, ServiceNotReady, StorageReadOnly
 from penstock.governance.command_memory import CommandMemory
 from penstock.governance.memory_row import MemoryRow
-from penstock.governance.muting import MuteReason
 from penstock.net.loop_turns import LoopTurns
 from penstock.net.topic_list_limiter import TopicListMemoryLimiter
 
@@ -136,7 +143,7 @@ class Broker:
         self.access: Access = (
             OPEN if authenticator is None else Guard(authenticator, lambda: limits.now.access, catalog, clock)
         )
-        self.sessions: set[Session] = set()
+        self.sessions = Sessions()
         self.revocation = Revocation(self.access, self.sessions)
         addresses = addresses or Addresses()
         self.service_urls, self.web_urls, self.listeners = addresses.service, addresses.web, addresses.listeners
@@ -300,7 +307,6 @@ class Broker:
             partitions_max=lambda: limits.now.partitions_max,
         )
         self._tick_timer = loop.call_later(TICK_S, self._tick)
-        self._producer_names = 0
         self.meters = Meters(self.topics.loaded, clock=clock, loop=loop)
         self.inactive = InactiveTopics(
             topics=self.topics,
@@ -319,6 +325,7 @@ class Broker:
             stopping=lambda: self.stopping,
             now_ns=clock.monotonic_ns(),
         )
+        self.commands = self._make_commands()
         drop_unknown_ledgers(catalog, entry_log)
         name_missing(catalog, entry_log)
 
@@ -353,24 +360,66 @@ class Broker:
         self.policies.refresh()
         self._apply_elsewhere(keys)
 
-    # -- sessions -----------------------------------------------------------------------------------------------------
+    def _make_commands(self) -> Commands:
+        """What answers clients, each part given what it uses."""
+        clock, reads, memory = self.clock, self.reads, self.sessions_memory
 
-    def new_session(self, connection: object) -> Session:
-        """The handler of a connection that was just accepted."""
-        session = Session(self, connection)  # type: ignore[arg-type]
-        self.sessions.add(session)
-        return session
+        def limits() -> BrokerLimits:
+            return self.limits
 
-    def session_closed(self, session: Session, reason: str) -> None:
-        """A client is gone."""
-        self.sessions.discard(session)
-        self.listings.cancel(session.connection.id)
-        log.info("connection %s closed: %s", session.connection.peer, reason)
-
-    def next_producer_name(self) -> str:
-        """A name that no producer of this cluster has had."""
-        self._producer_names += 1
-        return f"{self.limits.cluster_name}-{self.started_at_ms}-{self._producer_names}"
+        return Commands(
+            sessions=self.sessions,
+            handshake=Handshake(access=self.access, limits=limits, clock=clock),
+            discovery=Discovery(
+                lookups=self.lookups,
+                places=self.places,
+                partitions=self.partitions,
+                shared_listings=self.shared_listings,
+                memory=memory,
+                limits=limits,
+                clock=clock,
+                stopping=lambda: self.stopping,
+                check_serving=self.check_lookup,
+                service_urls=lambda: self.service_urls,
+                listeners=lambda: self.listeners,
+            ),
+            producers=Producers(
+                topics=self.topics,
+                quotas=self.quotas,
+                schemas=self.schemas,
+                deduplication=self.deduplication,
+                states=self.states,
+                rates=self.rates,
+                reads=reads,
+                memory=memory,
+                clock=clock,
+                check_writable=self.check_writable,
+                names=(f"{self.limits.cluster_name}-{self.started_at_ms}-{number}" for number in count(1)),
+            ),
+            consumers=Consumers(
+                topics=self.topics,
+                schemas=self.schemas,
+                rates=self.rates,
+                changes=self.changes,
+                reads=reads,
+                store=self.subscription_store,
+                memory=memory,
+                clock=clock,
+                limits=limits,
+            ),
+            last_message=LastMessage(log=self.log, reads=reads),
+            schemas=Schemas(registry=self.schemas, topics=self.topics),
+            access=self.access,
+            limits=limits,
+            clock=clock,
+            loop=self.loop,
+            reads=reads,
+            cursors=self.cursors,
+            publishing=self.publish_services,
+            commands_memory=self.commands_memory,
+            sessions_memory=memory,
+            listings=self.listings,
+        )
 
     # -- may we? ------------------------------------------------------------------------------------------------------
 
@@ -404,10 +453,9 @@ class Broker:
     def _tick(self) -> None:
         self._tick_timer = self.loop.call_later(TICK_S, self._tick)
         now_ns = self.clock.monotonic_ns()
-        for session in list(self.sessions):
-            session.check_alive(now_ns)
+        self.sessions.check_alive(now_ns)
         self.connections.evict_slow()
-        self._mute_while_stalled()
+        self.sessions.mute_publishers(stalled=self.log.health.stalled)
         self.reads.try_unreadable(now_ns)
         self.meters.tick(now_ns)
         self.inactive.tick(now_ns)
@@ -452,15 +500,6 @@ class Broker:
             ),
         )
 
-    def _mute_while_stalled(self) -> None:
-        """While the disk holds one write for too long, publishers are not read: memory would only fill."""
-        stalled = self.log.health.stalled
-        for session in self.sessions:
-            if stalled and session.producers:
-                session.connection.mute(MuteReason.STORAGE)
-            elif not stalled:
-                session.connection.unmute(MuteReason.STORAGE)
-
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
@@ -471,18 +510,13 @@ class Broker:
         self.meters.stop()
         self.compaction.stop()
         await self.changes.finished()
-        for session in list(self.sessions):
-            for producer in list(session.producers.values()):
-                session.disconnect_producer(producer)
-            for consumer in list(session.consumers.values()):
-                session.disconnect_consumer(consumer)
+        self.sessions.disconnect_members()
         await self.reads.settled()
         # A failure was logged, and acknowledgements that were not stored are only delivered again.
         with contextlib.suppress(MetadataFailed):
             await self.cursors.save_moved()
         await self.delays.stop(self.topics.loaded())
-        for session in list(self.sessions):
-            session.connection.close_after_flush("broker is stopping")
+        self.sessions.close("broker is stopping")
         self.access.close()
         self.reads.close()
         self.compaction.close()

@@ -16,22 +16,25 @@ Theory of operation, when clients must show who they are
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 from penstock.broker.access import Guard
 from penstock.broker.access.credentials import Credentials
+from penstock.broker.commands.login import Login
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, WireCode
 from penstock.governance.muting import MuteReason
 from penstock.wire import codec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from penstock.broker.access import Access
     from penstock.broker.access.credentials import Identity
     from penstock.broker.commands.session import Handler, Session
+    from penstock.broker.limits import BrokerLimits
+    from penstock.core.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -45,39 +48,111 @@ _NO_METHOD: Final = "none"
 _LEGACY_PREFIX: Final = len("AuthMethod")
 
 
-@dataclass(slots=True)
-class Login:
-    """What a client has shown, and whether it must show it again."""
+class Handshake:
+    """Lets clients in, and looks at them again. Everything is called on the loop."""
 
-    method: str
-    can_refresh: bool
-    next_check_ns: int
-    expires_ms: int | None = None
-    of_original: bool = False  # what was shown is its client's: it came through a proxy
-    challenged: bool = False
+    def __init__(self, *, access: Access, limits: Callable[[], BrokerLimits], clock: Clock) -> None:
+        self._guard = access if isinstance(access, Guard) else None
+        self._limits = limits
+        self._clock = clock
+        self.handlers: Mapping[int, Handler] = {
+            codec.BaseCommand.CONNECT: self._on_connect,
+            codec.BaseCommand.AUTH_RESPONSE: self._on_auth_response,
+        }
 
+    def _on_connect(self, session: Session, body: codec.CommandConnect) -> None:
+        if session.login is not None:
+            # Nobody becomes somebody else on the way.
+            session.connection.close("CONNECT came twice")
+            return
+        session.client_version = body.client_version
+        session.through_proxy = bool(body.proxy_version or body.proxy_to_broker_url or body.original_principal)
+        session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
+        guard = self._guard
+        if guard is None:
+            self._welcome(session)
+            return
+        session.login = Login(
+            method=_method(body),
+            can_refresh=body.feature_flags.supports_auth_refresh,
+            next_check_ns=self._clock.monotonic_ns() + guard.rules.refresh_check_ns,
+        )
+        session.request(NO_REQUEST, partial(self._authenticate, session, session.login, guard, body))
 
-# -- CONNECT ---------------------------------------------------------------------------------------------------------
+    async def _authenticate(self, session: Session, login: Login, guard: Guard, body: codec.CommandConnect) -> None:
+        try:
+            identity = await _identify(session, guard, login.method, body.auth_data)
+            original_role, shown = await _original(session, guard, login, body)
+            _check_roles(guard, identity.role, original_role, body)
+        except (AuthenticationFailed, AuthorizationFailed) as error:
+            _refuse(session, error)
+            return
+        except Exception:
+            # A provider's own fault says nothing about the client: it does not come in.
+            log.exception("connection %s: authentication failed", session.connection.peer)
+            _refuse(session, AuthenticationFailed("an error of our own"))
+            return
+        session.role, session.original_role = identity.role, original_role
+        login.expires_ms = (shown or identity).expires_ms
+        self._welcome(session)
 
+    def _welcome(self, session: Session) -> None:
+        session.connected = True
+        session.connection.admit()
+        limits = self._limits()
+        session.reply(
+            codec.connected(
+                SERVER_VERSION,
+                session.protocol_version,
+                limits.message_bytes_max,
+                topic_watchers=limits.topic_list_watchers,
+            )
+        )
 
-def _on_connect(session: Session, body: codec.CommandConnect) -> None:
-    if session.login is not None:
-        # Nobody becomes somebody else on the way.
-        session.connection.close("CONNECT came twice")
-        return
-    session.client_version = body.client_version
-    session.through_proxy = bool(body.proxy_version or body.proxy_to_broker_url or body.original_principal)
-    session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
-    broker = session.broker
-    if not isinstance(broker.access, Guard):
-        _welcome(session)
-        return
-    session.login = Login(
-        method=_method(body),
-        can_refresh=body.feature_flags.supports_auth_refresh,
-        next_check_ns=broker.clock.monotonic_ns() + broker.access.rules.refresh_check_ns,
-    )
-    session.request(NO_REQUEST, partial(_authenticate, session, session.login, broker.access, body))
+    def check_login(self, session: Session, login: Login, now_ns: int) -> None:
+        """Ask a client whose credentials have expired for new ones; close it if it cannot give any, or did not."""
+        if now_ns < login.next_check_ns or not session.connected:
+            return
+        if login.expires_ms is None or self._clock.wall_ms() < login.expires_ms:
+            return
+        connection = session.connection
+        if login.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
+            # We do not read: its answer may be waiting, so it is not closed for that; nor does it go on as if it had
+            # come.
+            session.suspend("the credentials have expired, and are not refreshed while the client is muted")
+            return
+        login.next_check_ns = now_ns + self._limits().access.refresh_check_ns
+        if session.original_role is not None and not login.of_original:
+            connection.close("the credentials have expired, and those of a proxy's client are not shown to us")
+        elif not login.can_refresh:
+            connection.close("the credentials have expired, and the client cannot refresh them")
+        elif login.challenged:
+            connection.close("the credentials have expired, and the client did not refresh them in time")
+        else:
+            login.challenged = True
+            session.reply(codec.auth_challenge(SERVER_VERSION, session.protocol_version, login.method, REFRESH))
+
+    def _on_auth_response(self, session: Session, body: codec.CommandAuthResponse) -> None:
+        """What we asked for is looked at; an answer to nothing is ignored."""
+        login, guard = session.login, self._guard
+        if login is None or not login.challenged or guard is None:
+            return
+        login.challenged = False
+        session.request(NO_REQUEST, partial(self._refresh, session, login, guard, body.response.auth_data))
+
+    async def _refresh(self, session: Session, login: Login, guard: Guard, data: bytes) -> None:
+        expected = session.original_role if login.of_original else session.role
+        try:
+            identity = await _identify(session, guard, login.method, data)
+            if identity.role != expected:
+                raise AuthenticationFailed(f"role {expected!r} cannot become {identity.role!r} in a refresh")
+            if identity.expired(self._clock.wall_ms()):
+                raise AuthenticationFailed("what it was refreshed with has expired already")
+        except AuthenticationFailed as error:
+            _refuse(session, error)
+        else:
+            login.expires_ms = identity.expires_ms
+            log.info("connection %s refreshed its credentials as role %r", session.connection.peer, expected)
 
 
 def _method(body: codec.CommandConnect) -> str:
@@ -86,24 +161,6 @@ def _method(body: codec.CommandConnect) -> str:
     if body.HasField("auth_method"):
         return codec.AuthMethod.Name(body.auth_method)[_LEGACY_PREFIX:].lower()
     return _NO_METHOD
-
-
-async def _authenticate(session: Session, login: Login, guard: Guard, body: codec.CommandConnect) -> None:
-    try:
-        identity = await _identify(session, guard, login.method, body.auth_data)
-        original_role, shown = await _original(session, guard, login, body)
-        _check_roles(guard, identity.role, original_role, body)
-    except (AuthenticationFailed, AuthorizationFailed) as error:
-        _refuse(session, error)
-        return
-    except Exception:
-        # A provider's own fault says nothing about the client: it does not come in.
-        log.exception("connection %s: authentication failed", session.connection.peer)
-        _refuse(session, AuthenticationFailed("an error of our own"))
-        return
-    session.role, session.original_role = identity.role, original_role
-    login.expires_ms = (shown or identity).expires_ms
-    _welcome(session)
 
 
 async def _original(
@@ -131,20 +188,6 @@ async def _identify(session: Session, guard: Guard, method: str, data: bytes) ->
     return await guard.identify(Credentials(method, data, session.connection.certificate))
 
 
-def _welcome(session: Session) -> None:
-    session.connected = True
-    session.connection.admit()
-    limits = session.broker.limits
-    session.reply(
-        codec.connected(
-            SERVER_VERSION,
-            session.protocol_version,
-            limits.message_bytes_max,
-            topic_watchers=limits.topic_list_watchers,
-        )
-    )
-
-
 def _refuse(session: Session, error: AuthenticationFailed | AuthorizationFailed) -> None:
     """Tell the client that it may not come in, or not stay, and close behind that."""
     log.warning("connection %s is refused: %s", session.connection.peer, error)
@@ -153,60 +196,3 @@ def _refuse(session: Session, error: AuthenticationFailed | AuthorizationFailed)
     code = WireCode.AUTHENTICATION_ERROR if unknown else WireCode.AUTHORIZATION_ERROR
     session.reply(codec.error(NO_REQUEST, code, "Failed to authenticate" if unknown else "Invalid roles."))
     session.connection.close_after_flush(f"refused: {error}")
-
-
-# -- refresh ---------------------------------------------------------------------------------------------------------
-
-
-def check_login(session: Session, login: Login, now_ns: int) -> None:
-    """Ask a client whose credentials have expired for new ones; close it if it cannot give any, or did not."""
-    if now_ns < login.next_check_ns or not session.connected:
-        return
-    broker = session.broker
-    if login.expires_ms is None or broker.clock.wall_ms() < login.expires_ms:
-        return
-    connection = session.connection
-    if login.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
-        # We do not read: its answer may be waiting, so it is not closed for that; nor does it go on as if it had come.
-        session.suspend("the credentials have expired, and are not refreshed while the client is muted")
-        return
-    login.next_check_ns = now_ns + broker.limits.access.refresh_check_ns
-    if session.original_role is not None and not login.of_original:
-        connection.close("the credentials have expired, and those of a proxy's client are not shown to us")
-    elif not login.can_refresh:
-        connection.close("the credentials have expired, and the client cannot refresh them")
-    elif login.challenged:
-        connection.close("the credentials have expired, and the client did not refresh them in time")
-    else:
-        login.challenged = True
-        session.reply(codec.auth_challenge(SERVER_VERSION, session.protocol_version, login.method, REFRESH))
-
-
-def _on_auth_response(session: Session, body: codec.CommandAuthResponse) -> None:
-    """What we asked for is looked at; an answer to nothing is ignored."""
-    login, guard = session.login, session.broker.access
-    if login is None or not login.challenged or not isinstance(guard, Guard):
-        return
-    login.challenged = False
-    session.request(NO_REQUEST, partial(_refresh, session, login, guard, body.response.auth_data))
-
-
-async def _refresh(session: Session, login: Login, guard: Guard, data: bytes) -> None:
-    expected = session.original_role if login.of_original else session.role
-    try:
-        identity = await _identify(session, guard, login.method, data)
-        if identity.role != expected:
-            raise AuthenticationFailed(f"role {expected!r} cannot become {identity.role!r} in a refresh")
-        if identity.expired(session.broker.clock.wall_ms()):
-            raise AuthenticationFailed("what it was refreshed with has expired already")
-    except AuthenticationFailed as error:
-        _refuse(session, error)
-    else:
-        login.expires_ms = identity.expires_ms
-        log.info("connection %s refreshed its credentials as role %r", session.connection.peer, expected)
-
-
-HANDLERS: Final[Mapping[int, Handler]] = {
-    codec.BaseCommand.CONNECT: _on_connect,
-    codec.BaseCommand.AUTH_RESPONSE: _on_auth_response,
-}

@@ -3,12 +3,11 @@
 
 Why one place: whatever the command, its client hears the sentence that names field, size and bound, in the answer that
 it waits for. Only a command without a request id has none: its connection is closed, and the sentence is in the log.
-Where: the session calls `refuse` for each `RefusedCommand`.
+Where: the session asks for the answer to each `RefusedCommand`.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import WireCode
@@ -19,10 +18,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from penstock.broker.commands.session import Session
     from penstock.wire.events import RefusedCommand
-
-log = logging.getLogger(__name__)
 
 Type = codec.BaseCommand.Type
 # Clients do not try again what is not allowed.
@@ -40,17 +36,14 @@ _FAILED: Final[dict[int, Callable[[int, int, str], bytes]]] = {
 }
 
 
-def refuse(session: Session, refused: RefusedCommand) -> None:
-    """Tell the client, or close its connection if nothing can be told."""
+def answer(refused: RefusedCommand) -> bytes | None:
+    """The answer that the client waits for; None when the command has none."""
     kind, body, text = refused.type, refused.body, refused.text
-    if kind == Type.CONNECT and not session.connected:
-        session.reply(codec.error(_NO_REQUEST, CODE, text))
-        session.connection.close_after_flush(text)
-    elif not session.connected or "request_id" not in body.DESCRIPTOR.fields_by_name or not body.HasField("request_id"):
-        session.connection.close(text)
-    else:
-        log.warning("connection %s: %s", session.connection.peer, text)
-        session.reply(_answer(kind, body, text))
+    if kind == Type.CONNECT:
+        return codec.error(_NO_REQUEST, CODE, text)
+    if "request_id" not in body.DESCRIPTOR.fields_by_name or not body.HasField("request_id"):
+        return None
+    return _answer(kind, body, text)
 
 
 def _answer(kind: int, body: Message, text: str) -> bytes:

@@ -19,7 +19,7 @@ from penstock.core.errors import AuthorizationFailed
 from penstock.core.names import NamespaceName
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterable
 
     from penstock.broker.access import Access
     from penstock.broker.commands.session import Session
@@ -36,7 +36,7 @@ _PORTION: Final = 200
 class Revocation:
     """Ends what clients may not do any more. Everything is called on the loop."""
 
-    def __init__(self, access: Access, sessions: AbstractSet[Session]) -> None:
+    def __init__(self, access: Access, sessions: Iterable[Session]) -> None:
         self._access = access
         self._sessions = sessions
 

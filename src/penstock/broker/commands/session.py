@@ -16,20 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from penstock.broker.access import Guard
-from penstock.broker.commands import (
-    consumers,
-    discovery,
-    handshake,
-    last_message,
-    membership,
-    producers,
-    refusals,
-    schemas,
-)
+from penstock.broker.commands import membership, refusals
 from penstock.broker.publishing.publish import Publish
 from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, WireCode
 from penstock.core.units import NS_PER_S
@@ -43,15 +34,21 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from penstock.broker.access import Action
+    from penstock.broker.access import Access, Action
     from penstock.broker.access.authorization import Resource
-    from penstock.broker.broker import Broker
-    from penstock.broker.commands.handshake import Login
+    from penstock.broker.commands.login import Login
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.log_reads import LogReads
     from penstock.broker.publishing.producer import Producer
+    from penstock.broker.publishing.publish import PublishServices
     from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.cursor_saves import CursorSaves
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.watchers import TopicListWatcher
+    from penstock.core.clock import Clock
+    from penstock.governance.command_memory import CommandMemory
     from penstock.governance.memory_pool import Lease
+    from penstock.governance.memory_row import MemoryRow
     from penstock.net.connection import Connection
     from penstock.wire.events import Event
 
@@ -71,12 +68,31 @@ Type = codec.BaseCommand.Type
 _AT_ONCE: Final = frozenset({Type.CONNECT, Type.AUTH_RESPONSE, Type.ACK, Type.REDELIVER_UNACKNOWLEDGED_MESSAGES})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What all sessions of a broker share."""
+
+    access: Access
+    limits: Callable[[], BrokerLimits]
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    reads: LogReads
+    cursors: CursorSaves
+    publishing: PublishServices
+    commands_memory: CommandMemory
+    sessions_memory: MemoryRow  # of producers, consumers and watchers
+    handlers: Mapping[int, Handler]  # of commands, by their types
+    check_login: Callable[[Session, Login, int], None]  # is told the monotonic time in ns
+    producer_left: Callable[[Producer], None]
+    closed: Callable[[Session, str], None]  # a client is gone, and why
+
+
 class Session:
     """The broker's view of one connected client."""
 
-    def __init__(self, broker: Broker, connection: Connection) -> None:
-        self.broker = broker
+    def __init__(self, connection: Connection, services: Services) -> None:
         self.connection = connection
+        self._services = services
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.watchers: dict[int, TopicListWatcher] = {}
@@ -91,14 +107,14 @@ class Session:
         self.creating_producers: dict[int, asyncio.Task[None]] = {}  # whom a CLOSE_PRODUCER may find still coming
         self.creating_consumers: dict[int, asyncio.Task[None]] = {}  # ... and a CLOSE_CONSUMER
         self._creating: set[tuple[str, int]] = set()
-        self._commands = broker.commands_memory.account()
+        self._commands = services.commands_memory.account()
         self._command_bytes = 0  # of the command that is being carried out
         self._tasks: dict[asyncio.Task[None], int] = {}  # requests that wait, and what each of them is charged
         self._ping_outstanding = False
         self._heard: asyncio.Event | None = None  # set while somebody waits for a sign of life
         self._movement = (0, 0)  # reads and bytes sent, at the last check
-        self._next_check_ns = broker.clock.monotonic_ns() + broker.limits.keep_alive_ns
-        if not isinstance(broker.access, Guard):
+        self._next_check_ns = services.clock.monotonic_ns() + services.limits().keep_alive_ns
+        if not services.access.enabled:
             connection.admit()
 
     # -- what the connection calls ------------------------------------------------------------------------------------
@@ -110,7 +126,7 @@ class Session:
         for event in events:
             if type(event) is PublishRun:
                 runs_left -= 1
-                Publish(self.broker.publish_services, self, None if runs_left else lease).submit(event)
+                Publish(self._services.publishing, self, None if runs_left else lease).submit(event)
                 lease = lease if runs_left else None
             elif type(event) is AckRun:
                 self._on_ack(event)
@@ -119,7 +135,7 @@ class Session:
             elif type(event) is Command:
                 self._on_command(event)
             elif type(event) is RefusedCommand:
-                refusals.refuse(self, event)
+                self._refuse(event)
             else:
                 assert type(event) is UnknownCommand
                 self.connection.close(f"unknown command {event.type}")
@@ -128,7 +144,7 @@ class Session:
         if lease is not None:
             # Closed half-way: what lies behind is not carried out. What went to the log before may still be there, and
             # gives the lease back in its turn.
-            self.broker.reads.after_appends(lambda: self.broker.connections.release(lease))
+            self._services.reads.after_appends(lambda: self._services.publishing.release(lease))
 
     def drained(self) -> None:
         """Unsent bytes went down: subscriptions may dispatch to this client again."""
@@ -147,7 +163,7 @@ class Session:
             task.cancel()
         self._commands.close()
         self.let_go()
-        self.broker.session_closed(self, reason)
+        self._services.closed(self, reason)
 
     def let_go(self) -> None:
         """Nothing more goes to this client or comes from it."""
@@ -179,7 +195,7 @@ class Session:
         self, action: Action, resource: Resource, *, subscription: str | None = None, refusal: str | None = None
     ) -> None:
         """Return if this client may do that; see `Access.require`. Raises AuthorizationFailed."""
-        self.broker.access.require(
+        self._services.access.require(
             self.role, self.original_role, action, resource, subscription=subscription, refusal=refusal
         )
 
@@ -192,10 +208,10 @@ class Session:
         client takes no answers: then it must have taken some since.
         """
         if self.login is not None:
-            handshake.check_login(self, self.login, now_ns)
+            self._services.check_login(self, self.login, now_ns)
         if now_ns < self._next_check_ns:
             return
-        self._next_check_ns = now_ns + self.broker.limits.keep_alive_ns
+        self._next_check_ns = now_ns + self._services.limits().keep_alive_ns
         connection = self.connection
         if not self.connected:
             connection.close("no CONNECT within the keep-alive interval")
@@ -227,7 +243,7 @@ class Session:
             self.connection.write_frame(codec.ping())
         heard = self._heard
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.broker.limits.liveness_check_ns / NS_PER_S):
+            async with asyncio.timeout(self._services.limits().liveness_check_ns / NS_PER_S):
                 await heard.wait()
         # A part of a large frame is an answer, too, though it is no event.
         if self.connection.read_count == before:
@@ -245,7 +261,7 @@ class Session:
         if not self.connected and command.type != Type.CONNECT:
             self.connection.close("first command is not CONNECT")
             return
-        handler = self._handlers.get(command.type)
+        handler = self._services.handlers.get(command.type)
         if handler is None:
             self.connection.close(f"command {command.type} is not one a client may send")
             return
@@ -257,6 +273,19 @@ class Session:
         except PenstockError as error:
             self.reply(codec.error(_request_id(command.body), error.wire_code, str(error)))
 
+    def _refuse(self, refused: RefusedCommand) -> None:
+        """Tell the client of a command that holds more than it may, or close it if nothing can be told."""
+        answer = refusals.answer(refused)
+        connecting = refused.type == Type.CONNECT
+        if answer is None or connecting == self.connected:  # It connects twice, or did not connect yet.
+            self.connection.close(refused.text)
+        elif connecting:
+            self.reply(answer)
+            self.connection.close_after_flush(refused.text)
+        else:
+            log.warning("connection %s: %s", self.connection.peer, refused.text)
+            self.reply(answer)
+
     def _check_large(self, nbytes: int) -> None:
         if not self._commands.admits(command_memory.price(nbytes)):
             raise ServiceNotReady(
@@ -265,7 +294,7 @@ class Session:
 
     def request(self, request_id: int, answer: Work) -> asyncio.Task[None]:
         """Run a request that may have to wait; whatever it raises becomes its ERROR."""
-        task = self.broker.loop.create_task(self._answered(request_id, answer))
+        task = self._services.loop.create_task(self._answered(request_id, answer))
         self._tasks[task] = self.charge()
         task.add_done_callback(self._request_ended)
         return task
@@ -307,7 +336,7 @@ class Session:
         """
         task = asyncio.current_task()
         assert task is not None, "only a request can wait"
-        nbytes, memory = self._tasks[task], self.broker.sessions_memory
+        nbytes, memory = self._tasks[task], self._services.sessions_memory
         if not memory.try_take(nbytes):
             raise ServiceNotReady(
                 f"{what} cannot wait: producers, consumers and watchers take {memory.used_bytes} of "
@@ -358,10 +387,10 @@ class Session:
     def forget_producer(self, producer: Producer) -> None:
         """It is gone, or was told to go."""
         self.producers.pop(producer.producer_id, None)
-        membership.give_back(self.broker.sessions_memory, producer)
+        membership.give_back(self._services.sessions_memory, producer)
         if producer.topic.producers.get(producer.name) is producer:
             del producer.topic.producers[producer.name]
-            producers.left(self, producer)
+            self._services.producer_left(producer)
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
         """A SEND of a producer that isn't there: swallowed if it was closed lately, else the client is confused."""
@@ -405,7 +434,7 @@ class Session:
 
     async def _ack_response(self, subscription: Subscription, consumer_id: int, request_id: int) -> None:
         try:
-            await self.broker.cursors.save(subscription)
+            await self._services.cursors.save(subscription)
         except PenstockError as error:
             frame = codec.ack_response(consumer_id, request_id, error=error.wire_code, message=str(error))
         else:
@@ -426,7 +455,7 @@ class Session:
     def forget_consumer(self, consumer: Consumer) -> None:
         """It is gone, or was told to go; what it had not acknowledged goes to others."""
         self.consumers.pop(consumer.consumer_id, None)
-        membership.give_back(self.broker.sessions_memory, consumer)
+        membership.give_back(self._services.sessions_memory, consumer)
         consumer.subscription.remove(consumer)
 
     def consumer(self, consumer_id: int) -> Consumer:
@@ -440,13 +469,8 @@ class Session:
         text = "transactions are not enabled on this broker"
         self.reply(codec.error(_request_id(body), WireCode.NOT_ALLOWED_ERROR, text))
 
-    _handlers: ClassVar[Mapping[int, Handler]] = {
-        **handshake.HANDLERS,
-        **discovery.HANDLERS,
-        **producers.HANDLERS,
-        **consumers.HANDLERS,
-        **last_message.HANDLERS,
-        **schemas.HANDLERS,
+    # Commands that concern nothing but the session itself.
+    HANDLERS: ClassVar[Mapping[int, Handler]] = {
         Type.PING: _on_ping,
         Type.PONG: _on_pong,
         Type.NEW_TXN: _on_transaction,

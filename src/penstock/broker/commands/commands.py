@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts together what answers clients: the handlers of each group of commands, and a session for each connection.
+
+Where: the broker makes one `Commands`; listeners hand it each connection that they accept.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.broker.commands.session import Services, Session
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+
+    from penstock.broker.access import Access
+    from penstock.broker.commands.consumers import Consumers
+    from penstock.broker.commands.discovery import Discovery
+    from penstock.broker.commands.handshake import Handshake
+    from penstock.broker.commands.last_message import LastMessage
+    from penstock.broker.commands.producers import Producers
+    from penstock.broker.commands.schemas import Schemas
+    from penstock.broker.commands.session import Handler
+    from penstock.broker.commands.sessions import Sessions
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.log_reads import LogReads
+    from penstock.broker.publishing.publish import PublishServices
+    from penstock.broker.subscriptions.cursor_saves import CursorSaves
+    from penstock.core.clock import Clock
+    from penstock.governance.command_memory import CommandMemory
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.net.connection import Connection
+    from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+
+log = logging.getLogger(__name__)
+
+
+class Commands:
+    """Makes sessions of connections. Everything is called on the loop."""
+
+    def __init__(
+        self,
+        *,
+        sessions: Sessions,
+        handshake: Handshake,
+        discovery: Discovery,
+        producers: Producers,
+        consumers: Consumers,
+        last_message: LastMessage,
+        schemas: Schemas,
+        access: Access,
+        limits: Callable[[], BrokerLimits],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        reads: LogReads,
+        cursors: CursorSaves,
+        publishing: PublishServices,
+        commands_memory: CommandMemory,
+        sessions_memory: MemoryRow,
+        listings: TopicListMemoryLimiter,
+    ) -> None:
+        self._sessions = sessions
+        self._listings = listings
+        # Of all commands that a client may send, by their types.
+        self.handlers: Mapping[int, Handler] = {
+            **Session.HANDLERS,
+            **handshake.handlers,
+            **discovery.handlers,
+            **producers.handlers,
+            **consumers.handlers,
+            **last_message.handlers,
+            **schemas.handlers,
+        }
+        self._services = Services(
+            access=access,
+            limits=limits,
+            clock=clock,
+            loop=loop,
+            reads=reads,
+            cursors=cursors,
+            publishing=publishing,
+            commands_memory=commands_memory,
+            sessions_memory=sessions_memory,
+            handlers=self.handlers,
+            check_login=handshake.check_login,
+            producer_left=producers.left,
+            closed=self._closed,
+        )
+
+    def open_session(self, connection: Connection) -> Session:
+        """The handler of a connection that was just accepted."""
+        session = Session(connection, self._services)
+        self._sessions.add(session)
+        return session
+
+    def _closed(self, session: Session, reason: str) -> None:
+        self._sessions.discard(session)
+        self._listings.cancel(session.connection.id)
+        log.info("connection %s closed: %s", session.connection.peer, reason)

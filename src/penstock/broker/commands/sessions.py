@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions of all clients that are connected.
+
+Where: `commands` adds each session and removes it when its client is gone; the broker's tick, its end, revocation and
+snapshots go through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from penstock.governance.muting import MuteReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.broker.commands.session import Session
+
+
+class Sessions(Collection["Session"]):
+    """A set of sessions. Everything is called on the loop."""
+
+    def __init__(self) -> None:
+        self._sessions: set[Session] = set()
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._sessions
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(self, session: Session) -> None:
+        """A client is connected."""
+        self._sessions.add(session)
+
+    def discard(self, session: Session) -> None:
+        """A client is gone."""
+        self._sessions.discard(session)
+
+    def check_alive(self, now_ns: int) -> None:
+        """See `Session.check_alive`."""
+        for session in list(self._sessions):
+            session.check_alive(now_ns)
+
+    def mute_publishers(self, *, stalled: bool) -> None:
+        """While the disk holds one write for too long, publishers are not read: memory would only fill."""
+        for session in self._sessions:
+            if stalled and session.producers:
+                session.connection.mute(MuteReason.STORAGE)
+            elif not stalled:
+                session.connection.unmute(MuteReason.STORAGE)
+
+    def disconnect_members(self) -> None:
+        """Tell all producers and consumers to connect anew."""
+        for session in list(self._sessions):
+            for producer in list(session.producers.values()):
+                session.disconnect_producer(producer)
+            for consumer in list(session.consumers.values()):
+                session.disconnect_consumer(consumer)
+
+    def close(self, reason: str) -> None:
+        """Close all connections, behind what they have to say."""
+        for session in list(self._sessions):
+            session.connection.close_after_flush(reason)
