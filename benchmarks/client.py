@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One plain or TLS socket that speaks Pulsar's protocol: a blocking handshake, then non-blocking bulk traffic.
+"""One plain or TLS socket to a broker: a blocking handshake, then non-blocking bulk traffic.
 
 Why: the official clients spend more on a message than the broker does; this spends next to nothing.
-Where: `generator` opens one for every connection of a load.
+Where: `generator` opens one for every connection of a load. What is said before the load is `net.blocking`'s business.
 """
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks import frames
-from benchmarks.scan import Fields, UnexpectedFrame, decode_command, unpack_u32
+from benchmarks.scan import UnexpectedFrame
+from penstock.core.errors import WireCode
+from penstock.net.blocking import BlockingClient, dial, receive, secure
+from penstock.wire import codec
+from penstock.wire.client.connection import ClientConnection, Hello
+from penstock.wire.client.consumer import Consumer
+from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.frames import Inbound, decode_frame, frame_bytes
+from penstock.wire.client.producer import Producer
+from penstock.wire.codec import BaseCommand
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from pathlib import Path
 
@@ -24,36 +32,25 @@ if TYPE_CHECKING:
 
 # Holds several reads of large frames, so that little is moved to the front.
 RECEIVE_BYTES = 2 * 1024 * 1024
-# Below this much room an unfinished frame is moved to the buffer's front; no frame of a load is larger.
-ROOM_BYTES_MIN = 512 * 1024
-HANDSHAKE_TIMEOUT_S = 20.0
-# A topic that is still being loaded answers so; clients try again.
-SERVICE_NOT_READY = 6
+TIMEOUT_S = 20.0
 RETRY_S = 0.05
-
-
-class Refused(Exception):
-    """The broker answered a request with an error."""
-
-    def __init__(self, code: int, text: str) -> None:
-        self.code = code
-        super().__init__(f"error {code}: {text}")
+# No features: what a broker adds to entries would have to be taken off again.
+HELLO = Hello(client_version="penstock-benchmark", protocol_version=20, features=frozenset())
 
 
 class Client:
     """A connection to one broker."""
 
     def __init__(self, port: int, tls_ca: Path | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), HANDSHAKE_TIMEOUT_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket: socket.socket = dial("127.0.0.1", port, TIMEOUT_S)
         if tls_ca is not None:
             context = ssl.create_default_context(cafile=tls_ca)
             context.check_hostname = False
-            self.socket = context.wrap_socket(self.socket)
-        self.received = bytearray(RECEIVE_BYTES)
-        self.begin = self.end = 0
-        self.request_id = 0
-        self.request(frames.connect(), frames.CONNECTED)
+            self.socket = secure(self.socket, context, None)
+        self.inbound = Inbound(buffer_bytes=RECEIVE_BYTES)
+        self.connection = ClientConnection(HELLO, inbound=self.inbound)
+        self.blocking = BlockingClient(self.socket, self.connection, write_timeout_s=TIMEOUT_S)
+        self.blocking.shake_hands(TIMEOUT_S)
 
     def close(self) -> None:
         """Close the socket."""
@@ -68,62 +65,50 @@ class Client:
     def open_producer(self, topic: str, producer_id: int) -> None:
         """Look a topic up and open a producer on it."""
         self.look_up(topic)
-        self.insist(lambda request_id: frames.producer(topic, producer_id, request_id), frames.PRODUCER_SUCCESS)
+        self.insist(lambda: self.connection.open_producer(Producer(producer_id, topic)))
 
     def open_consumer(self, topic: str, subscription: str, consumer_id: int = 0) -> None:
         """Look a topic up and subscribe to it, durably, from its earliest entry on."""
         self.look_up(topic)
-        self.insist(lambda request_id: frames.subscribe(topic, subscription, consumer_id, request_id), frames.SUCCESS)
+        body = codec.CommandSubscribe(
+            topic=topic,
+            subscription=subscription,
+            subType=codec.CommandSubscribe.Exclusive,
+            consumer_id=consumer_id,
+            request_id=0,
+            initialPosition=codec.CommandSubscribe.Earliest,
+        )
+        self.insist(lambda: self.connection.subscribe(Consumer(body)))
 
     def look_up(self, topic: str) -> None:
         """Do what every client does before it opens anything; this also makes the broker load the topic."""
-        asked = frames.PARTITIONED_METADATA_RESPONSE, frames.LOOKUP_RESPONSE
-        self.insist(lambda request_id: frames.partitioned_metadata(topic, request_id), asked[0])
-        self.insist(lambda request_id: frames.lookup(topic, request_id, authoritative=False), asked[1])
+        for body in (
+            codec.CommandPartitionedTopicMetadata(topic=topic, request_id=0),
+            codec.CommandLookupTopic(topic=topic, request_id=0, authoritative=False),
+        ):
+            self.insist(lambda body=body: self.connection.request(body))  # type: ignore[misc]
 
-    def insist(self, encode: Callable[[int], bytes], wanted: int) -> Fields:
-        """Send a request, again and again while the broker says that it is not ready yet."""
-        deadline = time.monotonic() + HANDSHAKE_TIMEOUT_S
+    def insist(self, ask: Callable[[], int]) -> None:
+        """Make a request, again and again while the broker says that it is not ready yet."""
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
-            self.request_id += 1
             try:
-                return self.request(encode(self.request_id), wanted)
-            except Refused as refused:
-                if refused.code != SERVICE_NOT_READY or time.monotonic() > deadline:
+                self.blocking.answer(ask(), TIMEOUT_S)
+            except RequestRefused as refused:
+                # A topic that is still being loaded answers so; clients try again.
+                if refused.code is not WireCode.SERVICE_NOT_READY or time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_S)
+            else:
+                return
 
     def await_receipt(self) -> None:
         """Wait for the receipt of the one entry sent."""
-        self.request(b"", frames.SEND_RECEIPT)
-
-    def request(self, frame: bytes, wanted: int) -> Fields:
-        """Send one frame and wait for its answer. Raises Refused when the answer is an error."""
-        self.socket.sendall(frame)
-        while True:
-            kind, body = self.next_command()
-            if kind == wanted and not is_failure(kind, body):
-                return body
-            if kind == frames.PING:
-                self.socket.sendall(frames.pong())
-            elif kind == frames.ACTIVE_CONSUMER_CHANGE:
-                continue
-            elif kind == frames.ERROR:
-                raise Refused(body.numbers[2], body.texts[3].decode())
-            elif is_failure(kind, body):
-                raise Refused(*failure(kind, body))
-            else:
-                raise UnexpectedFrame(f"a frame of type {kind} where {wanted} was due")
-
-    def next_command(self) -> tuple[int, Fields]:
-        """Wait for one frame."""
-        while True:
-            kept = self.end - self.begin
-            if kept >= 4 and kept >= 4 + unpack_u32(self.received, self.begin)[0]:
-                at = self.begin
-                self.begin += 4 + unpack_u32(self.received, at)[0]
-                return decode_command(self.received, at)
-            self.fill()
+        while (came := self.inbound.take_frame()) is None or came.kind != BaseCommand.SEND_RECEIPT:
+            if came is not None:
+                raise UnexpectedFrame(f"where a receipt was due: {came.command}")
+            if not self.blocking.receive(TIMEOUT_S):
+                raise TimeoutError(f"no receipt within {TIMEOUT_S:g} s")
 
     # ---------------------------------------------------------------------------------------------------- bulk traffic
 
@@ -136,50 +121,20 @@ class Client:
 
     def receive(self, scan: Scan) -> None:
         """Read what has come, let `scan` take the whole frames, answer a PING, object to what means trouble."""
-        try:
-            self.fill()
-            while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
-                self.take(scan)
-                self.fill()
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
+        self.inbound.filled(receive(self.socket, self.inbound, 0.0))
+        while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            self.take(scan)
+            self.inbound.filled(receive(self.socket, self.inbound, 0.0))
         self.take(scan)
 
     def take(self, scan: Scan) -> None:
         """Let `scan` take the frames received so far."""
         others: list[int] = []
-        self.begin = scan(self.received, self.begin, self.end, others)
+        inbound = self.inbound
+        inbound.begin = scan(inbound.data, inbound.begin, inbound.end, others)
         for at in others:
-            kind, body = decode_command(self.received, at)
-            if kind == frames.PING:
-                self.socket.send(frames.pong())
-            elif kind != frames.ACTIVE_CONSUMER_CHANGE:
-                raise UnexpectedFrame(f"a frame of type {kind} in the middle of a load: {body}")
-
-    def fill(self) -> None:
-        """Read once into the free part of the buffer. Raises ConnectionError at the end of the stream."""
-        if self.begin == self.end:
-            self.begin = self.end = 0
-        elif RECEIVE_BYTES - self.end < ROOM_BYTES_MIN:
-            kept = self.end - self.begin
-            self.received[:kept] = self.received[self.begin : self.end]
-            self.begin, self.end = 0, kept
-        with memoryview(self.received) as view:
-            got = self.socket.recv_into(view[self.end :])
-        if not got:
-            raise ConnectionError("the broker closed the connection")
-        self.end += got
-
-
-def is_failure(kind: int, body: Fields) -> bool:
-    """Say whether a lookup's answer is a refusal."""
-    lookup_failed, metadata_failed = 2, 1
-    return (kind == frames.LOOKUP_RESPONSE and body.numbers.get(3) == lookup_failed) or (
-        kind == frames.PARTITIONED_METADATA_RESPONSE and body.numbers.get(3) == metadata_failed
-    )
-
-
-def failure(kind: int, body: Fields) -> tuple[int, str]:
-    """Return the code and text of a lookup's refusal."""
-    code, text = (6, 7) if kind == frames.LOOKUP_RESPONSE else (4, 5)
-    return body.numbers.get(code, 0), body.texts.get(text, b"").decode()
+            came = decode_frame(inbound.data, at, at + frame_bytes(inbound.data, at))
+            if came.kind == BaseCommand.PING:
+                self.socket.send(codec.pong())
+            elif came.kind != BaseCommand.ACTIVE_CONSUMER_CHANGE:
+                raise UnexpectedFrame(f"in the middle of a load: {came.command}")

@@ -15,39 +15,20 @@ import struct
 from dataclasses import dataclass, field
 from typing import Self
 
-from crc32c import crc32c
+from penstock.wire.client import entries
+from penstock.wire.codec import MessageMetadata, SingleMessageMetadata
+from penstock.wire.varints import encode_varint
 
-# Numbers of BaseCommand.Type, which are also the field numbers of their bodies.
-CONNECT, CONNECTED, SUBSCRIBE, PRODUCER, SEND, SEND_RECEIPT, SEND_ERROR, MESSAGE, ACK, FLOW = range(2, 12)
-SUCCESS, ERROR, CLOSE_PRODUCER, CLOSE_CONSUMER, PRODUCER_SUCCESS, PING, PONG = range(13, 20)
-ACTIVE_CONSUMER_CHANGE = 31
-PARTITIONED_METADATA, PARTITIONED_METADATA_RESPONSE, LOOKUP, LOOKUP_RESPONSE = range(21, 25)
+# Numbers of BaseCommand.Type.
+SEND, SEND_RECEIPT, MESSAGE = 6, 7, 9
 
-PROTOCOL_VERSION = 20
-CHECKSUM_MAGIC = b"\x0e\x01"
-CUMULATIVE = 1
-EARLIEST = 1
 # Frames of each producer in a block. With 128 of them the lowest seven bits of a sequence id never change in a frame.
 LAP = 128
 SEQUENCE_BYTES = 5
 # Sizes vary by so much around the nominal one, drawn from the seed: equal sizes flatter whoever guesses them.
 SIZE_SPREAD = 0.1
 
-_U32 = struct.Struct(">I")
 _TWO_U32 = struct.Struct(">II")
-
-
-# -------------------------------------------------------------------------------------------------- simple commands
-
-
-def varint(value: int) -> bytes:
-    """Encode an unsigned integer as protobuf does."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def padded_varint(value: int) -> bytes:
@@ -55,70 +36,14 @@ def padded_varint(value: int) -> bytes:
     return bytes([value >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)] + [value >> 28])
 
 
-def number(tag: int, value: int) -> bytes:
+def tag(field_number: int, kind: int) -> bytes:
+    """Encode what stands before a field's value."""
+    return encode_varint(field_number << 3 | kind)
+
+
+def number(field_number: int, value: int) -> bytes:
     """Encode one integer field."""
-    return varint(tag << 3) + varint(value)
-
-
-def text(tag: int, value: str | bytes) -> bytes:
-    """Encode one string, bytes or sub-message field."""
-    raw = value.encode() if isinstance(value, str) else value
-    return varint(tag << 3 | 2) + varint(len(raw)) + raw
-
-
-def command(kind: int, *fields: bytes) -> bytes:
-    """Encode a BaseCommand."""
-    return number(1, kind) + text(kind, b"".join(fields))
-
-
-def simple_frame(kind: int, *fields: bytes) -> bytes:
-    """Encode a frame that holds a command and nothing else."""
-    encoded = command(kind, *fields)
-    return _TWO_U32.pack(4 + len(encoded), len(encoded)) + encoded
-
-
-def connect() -> bytes:
-    """CONNECT, as a client without authentication sends it."""
-    return simple_frame(CONNECT, text(1, "penstock-benchmark"), number(4, PROTOCOL_VERSION), text(5, "none"))
-
-
-def partitioned_metadata(topic: str, request_id: int) -> bytes:
-    """PARTITIONED_METADATA: how many partitions has this topic."""
-    return simple_frame(PARTITIONED_METADATA, text(1, topic), number(2, request_id))
-
-
-def lookup(topic: str, request_id: int, *, authoritative: bool) -> bytes:
-    """LOOKUP: which broker serves this topic."""
-    return simple_frame(LOOKUP, text(1, topic), number(2, request_id), number(3, int(authoritative)))
-
-
-def producer(topic: str, producer_id: int, request_id: int) -> bytes:
-    """PRODUCER: open a producer."""
-    return simple_frame(PRODUCER, text(1, topic), number(2, producer_id), number(3, request_id))
-
-
-def subscribe(topic: str, subscription: str, consumer_id: int, request_id: int) -> bytes:
-    """SUBSCRIBE: a durable Exclusive subscription that begins at the earliest entry."""
-    names = text(1, topic), text(2, subscription)
-    return simple_frame(
-        SUBSCRIBE, *names, number(3, 0), number(4, consumer_id), number(5, request_id), number(13, EARLIEST)
-    )
-
-
-def flow(consumer_id: int, permits: int) -> bytes:
-    """FLOW: ask for so many more messages."""
-    return simple_frame(FLOW, number(1, consumer_id), number(2, permits))
-
-
-def acknowledge(consumer_id: int, ledger_id: int, entry_id: int) -> bytes:
-    """ACK: everything up to this entry."""
-    position = number(1, ledger_id) + number(2, entry_id)
-    return simple_frame(ACK, number(1, consumer_id), number(2, CUMULATIVE), text(3, position))
-
-
-def pong() -> bytes:
-    """PONG: still here."""
-    return simple_frame(PONG)
+    return tag(field_number, 0) + encode_varint(value)
 
 
 # ---------------------------------------------------------------------------------------------------------- publishing
@@ -143,21 +68,12 @@ def entry(shape: Shape, chance: random.Random, sequence_id: int) -> bytes:
     The metadata's own sequence id stays what it is in later laps, because it is under the checksum; brokers read the
     one in the command.
     """
-    metadata = text(1, "benchmark") + number(2, sequence_id) + number(3, 1_700_000_000_000)
+    metadata = MessageMetadata(producer_name="benchmark", sequence_id=sequence_id, publish_time=1_700_000_000_000)
+    bodies = [chance.randbytes(spread(shape.message_bytes, chance)) for _ in range(shape.messages)]
     if shape.messages == 1:
-        payload = chance.randbytes(spread(shape.message_bytes, chance))
-    else:
-        metadata += number(11, shape.messages)
-        bodies = [chance.randbytes(spread(shape.message_bytes, chance)) for _ in range(shape.messages)]
-        payload = b"".join(single_message(body) for body in bodies)
-    sealed = _U32.pack(len(metadata)) + metadata + payload
-    return CHECKSUM_MAGIC + _U32.pack(crc32c(sealed)) + sealed
-
-
-def single_message(body: bytes) -> bytes:
-    """Encode one message of a batch: its own small metadata, and the body."""
-    metadata = number(3, len(body))
-    return _U32.pack(len(metadata)) + metadata + body
+        return entries.entry(metadata, bodies[0])
+    metadata.num_messages_in_batch = shape.messages
+    return entries.entry(metadata, entries.batch([(SingleMessageMetadata(), body) for body in bodies]))
 
 
 def spread(nominal: int, chance: random.Random) -> int:
@@ -194,7 +110,9 @@ class Block:
         """Add one SEND frame."""
         head, tail = number(1, producer_id), number(3, messages) if messages > 1 else b""
         body_bytes = len(head) + 1 + SEQUENCE_BYTES + len(tail)
-        opening = number(1, SEND) + varint(SEND << 3 | 2) + varint(body_bytes) + head + varint(2 << 3)
+        opening = (
+            number(1, SEND) + encode_varint(SEND << 3 | 2) + encode_varint(body_bytes) + head + encode_varint(2 << 3)
+        )
         command_bytes = len(opening) + SEQUENCE_BYTES + len(tail)
         self.frames += _TWO_U32.pack(4 + command_bytes + len(sealed), command_bytes) + opening
         self.sequence_at.append(len(self.frames) + 1)

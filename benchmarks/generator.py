@@ -23,7 +23,6 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from benchmarks import frames
 from benchmarks.client import Client
 from benchmarks.frames import Block
 from benchmarks.measure import (
@@ -38,6 +37,8 @@ from benchmarks.measure import (
     percentiles,
 )
 from benchmarks.scan import MessageScanner, ReceiptScanner
+from penstock.wire.client.commands import frame
+from penstock.wire.codec import BaseCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +117,7 @@ class Consumer:
 
     def start(self) -> None:
         """Ask for the first messages."""
-        self.client.socket.sendall(frames.flow(0, PERMITS))
+        self.client.socket.sendall(flow(PERMITS))
         self.client.socket.setblocking(False)
 
     def receive(self) -> None:
@@ -125,9 +126,18 @@ class Consumer:
         due, messages = self.entries_due, self.messages
         if messages.count - self.asked_at >= due:
             self.asked_at += due
-            self.client.socket.send(
-                frames.acknowledge(0, messages.ledger_id, messages.entry_id) + frames.flow(0, PERMITS // 2)
-            )
+            self.client.socket.send(acknowledge(messages.ledger_id, messages.entry_id) + flow(PERMITS // 2))
+
+
+def flow(permits: int) -> bytes:
+    """Ask for so many more messages."""
+    return frame(BaseCommand.FLOW, consumer_id=0, messagePermits=permits)
+
+
+def acknowledge(ledger_id: int, entry_id: int) -> bytes:
+    """Acknowledge everything up to this entry."""
+    position = {"ledgerId": ledger_id, "entryId": entry_id}
+    return frame(BaseCommand.ACK, consumer_id=0, ack_type=1, message_id=[position])
 
 
 Connection = Publisher | Consumer

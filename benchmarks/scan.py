@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from benchmarks.frames import LAP, MESSAGE, SEND_RECEIPT
+from penstock.wire.client.frames import decode_frame, frame_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,32 +36,6 @@ class UnexpectedFrame(Exception):
     """The broker said something that a load without faults never hears."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The integer and text fields of one decoded message, by number; a field given twice keeps its last value."""
-
-    numbers: dict[int, int]
-    texts: dict[int, bytes]
-
-
-def decode(data: Data, start: int, end: int) -> Fields:
-    """Decode one message's fields. Slow: for handshakes, errors and samples."""
-    numbers: dict[int, int] = {}
-    texts: dict[int, bytes] = {}
-    at = start
-    while at < end:
-        tag, at = read_varint(data, at)
-        value, at = read_varint(data, at)
-        if tag & 7 == 0:
-            numbers[tag >> 3] = value
-        elif tag & 7 == 2:
-            texts[tag >> 3] = bytes(data[at : at + value])
-            at += value
-        else:
-            raise UnexpectedFrame(f"a field of wire type {tag & 7}, which the protocol does not use here")
-    return Fields(numbers, texts)
-
-
 def read_varint(data: Data, at: int) -> tuple[int, int]:
     """Decode one varint; return it and where the next thing begins."""
     value = shift = 0
@@ -71,15 +46,6 @@ def read_varint(data: Data, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-
-
-def decode_command(data: Data, at: int) -> tuple[int, Fields]:
-    """Decode the command of the frame that begins at `at`: its type and its body's fields."""
-    (command_bytes,) = unpack_u32(data, at + 4)
-    outer = decode(data, at + 8, at + 8 + command_bytes)
-    kind = outer.numbers[1]
-    body = outer.texts.get(kind, b"")
-    return kind, decode(body, 0, len(body))
 
 
 # Where the body's length byte stands in a short frame: after two u32, the type field (2 bytes) and the body's tag.
@@ -203,24 +169,21 @@ class MessageScanner:
 
     def check(self, data: bytearray, at: int) -> None:
         """Compare the message that begins at `at`, the newest one counted, with what was published."""
-        kind, body = decode_command(data, at)
-        if kind != MESSAGE:
-            raise UnexpectedFrame(f"a frame of type {kind} where a message was due")
-        position = decode(body.texts[2], 0, len(body.texts[2])).numbers
-        ledger_id, entry_id = position[1], position[2]
+        came = decode_frame(data, at, at + frame_bytes(data, at))
+        if came.kind != MESSAGE:
+            raise UnexpectedFrame(f"a frame of type {came.kind} where a message was due")
+        ledger_id, entry_id = came.body.message_id.ledgerId, came.body.message_id.entryId
         in_order = (
             entry_id - self.entry_id == self.count - self.sampled_at
             if ledger_id == self.ledger_id
             else ledger_id > self.ledger_id
         )
-        (size,), (command_bytes,) = unpack_u32(data, at), unpack_u32(data, at + 4)
-        sealed = memoryview(data)[at + 8 + command_bytes : at + 4 + size]
         wanted = self.entries[(self.count - 1) % len(self.entries)]
-        if not in_order or sealed != wanted:
+        if not in_order or came.entry != wanted:
             raise UnexpectedFrame(
                 f"message {self.count} came from ({ledger_id}, {entry_id}), the one checked before it was message "
                 f"{self.sampled_at} from ({self.ledger_id}, {self.entry_id}); its bytes are "
-                f"{'right' if sealed == wanted else 'not what was published'}"
+                f"{'right' if came.entry == wanted else 'not what was published'}"
             )
         self.ledger_id, self.entry_id, self.sampled_at = ledger_id, entry_id, self.count
         self.samples += 1

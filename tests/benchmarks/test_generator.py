@@ -15,10 +15,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import frames
 from benchmarks.frames import LAP, Block, Shape
 from benchmarks.loads import PLANS, QUICK, TARGETS
 from benchmarks.scan import MessageScanner, ReceiptScanner, UnexpectedFrame
+from penstock.wire import codec
 from penstock.wire import pulsar_pb2 as pb
 
 REPOSITORY = Path(__file__).parents[2]
@@ -102,28 +102,6 @@ def test_payloads_and_sizes_depend_on_the_seed_and_on_nothing_else() -> None:
     assert 890 < min(sizes) < max(sizes) < 1150
 
 
-def test_every_simple_frame_decodes_as_the_command_it_is_named_for() -> None:
-    topic = "persistent://public/default/t"
-    sent = (
-        frames.connect()
-        + frames.partitioned_metadata(topic, 1)
-        + frames.lookup(topic, 2, authoritative=False)
-        + frames.producer(topic, 0, 3)
-        + frames.subscribe(topic, "s", 0, 4)
-        + frames.flow(0, 1000)
-        + frames.acknowledge(0, 7, 300)
-        + frames.pong()
-    )
-
-    commands = [command for command, _ in split(sent)]
-
-    kinds = ["CONNECT", "PARTITIONED_METADATA", "LOOKUP", "PRODUCER", "SUBSCRIBE", "FLOW", "ACK", "PONG"]
-    assert [pb.BaseCommand.Type.Name(command.type) for command in commands] == kinds
-    assert all(command.IsInitialized() for command in commands)
-    assert commands[4].subscribe.initialPosition == pb.CommandSubscribe.Earliest
-    assert commands[6].ack.message_id[0].entryId == 300
-
-
 @given(first=st.integers(0, 2**22), count=st.integers(1, 700), seed=st.integers(0, 2**32))
 def test_receipts_are_counted_however_the_stream_was_cut(first: int, count: int, seed: int) -> None:
     stream = bytearray(b"".join(receipt(0, row) for row in range(first, first + count)))
@@ -166,7 +144,7 @@ def test_receipts_of_many_producers_are_checked_one_producer_at_a_time() -> None
 
 
 def test_a_frame_that_is_no_receipt_is_handed_back() -> None:
-    stream = bytearray(receipt(0, 0) + frames.pong() + receipt(0, 1))
+    stream = bytearray(receipt(0, 0) + codec.pong() + receipt(0, 1))
     scanner, others = ReceiptScanner.make(1), list[int]()
 
     scanner.scan(stream, 0, len(stream), others)

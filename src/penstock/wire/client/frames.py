@@ -90,6 +90,11 @@ def decode_frame(data: Buffer, begin: int, stop: int) -> Frame:
         return Frame(command, bytes(view[command_stop:stop]))
 
 
+def frame_bytes(data: Buffer, at: int) -> int:
+    """How long the frame at `at` is, by the size that it announces and with it."""
+    return _SIZE_BYTES + int(_read_u32(data, at)[0])
+
+
 def entry_in(came: bytes) -> bytes:
     """The sealed entry in what follows a MESSAGE, without the metadata that the broker may have put before it.
 
@@ -192,16 +197,18 @@ class Inbound:
     def _make_room(self) -> None:
         """Move what is unfinished to the front when little room is left behind it; grow when it does not fit."""
         held = self.end - self.begin
+        # The last read filled the buffer: there is more to read at a time.
+        full = self.end == len(self.data) < self._buffer_bytes
         if not held:
             self.begin = self.end = 0
         missing = _SIZE_BYTES + self.frame_size(self.begin) - held if held >= _SIZE_BYTES else 0
         wanted = max(missing, min(_ROOM_BYTES_MIN, len(self.data) // 2))
         # Soon it would have to be moved: cheaper now that it is next to nothing.
         early = self.begin > len(self.data) // 2 and held < _LITTLE_BYTES
-        if len(self.data) - self.end >= wanted and not early:
+        if len(self.data) - self.end >= wanted and not early and not full:
             return
         into = self.data
-        if held + wanted > len(into):
+        if full or held + wanted > len(into):
             into = bytearray(max(self._buffer_bytes, held + missing + min(_ROOM_BYTES_MIN, self._buffer_bytes // 2)))
         with memoryview(into) as to, memoryview(self.data) as data:
             to[:held] = data[self.begin : self.end]
