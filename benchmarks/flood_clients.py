@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import select
 import selectors
@@ -37,6 +38,8 @@ from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.core.checksum import Buffer
 
 MIB = 1024 * 1024
 PAYLOAD_BYTES_MAX = 5 * MIB - 1024  # what the broker calls a message includes its metadata
@@ -64,9 +67,10 @@ def tls_context(ca: Path | None) -> ssl.SSLContext | None:
 # ------------------------------------------------------------------------------------------------------------ flooders
 
 
-def send_head(sequence_id: int, identity: bytes, body: memoryview) -> bytes:
+def send_head(sequence_id: int, identity: bytes, body: Buffer, publish_time_ms: int = 1) -> bytes:
     """All of a SEND frame of producer 0 before `body`, which is most of its payload."""
-    metadata = MessageMetadata(producer_name="flooder", sequence_id=sequence_id, publish_time=1).SerializeToString()
+    said = MessageMetadata(producer_name="flooder", sequence_id=sequence_id, publish_time=publish_time_ms)
+    metadata = said.SerializeToString()
     sealed = struct.pack(">I", len(metadata)) + metadata + identity
     seal = b"\x0e\x01" + struct.pack(">I", crc32c(body, crc32c(sealed)))
     command = BaseCommand(type=Type.SEND)
@@ -182,7 +186,7 @@ def draw(chance: random.Random) -> int:
     """A payload's size."""
     if chance.random() < LARGEST_RATIO:
         return PAYLOAD_BYTES_MAX
-    return round(PAYLOAD_BYTES_MIN * (PAYLOAD_BYTES_MAX / PAYLOAD_BYTES_MIN) ** chance.random())
+    return round(PAYLOAD_BYTES_MIN * math.pow(PAYLOAD_BYTES_MAX / PAYLOAD_BYTES_MIN, chance.random()))
 
 
 def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:

@@ -74,15 +74,19 @@ def ask(admin_port: int, method: str, path: str, body: object = None) -> Any:  #
         return json.loads(answer.read() or b"null")
 
 
-def metrics(admin_port: int) -> dict[str, float]:
-    """A broker's metrics by name, each summed over its labels. Raises OSError."""
-    with _OPENER.open(f"http://127.0.0.1:{admin_port}/metrics/", timeout=ASK_TIMEOUT_S) as answer:
-        text: str = answer.read().decode()
+def metrics(admin_port: int, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, float]:
+    """A broker's metrics, as `parse_metrics` has them. Raises OSError."""
+    with _OPENER.open(f"http://127.0.0.1:{admin_port}/metrics/", timeout=timeout_s) as answer:
+        return parse_metrics(answer.read().decode())
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """The metrics of a page in Prometheus' text format by name, each summed over its labels."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
-            name, _, value = line.rpartition(" ")
-            name = name.partition("{")[0]
+            sample, _, value = line.rpartition(" ")
+            name = sample.partition("{")[0]
             values[name] = values.get(name, 0.0) + float(value)
     return values
 

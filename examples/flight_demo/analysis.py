@@ -78,7 +78,7 @@ class Analysis:
     def run(self) -> Report:
         """Play the act to its end. A query that fails is a fault of the report, with the last of Spark's own words."""
         begun_s = time.monotonic()
-        make_namespace(self.broker.admin_url, TENANT, NAMESPACE)
+        make_namespace(self.broker.admin_port, TENANT, NAMESPACE)
         self.screen.say("starting Spark")
         log = self.directory / "spark.log"
         try:

@@ -18,14 +18,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pulsar
-from crc32c import crc32c
 
+from benchmarks.flood_clients import send_head
 from examples.flight_demo.board import Act
 from examples.flight_demo.people import wait_until
 from examples.flight_demo.publisher import quiet
-from penstock.core.checksum import SEAL_MAGIC
 from penstock.testing.client import RawClient, Type
-from penstock.wire.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 
 if TYPE_CHECKING:
     from examples.flight_demo.board import Board, Track
@@ -53,12 +51,7 @@ def filler() -> bytes:
 
 def opening(connection: int, number: int, publish_time_ms: int) -> bytes:
     """All of a SEND frame that comes before the filler."""
-    metadata = MessageMetadata(producer_name=f"flood-{connection}", sequence_id=number, publish_time=publish_time_ms)
-    described = metadata.SerializeToString()
-    body = struct.pack(">I", len(described)) + described + _LABEL.pack(connection, number)
-    entry = SEAL_MAGIC + crc32c(filler(), crc32c(body)).to_bytes(4, "big") + body
-    send = BaseCommand(type=Type.SEND, send=CommandSend(producer_id=0, sequence_id=number)).SerializeToString()
-    return struct.pack(">II", 4 + len(send) + len(entry) + len(filler()), len(send)) + send + entry
+    return send_head(number, _LABEL.pack(connection, number), filler(), publish_time_ms)
 
 
 def flood(port: int, messages: int, board: Board, faults: Faults) -> None:

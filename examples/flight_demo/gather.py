@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """From Spark's tables to plain values: the few hundred rows that a page shows and a check compares.
 
-Where: `analysis` calls it when the queries are done; only here do rows leave Spark.
+Where: `analysis` calls it when the queries are done; only here do rows leave Spark. The names of airlines and airports
+come from the files that lie beside the flights.
 """
 
 from __future__ import annotations
 
+import csv
 from collections import defaultdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody who writes Spark knows it
 
 from examples.flight_demo import pipeline
-from examples.flight_demo.findings import Delays, Findings, Movement, WorstHour
-from examples.flight_demo.reference import read_airlines, read_airports
+from examples.flight_demo.findings import Delays, Findings, Movement, Place, WorstHour
+from examples.flight_demo.flights import data_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from examples.flight_demo.tally import Hours
 
 PACKAGES = ("penstock", "pyspark", "pulsar-client")
+# Words that no traveller would say.
+LEGAL_FORMS = (" Inc.", " Co.", " Corporation")
 
 
 def hours(table: DataFrame) -> Hours:
@@ -38,8 +42,8 @@ def findings(flown: DataFrame, table: DataFrame, movements: list[Movement], chec
         months[airport].append((month, Delays(*numbers)))
     cells = pipeline.by_hour_and_airline(table).collect()
     return Findings(
-        airlines=read_airlines(),
-        places=read_airports(),
+        airlines={row["carrier"]: _without_legal_form(row["name"]) for row in _rows("airlines.csv")},
+        places={row["faa"]: Place(row["name"], float(row["lat"]), float(row["lon"])) for row in _rows("airports.csv")},
         cells={(airline, hour): Delays(*numbers) for airline, hour, *numbers in cells},
         days=[(day, Delays(*numbers)) for day, *numbers in pipeline.by_day(table).collect()],
         months=dict(months),
@@ -50,3 +54,14 @@ def findings(flown: DataFrame, table: DataFrame, movements: list[Movement], chec
         checks=checks,
         versions=" · ".join(f"{package} {version(package)}" for package in PACKAGES),
     )
+
+
+def _without_legal_form(name: str) -> str:
+    for form in LEGAL_FORMS:
+        name = name.removesuffix(form)
+    return name
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (data_directory() / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -67,7 +67,7 @@ class Replay:
         """Make a place for every airline, and start everybody; they connect and wait for the word."""
         url, year, board = self.broker.url, self.year, self.board
         for airline in year.airlines:
-            make_namespace(self.broker.admin_url, year.tenant(airline), NAMESPACE)
+            make_namespace(self.broker.admin_port, year.tenant(airline), NAMESPACE)
         crew.hire(AUDIT, partial(consumers.audit, url, year, board))
         crew.hire("workers", partial(consumers.work, url, year, board))
         for name in DESKS:

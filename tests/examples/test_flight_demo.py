@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from benchmarks.process import parse_metrics
 from examples.flight_demo import flooders
 from examples.flight_demo.board import BUCKETS, Act, Board, Histogram, Track
 from examples.flight_demo.consumers import DESKS, WORKERS, Desk, Strip, Worklist
 from examples.flight_demo.flights import Flight, Year, parse, read_flights
-from examples.flight_demo.observe import parse_metrics
 from examples.flight_demo.people import Crew, Faults, wait_until
 from examples.flight_demo.replay import Replay
 from examples.flight_demo.report import Report
