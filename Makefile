@@ -114,7 +114,7 @@ changelog: $(SETUP)  ## print what the fragments in changes/ make of the next re
 	$(PY) -m towncrier build --draft --version next
 
 .PHONY: shape
-shape: $(SETUP)  ## print files over 400 lines and functions over 70: places to look for two ideas
+shape: $(SETUP)  ## print long files and functions, and circles of imports: places to look for two ideas
 	$(PY) tools/shape.py
 
 .PHONY: clean

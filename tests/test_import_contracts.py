@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tools.shape import circles, imports
+
 ROOT = Path(__file__).resolve().parent.parent
+CIRCLE_MAX = 15
+IMPORTERS_MAX = 5
 LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
 
 
@@ -23,6 +27,8 @@ LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(
         ("core/names.py", "from penstock.wire import events", "Imports point down"),
         ("wire/events.py", "from penstock.storage import records", "Imports point down"),
         ("broker/topics/topic.py", "from penstock.testing import process", "Imports point down"),
+        ("broker/topics/topic.py", "from penstock.broker.broker import Broker", "Inside the broker, too"),
+        ("broker/subscriptions/state.py", "from penstock.broker.topics import topic", "Inside the broker, too"),
         ("spark/routing.py", "from penstock.broker import limits", "Executors of Spark carry no broker"),
     ],
 )
@@ -42,3 +48,16 @@ def test_a_stray_import_breaks_its_contract(tmp_path: Path, file: str, line: str
     assert done.returncode == 1
     broken = [row for row in done.stdout.splitlines() if row.endswith("BROKEN")]
     assert [row.startswith(contract) for row in broken] == [True]
+
+
+def test_few_modules_of_the_broker_import_one_another() -> None:
+    assert max(map(len, circles(imports("penstock.broker")))) <= CIRCLE_MAX
+
+
+def test_hardly_anybody_knows_the_broker() -> None:
+    graph = imports("penstock")
+    assert sum("penstock.broker.broker" in imported for imported in graph.values()) <= IMPORTERS_MAX
+
+
+def test_modules_that_import_one_another_by_a_detour_are_a_circle() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]

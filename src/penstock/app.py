@@ -20,7 +20,7 @@ import sys
 import threading
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
@@ -159,28 +159,13 @@ async def start(
     _check_descriptors()
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    post = _poster(loop)
-    files = OsFiles()
-    directory = open_data_directory(data_dir, files)
-    entry_log = await _open_log(
-        lambda: EntryLog.open(directory.broker(0), files, log_limits(settings), post, clock=clock)
-    )
-    stack.callback(entry_log.close)
-    catalog = Catalog.open(directory.metadata, post, files)
-    stack.callback(catalog.close)
-    memory = RequestMemory(
-        RequestLimits(
-            request_bytes_max=settings.request_bytes_max,
-            requests_max=settings.requests_max,
-            frame_bytes_max=settings.frame_bytes_max,
-        )
-    )
+    storage = await _opened(settings, data_dir, clock, stack)
     live = Live(settings)
     limits = LimitsInForce(live.limits)
     http = http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     connections = Connections(
         loop=loop,
-        memory=memory,
+        memory=_request_memory(settings),
         outbound=Outbound(settings.budget.outbound_bytes, entry_bytes_max=settings.frame_bytes_max),
         clock=clock,
         # The request memory counts whole frames; a frame's length field does not count itself.
@@ -193,8 +178,8 @@ async def start(
     async with contextlib.AsyncExitStack() as binding:
         ports = _bound(settings, connections, http, http_memory, binding)
         broker = Broker(
-            entry_log=entry_log,
-            catalog=catalog,
+            entry_log=storage.entry_log,
+            catalog=storage.catalog,
             connections=connections,
             limits=limits,
             clock=clock,
@@ -202,7 +187,7 @@ async def start(
             keys=live,
             apply_elsewhere=_apply_log_level,
             authenticator=_authenticator(settings),
-            snapshots=Snapshots(directory.broker(0) / "delayed", files),
+            snapshots=storage.snapshots,
             addresses=ports.addresses,
             http_memory=http_memory,
             loop_turns=turns,
@@ -215,6 +200,37 @@ async def start(
     serving = _serving(ports, broker)
     _push_metrics(broker, serving.url, stack)
     return serving
+
+
+def _request_memory(settings: Settings) -> RequestMemory:
+    return RequestMemory(
+        RequestLimits(
+            request_bytes_max=settings.request_bytes_max,
+            requests_max=settings.requests_max,
+            frame_bytes_max=settings.frame_bytes_max,
+        )
+    )
+
+
+class Storage(NamedTuple):
+    """What lasts, opened."""
+
+    entry_log: EntryLog
+    catalog: Catalog
+    snapshots: Snapshots
+
+
+async def _opened(settings: Settings, data_dir: Path, clock: SystemClock, stack: contextlib.AsyncExitStack) -> Storage:
+    """Open and lock the data directory, recover the log and load the catalog; `stack` closes them."""
+    post, files = _poster(asyncio.get_running_loop()), OsFiles()
+    directory = open_data_directory(data_dir, files)
+    entry_log = await _open_log(
+        lambda: EntryLog.open(directory.broker(0), files, log_limits(settings), post, clock=clock)
+    )
+    stack.callback(entry_log.close)
+    catalog = Catalog.open(directory.metadata, post, files)
+    stack.callback(catalog.close)
+    return Storage(entry_log, catalog, Snapshots(directory.broker(0) / "delayed", files))
 
 
 async def _open_log(opening: Callable[[], EntryLog]) -> EntryLog:

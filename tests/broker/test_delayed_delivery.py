@@ -286,7 +286,7 @@ async def test_every_subscription_gets_each_message_once_and_shares_one_index(ha
         assert sorted(map(int, mine)) == list(range(20))
     for name in names:
         await nothing_more(harness, peer, name=name)
-    assert topic_of(harness).broker.delays.memory.used_bytes == 0
+    assert harness.broker.delays.memory.used_bytes == 0
 
 
 async def test_a_thousand_subscriptions_cost_the_index_of_one(tmp_path: Path) -> None:

@@ -571,7 +571,7 @@ async def test_a_topic_that_is_unloaded_meanwhile_is_terminated_whole_or_not(tmp
         broker = harness.broker
         topic = await broker.topics.get_or_create(T, create=True)
         harness.disk.hold()
-        terminating = asyncio.ensure_future(topic.broker.topic_life.terminate(topic))
+        terminating = asyncio.ensure_future(harness.broker.topic_life.terminate(topic))
         await turns(2)
         unloading = asyncio.ensure_future(broker.topic_life.unload(T))
         await until(lambda: topic.fenced)

@@ -61,7 +61,7 @@ from penstock.broker.topics.partitions import Partitions
 from penstock.broker.topics.places import Places
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.subscription_store import SubscriptionStore
-from penstock.broker.topics.topic import Topic
+from penstock.broker.topics.topic import Topic, TopicServices
 from penstock.broker.topics.topic_index import TopicIndex
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
@@ -254,6 +254,19 @@ class Broker:
             stopping=lambda: self.stopping,
             snapshots=snapshots,
         )
+        topic_services = TopicServices(
+            clock=clock,
+            changes=self.changes,
+            states=self.states,
+            rates=self.rates,
+            deduplication=self.deduplication,
+            delays=self.delays,
+            store=self.subscription_store,
+            tail_cache=self.tail_cache,
+            dispatch=self.dispatch_services,
+            policies_of=self.policies.of_topic,
+            message_bytes_max=limits.now.message_bytes_max,
+        )
         loader = TopicLoader(
             entry_log=entry_log,
             catalog=catalog,
@@ -263,7 +276,7 @@ class Broker:
             delays=self.delays,
             deduplication=self.deduplication,
             rates=self.rates,
-            make_topic=partial(Topic, self),
+            make_topic=partial(Topic, topic_services),
         )
         self.topics = TopicDirectory(
             index,

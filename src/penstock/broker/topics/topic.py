@@ -7,6 +7,7 @@ sessions attach producers and consumers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.retention import retains
@@ -22,14 +23,21 @@ from penstock.storage.cursor import Cursor
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from penstock.broker.broker import Broker
-    from penstock.broker.publishing.deduplication import TopicDeduplication
+    from penstock.broker.changes import Changes
+    from penstock.broker.policies.policy_table import EffectivePolicies
+    from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
     from penstock.broker.publishing.producer import Producer
-    from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter
+    from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter, Rates
+    from penstock.broker.subscriptions.ports import DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
+    from penstock.broker.subscriptions.tail import TailCache
     from penstock.broker.topics.delayed_index import DelayedIndex
+    from penstock.broker.topics.delayed_upkeep import Delays
+    from penstock.broker.topics.subscription_store import SubscriptionStore
+    from penstock.broker.topics.topic_states import TopicStates
+    from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.entry_log import Batch
@@ -37,6 +45,23 @@ if TYPE_CHECKING:
 # Acknowledged entries go in steps: whoever comes a moment later still finds the last ones, as in Pulsar, where they go
 # with their whole ledger.
 TRIM_STEP_ENTRIES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicServices:
+    """What all topics of a broker share."""
+
+    clock: Clock
+    changes: Changes
+    states: TopicStates
+    rates: Rates
+    deduplication: Deduplication
+    delays: Delays
+    store: SubscriptionStore
+    tail_cache: TailCache
+    dispatch: DispatchServices
+    policies_of: Callable[[TopicName], EffectivePolicies]
+    message_bytes_max: int  # of all topics; the policies of one may say less
 
 
 class Topic:
@@ -47,7 +72,7 @@ class Topic:
     """
 
     __slots__ = (
-        "broker",
+        "_services",
         "bytes_in",
         "bytes_out_before",
         "closed",
@@ -84,14 +109,14 @@ class Topic:
     )
 
     def __init__(
-        self, broker: Broker, name: TopicName, *, ledger_id: int, last_entry_id: int, first_entry_id: int
+        self, services: TopicServices, name: TopicName, *, ledger_id: int, last_entry_id: int, first_entry_id: int
     ) -> None:
-        self.broker = broker
+        self._services = services
         self.name = name
         self.text = str(name)
         self.persistent = name.is_persistent
         self.partition = name.partition
-        self.policies = broker.policies.of_topic(name)
+        self.policies = services.policies_of(name)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         # When its last subscription left, all had acknowledged what is before this. Forgotten with the process: a topic
@@ -104,16 +129,16 @@ class Topic:
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.tail = Tail()
-        self.replay_reads = ReplayReads(broker.log, broker.reads, ledger_id, self._replayed)
+        self.replay_reads = ReplayReads(services.dispatch.log, services.dispatch.reads, ledger_id, self._replayed)
         self.delayed: DelayedIndex | None = None  # None while nobody shares a subscription
         self.terminated = False  # takes no more messages, for ever
         self.fenced = False  # is being unloaded or deleted: nobody joins, nothing more is taken
         self.closed = False  # is not this broker's topic any more; its name may be another object's
-        self.write_access = WriteAccess(broker.states.of(self.text).get("epoch"))
+        self.write_access = WriteAccess(services.states.of(self.text).get("epoch"))
         self.deduplication: TopicDeduplication | None = None
-        self.compacted = compacted_in(broker.states.of(self.text))
+        self.compacted = compacted_in(services.states.of(self.text))
         self.used = False  # somebody asked for it since the last look for topics that nobody uses
-        self.idle_since_ns = broker.clock.monotonic_ns()
+        self.idle_since_ns = services.clock.monotonic_ns()
         self.created_ms = 0
         self.messages_in = 0
         self.bytes_in = 0
@@ -124,13 +149,13 @@ class Topic:
         self.publish_limited_times = 0  # how often a rate stopped one of its producers
         self.publish_limiters: tuple[PublishLimiter, ...] = ()
         self.dispatch_limiter: DispatchLimiter | None = None
-        broker.rates.topic_changed(self)
+        services.rates.topic_changed(self)
 
     def policies_changed(self) -> None:
         """`policies` is another value now: those who act on it, rather than read it when they need it, hear of it."""
-        self.broker.deduplication.policies_changed(self)
+        self._services.deduplication.policies_changed(self)
         publish_checks.refresh(self)
-        self.broker.rates.topic_changed(self)
+        self._services.rates.topic_changed(self)
         if self.delayed is not None:
             self.delayed.policies_changed()
         for subscription in self.subscriptions.values():
@@ -139,7 +164,7 @@ class Topic:
     @property
     def bounds_messages(self) -> bool:
         """Whether it takes smaller messages only than the broker does."""
-        return 0 < self.policies.max_message_bytes < self.broker.limits.message_bytes_max
+        return 0 < self.policies.max_message_bytes < self._services.message_bytes_max
 
     @property
     def in_use(self) -> bool:
@@ -168,10 +193,10 @@ class Topic:
     def add_subscription(self, name: str, *, cursor: Cursor, durable: bool) -> Subscription:
         """Attach a subscription whose cursor was loaded or made."""
         self.pass_cancelled(cursor)
-        subscription = Subscription(self, name, cursor=cursor, durable=durable, services=self.broker.dispatch_services)
+        subscription = Subscription(self, name, cursor=cursor, durable=durable, services=self._services.dispatch)
         self.subscriptions[name] = subscription
         subscription.charge()
-        self.broker.rates.subscription_changed(self, subscription)
+        self._services.rates.subscription_changed(self, subscription)
         return subscription
 
     def end_subscription(self, subscription: SubscriptionState) -> None:
@@ -185,7 +210,7 @@ class Topic:
 
     def join_delayed(self, subscription: SubscriptionState) -> DelayedDeliveryView:
         """The subscription's view of the delayed messages; the index is made if there is none."""
-        return self.broker.delays.index_of(self).view_of(subscription)
+        return self._services.delays.index_of(self).view_of(subscription)
 
     def leave_delayed(self, subscription: SubscriptionState) -> None:
         """The subscription has no view any more; the index goes with the last one."""
@@ -196,7 +221,7 @@ class Topic:
         """Entries were read out of their order: other subscriptions may want them now, too."""
         if len(self.subscriptions) >= 2:
             for batch in batches:
-                self.broker.tail_cache.add_gathered(self.tail, batch)
+                self._services.tail_cache.add_gathered(self.tail, batch)
 
     def end_if_idle(self, subscription: SubscriptionState) -> None:
         """A subscription that is not durable ends with its last consumer."""
@@ -215,7 +240,7 @@ class Topic:
 
     def pass_cancelled(self, cursor: Cursor) -> None:
         """A new cursor, and one that was moved back, has no use for messages that were cancelled."""
-        cursor.acknowledge_many(cancelled_of(self.broker.states.of(self.text)))
+        cursor.acknowledge_many(cancelled_of(self._services.states.of(self.text)))
 
     async def open_subscription(
         self, name: str, *, durable: bool, start: int, properties: Mapping[str, str] = NOTHING
@@ -237,11 +262,11 @@ class Topic:
         if not durable:
             return self.add_subscription(name, cursor=cursor, durable=False)
         # To its end also when the client goes away: what is stored and not known here would keep entries for nobody.
-        return await self.broker.changes.finish(self._make_durable(name, cursor, properties))
+        return await self._services.changes.finish(self._make_durable(name, cursor, properties))
 
     async def _make_durable(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> Subscription:
         initial = "earliest" if cursor.mark_delete < self.first_entry_id else "latest"
-        await self.broker.subscription_store.create(self, name, cursor, initial=initial, properties=properties)
+        await self._services.store.create(self, name, cursor, initial=initial, properties=properties)
         # Somebody else may have made it while we waited.
         return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
 
@@ -266,7 +291,7 @@ class Topic:
         """The first entry to keep: all durable subscriptions have acknowledged what is before, a step or more ago.
 
         A topic without a durable subscription keeps everything: nobody has said yet that it may go. And where a policy
-        retains what is acknowledged, it is `broker.retention` that moves `first_entry_id`.
+        retains what is acknowledged, it is `Retention` that moves `first_entry_id`.
         """
         needed = self.first_needed()
         if needed is None or retains(self.policies):
@@ -278,7 +303,7 @@ class Topic:
         marks = [s.cursor.mark_delete for s in self.subscriptions.values() if s.durable]
         if not marks:
             return None
-        replayed = self.broker.deduplication.replay_from(self)
+        replayed = self._services.deduplication.replay_from(self)
         return min(marks) + 1 if replayed is None else min(min(marks) + 1, replayed)
 
 
