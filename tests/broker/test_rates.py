@@ -250,7 +250,7 @@ async def test_a_subscription_delivers_its_rate_in_each_period_and_no_more(tmp_p
             assert subscription.messages_out == 20 * (seconds + 1)
             harness.clock.advance(ms=1_000)
             consumer.write(flow(1))  # Whatever asks for a dispatch finds the gate open again.
-        events = throttled_events(subscription)
+        events = dict[str, Any](throttled_events(subscription))
         assert events["dispatchThrottledMsgEventsBySubscriptionLimit"] == sum(events.values()) == 4
 
 

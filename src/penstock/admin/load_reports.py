@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.administration.service import Place
+    from penstock.broker.stats import shapes
     from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, TopicSnapshot
 
     Json = dict[str, Any]
@@ -206,7 +207,7 @@ def allocator(snapshot: BrokerSnapshot, name: str) -> Json:
     }
 
 
-def muted(snapshot: BrokerSnapshot) -> Json:
+def muted(snapshot: BrokerSnapshot) -> shapes.MutedConnections:
     """Return muted connections, the longest muted first."""
     listed = sorted(snapshot.muted, key=lambda connection: connection.muted_ns, reverse=True)[:MUTED_LISTED_MAX]
     return {

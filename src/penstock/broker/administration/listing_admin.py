@@ -21,6 +21,7 @@ from penstock.net.topic_list_limiter import LimitType, Owner
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from penstock.broker.stats import shapes
     from penstock.broker.topics.listing import Mode
     from penstock.broker.topics.listing_blocks import Listing
     from penstock.broker.topics.places import Places
@@ -79,11 +80,11 @@ class ListingAdmin:
             lend(listing)
             await asyncio.Future()
 
-    def memory(self) -> Json:
+    def memory(self) -> shapes.ListingMemories:
         """What listings take of both memories at this moment, and who waits for more."""
-        return {kind.value: self._memory(kind) for kind in LimitType}
+        return {"heap": self._memory(LimitType.HEAP_MEMORY), "direct": self._memory(LimitType.DIRECT_MEMORY)}
 
-    def _memory(self, kind: LimitType) -> Json:
+    def _memory(self, kind: LimitType) -> shapes.ListingMemory:
         both = self._shared.snapshot()
         seen = both.heap if kind is LimitType.HEAP_MEMORY else both.direct
         return {
@@ -100,7 +101,7 @@ class ListingAdmin:
             "waiting": self._waiting(kind) if seen.queue_size else [],
         }
 
-    def _waiting(self, kind: LimitType) -> list[Json]:
+    def _waiting(self, kind: LimitType) -> list[shapes.WaitingListing]:
         peers: dict[Hashable, str] = {connection.id: connection.peer for connection in self._connections.all()}
         return [
             {

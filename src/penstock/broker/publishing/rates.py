@@ -12,7 +12,7 @@ nothing is asked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from penstock.broker.policies.policy_values import Rate
 from penstock.core.errors import NotAllowed
@@ -322,13 +322,27 @@ def _gate_of(subscription: Subscription) -> DispatchGate | None:
     return gate
 
 
-def throttled_events(subscription: Subscription) -> dict[str, int]:
+class ThrottledEvents(TypedDict):
     """How often each kind of limiter stopped a subscription, under the names of Pulsar's statistics."""
+
+    dispatchThrottledMsgEventsBySubscriptionLimit: int
+    dispatchThrottledBytesEventsBySubscriptionLimit: int
+    dispatchThrottledMsgEventsByTopicLimit: int
+    dispatchThrottledBytesEventsByTopicLimit: int
+    dispatchThrottledMsgEventsByBrokerLimit: int
+    dispatchThrottledBytesEventsByBrokerLimit: int
+
+
+def throttled_events(subscription: Subscription) -> ThrottledEvents:
+    """How often each kind of limiter stopped a subscription."""
     counts = subscription.gate.throttled if subscription.gate is not None else {}
     return {
-        f"dispatchThrottled{unit.capitalize()}EventsBy{kind}Limit": counts.get((unit, kind), 0)
-        for kind in ("Subscription", "Topic", "Broker")
-        for unit in ("msg", "bytes")
+        "dispatchThrottledMsgEventsBySubscriptionLimit": counts.get(("msg", "Subscription"), 0),
+        "dispatchThrottledBytesEventsBySubscriptionLimit": counts.get(("bytes", "Subscription"), 0),
+        "dispatchThrottledMsgEventsByTopicLimit": counts.get(("msg", "Topic"), 0),
+        "dispatchThrottledBytesEventsByTopicLimit": counts.get(("bytes", "Topic"), 0),
+        "dispatchThrottledMsgEventsByBrokerLimit": counts.get(("msg", "Broker"), 0),
+        "dispatchThrottledBytesEventsByBrokerLimit": counts.get(("bytes", "Broker"), 0),
     }
 
 

@@ -7,13 +7,14 @@ Where: the admin port asks. The log is read in portions, in a reader thread, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotAllowed, SubscriptionNotFound
 from penstock.core.units import MIB
 
 if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
+    from penstock.broker.stats import shapes
     from penstock.broker.stats.stats import TopicStats
     from penstock.core.names import TopicName
     from penstock.storage.cursor import Cursor
@@ -31,7 +32,7 @@ class BacklogAnalysis:
         self._stats = stats
         self._reads = reads
 
-    async def analyze(self, name: TopicName, subscription: str) -> dict[str, Any]:
+    async def analyze(self, name: TopicName, subscription: str) -> shapes.BacklogAnalysis:
         """Count what is not acknowledged. Raises TopicNotFound, SubscriptionNotFound, NotAllowed."""
         topic = await self._stats.loaded(name)
         if not topic.persistent:

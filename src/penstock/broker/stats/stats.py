@@ -2,6 +2,7 @@
 """Statistics of topics, as Pulsar's admin API tells them: TopicStats as plain dicts, under Pulsar's JSON names.
 
 Why dicts: they are shown, not worked with, and there are a hundred keys of which most are another broker's business.
+`shapes` says which there are.
 Java clients read numbers into primitives, so a number is never null; what has no value here is 0, or -1 where Pulsar
 says so. Keys that Pulsar leaves out when they say nothing are left out.
 Where: the admin port asks, on the broker's loop; sizes are worked out by a reader thread. `stats_partitioned` adds up
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.publishing.access_modes import AccessMode
 from penstock.broker.publishing.rates import throttled_events
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.quotas import Quotas
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.service_urls import ServiceUrls
+    from penstock.broker.stats import shapes
     from penstock.broker.stats.meters import Meters
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher
@@ -39,21 +41,19 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
 
-Json = dict[str, Any]
-
 ACCESS_MODES: Final = {
     AccessMode.SHARED: "Shared",
     AccessMode.EXCLUSIVE: "Exclusive",
     AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
     AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
 }
-NO_COMPACTION: Final = {
+NO_COMPACTION: Final[shapes.CompactionStats] = {
     "lastCompactionRemovedEventCount": 0,
     "lastCompactionSucceedTimestamp": 0,
     "lastCompactionFailedTimestamp": 0,
     "lastCompactionDurationTimeInMills": 0,
 }
-NOTHING_DELAYED: Final = {
+NOTHING_DELAYED: Final[shapes.Delayed] = {
     "delayedMessageIndexSizeInBytes": 0,
     "nextDelayedDeliveryTime": 0,
     "furthestDelayedDeliveryTime": 0,
@@ -106,7 +106,7 @@ class TopicStats:
         self._clock = clock
         self._web_urls = web_urls
 
-    async def of_topic(self, name: TopicName, options: StatsOptions | None = None) -> Json:
+    async def of_topic(self, name: TopicName, options: StatsOptions | None = None) -> shapes.TopicStats:
         """TopicStats of a topic or a partition. Raises TopicNotFound, also for a partitioned topic."""
         return await self.of(await self.loaded(name), options or StatsOptions())
 
@@ -116,14 +116,16 @@ class TopicStats:
             raise TopicNotFound(str(name))
         return self._topics.get(name) or await self._topics.load(name)
 
-    async def of(self, topic: Topic, options: StatsOptions) -> Json:
+    async def of(self, topic: Topic, options: StatsOptions) -> shapes.TopicStats:
         """TopicStats of a loaded topic."""
         held = await self._quotas.sizes(topic)
         earliest = await self._earliest_times(topic) if options.earliest_time else {}
         last_published_ms = await self.published_ms(topic, topic.last_entry_id)
         # From here on nothing waits, so that all figures are of one moment.
-        stats = self._counted(topic)
-        stats |= {
+        return {
+            **self._counted(topic),
+            **self._oldest(earliest),
+            **self._of_its_kind(topic),
             "storageSize": held.storage,
             "backlogSize": max(held.backlogs.values(), default=0),
             "publishers": [] if options.exclude_publishers else [self._publisher(p) for p in topic.producers.values()],
@@ -140,18 +142,15 @@ class TopicStats:
             "replication": {},
             "lastPublishTimeStamp": last_published_ms,
         }
-        stats |= self._oldest(earliest)
-        if not topic.persistent:
-            stats["msgDropRate"] = sum(self._meters.given_out(s).dropped for s in topic.subscriptions.values())
-        return stats
 
-    def _counted(self, topic: Topic) -> Json:
+    def _counted(self, topic: Topic) -> shapes.TopicCounts:
         subscriptions = list(topic.subscriptions.values())
         taken = self._meters.taken_in(topic)
         given = [self._meters.given_out(subscription) for subscription in subscriptions]
         ranges = sum(subscription.cursor.range_count for subscription in subscriptions)
         quota_size, quota_age = topic.policies.backlog_quota
-        stats: Json = {
+        progress = self._compaction.progress(topic.text)
+        return {
             "msgRateIn": taken.messages,
             "msgThroughputIn": taken.bytes,
             "msgRateOut": sum(out.messages for out in given),
@@ -178,15 +177,25 @@ class TopicStats:
             "nonContiguousDeletedMessagesRanges": ranges,
             "nonContiguousDeletedMessagesRangesSerializedSize": 16 * ranges,
             **_delayed(topic),
-            "compaction": self._compaction.stats(topic.text),
+            "compaction": {
+                "lastCompactionRemovedEventCount": progress.removed,
+                "lastCompactionSucceedTimestamp": progress.succeeded_ms,
+                "lastCompactionFailedTimestamp": progress.failed_ms,
+                "lastCompactionDurationTimeInMills": progress.duration_ms,
+            },
             "ownerBroker": self._web_urls().plain.removeprefix("http://"),
             "topicCreationTimeStamp": topic.created_ms,
         }
+
+    def _of_its_kind(self, topic: Topic) -> shapes.OfItsKind:
+        stats: shapes.OfItsKind = {}
         if topic.write_access.epoch is not None:
             stats["topicEpoch"] = topic.write_access.epoch
+        if not topic.persistent:
+            stats["msgDropRate"] = sum(self._meters.given_out(s).dropped for s in topic.subscriptions.values())
         return stats
 
-    def _oldest(self, earliest: dict[str, int]) -> Json:
+    def _oldest(self, earliest: dict[str, int]) -> shapes.Oldest:
         """How old the oldest entry is that somebody has not acknowledged, if that was asked for."""
         waiting = {name: wall_ms for name, wall_ms in earliest.items() if wall_ms > 0}
         if not waiting:
@@ -199,8 +208,7 @@ class TopicStats:
             "oldestBacklogMessageSubscriptionName": slowest,
         }
 
-    def _publisher(self, producer: Producer) -> Json:
-        """PublisherStats."""
+    def _publisher(self, producer: Producer) -> shapes.PublisherStats:
         taken = self._meters.taken_in(producer)
         return {
             "accessMode": ACCESS_MODES[producer.access_mode],
@@ -219,11 +227,11 @@ class TopicStats:
 
     def _subscription_stats(
         self, subscription: Subscription, *, backlog_bytes: int, earliest_ms: int, consumers: bool
-    ) -> Json:
+    ) -> shapes.SubscriptionStats:
         given = self._meters.given_out(subscription)
         dispatcher = subscription.dispatcher
         held, ranges = subscription.delayed, subscription.cursor.range_count
-        stats: Json = {
+        return {
             "msgRateOut": given.messages,
             "msgThroughputOut": given.bytes,
             "bytesOutCounter": subscription.bytes_out,
@@ -263,26 +271,30 @@ class TopicStats:
             "filterRejectedMsgCount": 0,
             "filterRescheduledMsgCount": 0,
             **throttled_events(subscription),
+            **self._of_its_type(subscription),
             "durable": subscription.durable,
             "replicated": subscription.replicated,
         }
-        active = subscription.active_consumer
+
+    def _of_its_type(self, subscription: Subscription) -> shapes.OfItsType:
+        stats: shapes.OfItsType = {}
+        active, dispatcher = subscription.active_consumer, subscription.dispatcher
         if active is not None and TYPE_NAMES[subscription.kind] == "Failover":
             stats["activeConsumerName"] = active.name
         if dispatcher is not None and dispatcher.key_sharing_mode is not None:
             stats["keySharedMode"] = dispatcher.key_sharing_mode
         if not subscription.topic.persistent:
-            stats["msgDropRate"] = given.dropped
+            stats["msgDropRate"] = self._meters.given_out(subscription).dropped
         return stats
 
-    def _consumers_stats(self, subscription: Subscription) -> list[Json]:
+    def _consumers_stats(self, subscription: Subscription) -> list[shapes.ConsumerStats]:
         ranges = subscription.dispatcher.hash_ranges() if subscription.dispatcher is not None else {}
         return [self._consumer_stats(consumer, ranges.get(consumer, [])) for consumer in subscription.consumers]
 
-    def _consumer_stats(self, consumer: Consumer, ranges: Sequence[tuple[int, int]]) -> Json:
+    def _consumer_stats(self, consumer: Consumer, ranges: Sequence[tuple[int, int]]) -> shapes.ConsumerStats:
         dispatcher = consumer.subscription.dispatcher
         given = self._meters.given_out(consumer)
-        stats: Json = {
+        return {
             "msgRateOut": given.messages,
             "msgThroughputOut": given.bytes,
             "bytesOutCounter": consumer.bytes_out,
@@ -296,6 +308,7 @@ class TopicStats:
             "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
             "blockedConsumerOnUnackedMsgs": consumer.blocked,
             **_draining(dispatcher, [consumer]),
+            **_key_sharing(dispatcher, consumer, ranges),
             "address": f"/{consumer.address}",
             "connectedSince": iso_time(consumer.connected_at_ms),
             "clientVersion": consumer.client_version,
@@ -308,13 +321,6 @@ class TopicStats:
             "lastAckedTime": iso_time(consumer.last_acked_ms),
             "lastConsumedTime": iso_time(consumer.last_consumed_ms),
         }
-        if dispatcher is not None and dispatcher.key_sharing_mode is not None:
-            stats["keyHashRangeArrays"] = [list(one) for one in ranges]
-            stats["drainingHashes"] = [
-                {"hash": slot.slot, "unackMsgs": slot.entries, "blockedAttempts": 0}
-                for slot in dispatcher.draining(consumer)
-            ]
-        return stats
 
     async def _earliest_times(self, topic: Topic) -> dict[str, int]:
         """When the first entry that each subscription has not acknowledged was published; 0 when there is none."""
@@ -337,7 +343,7 @@ class TopicStats:
             return 0
 
 
-def _delayed(topic: Topic) -> Json:
+def _delayed(topic: Topic) -> shapes.Delayed:
     """How large the index is, which all subscriptions share, and when the first and the last message in it are due."""
     if topic.delayed is None:
         return NOTHING_DELAYED
@@ -354,15 +360,28 @@ def in_replay(subscription: Subscription) -> int:
     return subscription.dispatcher.replay_size if subscription.dispatcher is not None else 0
 
 
-def _draining(dispatcher: Dispatcher | None, consumers: Sequence[Consumer]) -> Json:
+def _draining(dispatcher: Dispatcher | None, consumers: Sequence[Consumer]) -> shapes.Draining:
     """Slots of keys that went to others while these still owe messages of them."""
-    if dispatcher is None:
-        counts = (0, 0, 0)
-    else:
-        slots = [slot for consumer in consumers for slot in dispatcher.draining(consumer)]
-        counts = (len(slots), sum(map(dispatcher.drained, consumers)), sum(slot.entries for slot in slots))
-    names = ("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages")
-    return dict(zip(names, counts, strict=True))
+    slots = [slot for consumer in consumers for slot in dispatcher.draining(consumer)] if dispatcher is not None else []
+    return {
+        "drainingHashesCount": len(slots),
+        "drainingHashesClearedTotal": sum(map(dispatcher.drained, consumers)) if dispatcher is not None else 0,
+        "drainingHashesUnackedMessages": sum(slot.entries for slot in slots),
+    }
+
+
+def _key_sharing(
+    dispatcher: Dispatcher | None, consumer: Consumer, ranges: Sequence[tuple[int, int]]
+) -> shapes.KeySharing:
+    if dispatcher is None or dispatcher.key_sharing_mode is None:
+        return {}
+    return {
+        "keyHashRangeArrays": [list(one) for one in ranges],
+        "drainingHashes": [
+            {"hash": slot.slot, "unackMsgs": slot.entries, "blockedAttempts": 0}
+            for slot in dispatcher.draining(consumer)
+        ],
+    }
 
 
 def iso_time(wall_ms: int) -> str:

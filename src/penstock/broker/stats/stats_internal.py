@@ -8,7 +8,7 @@ Where: the admin port asks, on the broker's loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus
 
 from penstock.broker.stats.stats import iso_time
@@ -18,16 +18,14 @@ from penstock.broker.topics.topic import subscribed_topic
 if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.quotas import Quotas
+    from penstock.broker.stats import shapes
     from penstock.broker.stats.stats import TopicStats
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import TopicName
 
-Json = dict[str, Any]
-
 # Acknowledged ranges shown of one cursor; there may be a million.
 RANGES_SHOWN_MAX: Final = 1_000
-NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
 
 class InternalStats:
@@ -38,7 +36,7 @@ class InternalStats:
         self._quotas = quotas
         self._reads = reads
 
-    async def of_topic(self, name: TopicName, *, metadata: bool = False) -> Json:
+    async def of_topic(self, name: TopicName, *, metadata: bool = False) -> shapes.InternalStats:
         """PersistentTopicInternalStats. Raises TopicNotFound, also for a partitioned topic."""
         topic = await self._stats.loaded(name)
         if not topic.persistent:
@@ -66,7 +64,7 @@ class InternalStats:
             "compactedLedger": await self._compacted(topic),
         }
 
-    async def info(self, name: TopicName) -> Json:
+    async def info(self, name: TopicName) -> shapes.InternalInfo:
         """What is stored about a topic. Raises TopicNotFound, also for a partitioned topic."""
         topic = await self._stats.loaded(name)
         created = iso_time(topic.created_ms)
@@ -95,10 +93,10 @@ class InternalStats:
             },
         }
 
-    async def _compacted(self, topic: Topic) -> Json:
+    async def _compacted(self, topic: Topic) -> shapes.LedgerInfo:
         compacted = topic.compacted
         if compacted is None:
-            return dict(NO_LEDGER)
+            return _ledger(-1, -1, -1)
         (nbytes,) = await self._reads.bytes_from(compacted.ledger_id, [0])
         return _ledger(compacted.ledger_id, compacted.entries, nbytes)
 
@@ -109,7 +107,7 @@ def _state(topic: Topic) -> str:
     return "FencedForDeletion" if topic.fenced else "LedgerOpened"
 
 
-def _ledger(ledger_id: int, entries: int, nbytes: int) -> Json:
+def _ledger(ledger_id: int, entries: int, nbytes: int) -> shapes.LedgerInfo:
     return {"ledgerId": ledger_id, "entries": entries, "size": nbytes, "offloaded": False, "underReplicated": False}
 
 
@@ -118,7 +116,7 @@ def _waits(subscription: Subscription) -> bool:
     return bool(subscription.consumers) and subscription.read_entry_id > subscription.topic.last_entry_id
 
 
-def _cursor(subscription: Subscription) -> Json:
+def _cursor(subscription: Subscription) -> shapes.CursorStats:
     topic, cursor, dispatcher = subscribed_topic(subscription), subscription.cursor, subscription.dispatcher
     return {
         "markDeletePosition": f"{topic.ledger_id}:{cursor.mark_delete}",
@@ -155,7 +153,7 @@ def _ranges(subscription: Subscription) -> str:
     return f"[{','.join(shown)}]"
 
 
-def _not_persistent(topic: Topic) -> Json:
+def _not_persistent(topic: Topic) -> shapes.InternalStats:
     return {
         "entriesAddedCounter": topic.entries_in,
         "numberOfEntries": 0,

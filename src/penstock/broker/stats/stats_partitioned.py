@@ -6,8 +6,10 @@ Where: the admin port asks. The sums are pure functions of dicts that `stats` ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.stats import shapes
 from penstock.broker.stats.stats import NO_COMPACTION
 from penstock.broker.topics.partitioned import KIND
 from penstock.core.errors import NotFound
@@ -22,53 +24,14 @@ if TYPE_CHECKING:
     from penstock.storage.catalog import Catalog
 
 Json = dict[str, Any]
+Part = Mapping[str, Any]
 
-_LEAST: Final = frozenset(
-    {
-        "topicCreationTimeStamp",
-        "earliestMsgPublishTimeInBacklogs",
-        "earliestMsgPublishTimeInBacklog",
-        "nextDelayedDeliveryTime",
-    }
-)
-_MOST: Final = frozenset(
-    {
-        "lastPublishTimeStamp",
-        "oldestBacklogMessageAgeSeconds",
-        "lastExpireTimestamp",
-        "lastConsumedFlowTimestamp",
-        "lastConsumedTimestamp",
-        "lastAckedTimestamp",
-        "lastMarkDeleteAdvancedTimestamp",
-        "firstMessagesSentTimestamp",
-        "firstConsumedFlowTimestamp",
-        "backlogQuotaLimitSize",
-        "backlogQuotaLimitTime",
-        "lastOffloadLedgerId",
-        "lastOffloadSuccessTimeStamp",
-        "lastOffloadFailureTimeStamp",
-        "furthestDelayedDeliveryTime",
-    }
-)
-_MEANS: Final = frozenset({"averageMsgSize", "avgMessagesPerEntry"})
-# What differs from one partition to the next, and says nothing of all of them.
-_OF_ONE: Final = frozenset(
-    {
-        "ownerBroker",
-        "deduplicationStatus",
-        "topicEpoch",
-        "oldestBacklogMessageSubscriptionName",
-        "accessMode",
-        "producerName",
-        "address",
-        "connectedSince",
-        "clientVersion",
-        "metadata",
-        "keyHashRangeArrays",
-        "drainingHashes",
-        "lastAckedTime",
-        "lastConsumedTime",
-    }
+_ADDS: Final = shapes.adding(
+    shapes.TopicStats,
+    shapes.PublisherStats,
+    shapes.SubscriptionStats,
+    shapes.ConsumerStats,
+    shapes.CompactionStats,
 )
 
 
@@ -103,23 +66,23 @@ class PartitionedStats:
             "partitions": of_partitions if per_partition else {},
         }
 
-    async def internal(self, name: TopicName) -> Json:
+    async def internal(self, name: TopicName) -> shapes.PartitionedInternalStats:
         """Internal statistics of each partition. Raises NotFound when it is not partitioned."""
         of_partitions = {str(one): await self._internal.of_topic(one) for one in self._existing(name)}
         return {"metadata": self.described(name), "partitions": of_partitions}
 
-    async def info(self, name: TopicName) -> Json:
+    async def info(self, name: TopicName) -> shapes.InternalInfo | shapes.PartitionedInternalInfo:
         """What is stored about a topic, or about each of its partitions. Raises TopicNotFound."""
         if not self._partitions.count(name):
             return await self._internal.info(name)
         return {"partitions": {str(one): await self._internal.info(one) for one in self._existing(name)}}
 
-    def described(self, name: TopicName) -> Json:
+    def described(self, name: TopicName) -> shapes.PartitionedTopicMetadata:
         """A partitioned topic's metadata, as its statistics show it. Raises NotFound when it is not one any more."""
         document = self._catalog.documents(KIND).get(str(name))
         if document is None:
             raise NotFound(f"Partitioned Topic {name} not found")
-        metadata: Json = {"partitions": int(document["partitions"]), "deleted": False}
+        metadata: shapes.PartitionedTopicMetadata = {"partitions": int(document["partitions"]), "deleted": False}
         if document.get("properties"):
             metadata["properties"] = dict(document["properties"])
         return metadata
@@ -134,7 +97,7 @@ class PartitionedStats:
 # -- adding up --------------------------------------------------------------------------------------------------------
 
 
-def added(parts: Sequence[Json]) -> Json:
+def added(parts: Sequence[Part]) -> Json:
     """TopicStats of several topics together; of none, zeros."""
     total = _added(parts)
     total["publishers"] = _added_by_place([part["publishers"] for part in parts])
@@ -144,11 +107,11 @@ def added(parts: Sequence[Json]) -> Json:
     return total
 
 
-def _added(parts: Sequence[Json]) -> Json:
+def _added(parts: Sequence[Part]) -> Json:
     """What is a number in all of them, added up; what is true in one of them; texts of the first."""
     total: Json = {}
     for key in dict.fromkeys(key for part in parts for key in part):
-        if key in _OF_ONE:
+        if _ADDS.get(key) is shapes.OF_ONE:
             continue
         values = [part[key] for part in parts if key in part]
         if isinstance(values[0], bool):
@@ -161,20 +124,21 @@ def _added(parts: Sequence[Json]) -> Json:
 
 
 def _number(key: str, values: Sequence[float]) -> float:
-    if key in _LEAST:
+    how = _ADDS.get(key)
+    if how is shapes.LEAST:
         return min((value for value in values if value > 0), default=0)
-    if key in _MOST:
+    if how is shapes.MOST:
         return max(values)
-    if key in _MEANS:
+    if how is shapes.MEAN:
         counted = [value for value in values if value]
         mean = sum(counted) / len(counted) if counted else 0
         return round(mean) if isinstance(values[0], int) else float(mean)
     return sum(values)
 
 
-def _added_by_place(lists: Iterable[Sequence[Json]]) -> list[Json]:
+def _added_by_place(lists: Iterable[Sequence[Part]]) -> list[Json]:
     """The first of each list together, the second of each, and so on: one client has one in each partition."""
-    rows: list[list[Json]] = []
+    rows: list[list[Part]] = []
     for one in lists:
         for place, item in enumerate(one):
             if place == len(rows):
@@ -183,7 +147,7 @@ def _added_by_place(lists: Iterable[Sequence[Json]]) -> list[Json]:
     return [_member(row) for row in rows]
 
 
-def _member(row: Sequence[Json]) -> Json:
+def _member(row: Sequence[Part]) -> Json:
     """Producers or consumers of one client. The producer's number is that of one connection: no sum."""
     total = _added(row)
     if "producerId" in total:
@@ -191,12 +155,12 @@ def _member(row: Sequence[Json]) -> Json:
     return total
 
 
-def _added_subscriptions(maps: Sequence[Json]) -> Json:
+def _added_subscriptions(maps: Sequence[Part]) -> Json:
     names = dict.fromkeys(name for one in maps for name in one)
     return {name: _added_subscription([one[name] for one in maps if name in one]) for name in names}
 
 
-def _added_subscription(parts: Sequence[Json]) -> Json:
+def _added_subscription(parts: Sequence[Part]) -> Json:
     total = _added(parts)
     total["consumers"] = _added_by_place([part["consumers"] for part in parts])
     total["consumersAfterMarkDeletePosition"] = {}

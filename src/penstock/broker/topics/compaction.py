@@ -112,16 +112,6 @@ class Compactor:
         """What came of the last compaction of a topic."""
         return self._progress.get(topic) or Progress()
 
-    def stats(self, topic: str) -> dict[str, int]:
-        """The same, as a topic's statistics tell it."""
-        progress = self.progress(topic)
-        return {
-            "lastCompactionRemovedEventCount": progress.removed,
-            "lastCompactionSucceedTimestamp": progress.succeeded_ms,
-            "lastCompactionFailedTimestamp": progress.failed_ms,
-            "lastCompactionDurationTimeInMills": progress.duration_ms,
-        }
-
     def start(self, topic: Topic) -> None:
         """Begin to compact a topic.
 
