@@ -427,7 +427,6 @@ class Broker:
             clock=clock,
             loop=self.loop,
             reads=reads,
-            cursors=self.cursors,
             publishing=self.publish_services,
             commands_memory=self.commands_memory,
             sessions_memory=memory,

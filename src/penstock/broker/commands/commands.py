@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.log_reads import LogReads
     from penstock.broker.publishing.publish import PublishServices
-    from penstock.broker.subscriptions.cursor_saves import CursorSaves
     from penstock.core.clock import Clock
     from penstock.governance.command_memory import CommandMemory
     from penstock.governance.memory_row import MemoryRow
@@ -55,7 +54,6 @@ class Commands:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         reads: LogReads,
-        cursors: CursorSaves,
         publishing: PublishServices,
         commands_memory: CommandMemory,
         sessions_memory: MemoryRow,
@@ -79,7 +77,6 @@ class Commands:
             clock=clock,
             loop=loop,
             reads=reads,
-            cursors=cursors,
             publishing=publishing,
             commands_memory=commands_memory,
             sessions_memory=sessions_memory,

@@ -19,6 +19,7 @@ from penstock.broker.schemas.checks.model import SchemaType
 from penstock.broker.subscriptions.consumer import Consumer
 from penstock.broker.subscriptions.key_shared import AUTO_SPLIT, KeySharing
 from penstock.broker.subscriptions.state import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPE_NAMES
+from penstock.broker.subscriptions.subscription import subscription_of
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import (
     ConsumerBusy,
@@ -264,7 +265,7 @@ class Consumers:
         session.request(body.request_id, partial(self._unsubscribe, session, body))
 
     async def _unsubscribe(self, session: Session, body: codec.CommandUnsubscribe) -> None:
-        subscription = session.consumer(body.consumer_id).subscription
+        subscription = subscription_of(session.consumer(body.consumer_id))
         others = [c for c in subscription.consumers if c.consumer_id != body.consumer_id or c.session is not session]
         if others and not body.force:
             raise ConsumerBusy(f"subscription {subscription.name!r} has {len(others)} other connected consumers")

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.publish import PublishServices
     from penstock.broker.subscriptions.consumer import Consumer
-    from penstock.broker.subscriptions.cursor_saves import CursorSaves
-    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.subscriptions.ports import ConsumedSubscription
     from penstock.broker.topics.watchers import TopicListWatcher
     from penstock.core.clock import Clock
     from penstock.governance.command_memory import CommandMemory
@@ -77,7 +76,6 @@ class Services:
     clock: Clock
     loop: asyncio.AbstractEventLoop
     reads: LogReads
-    cursors: CursorSaves
     publishing: PublishServices
     commands_memory: CommandMemory
     sessions_memory: MemoryRow  # of producers, consumers and watchers
@@ -432,9 +430,9 @@ class Session:
             )
             self.reply(answer)
 
-    async def _ack_response(self, subscription: Subscription, consumer_id: int, request_id: int) -> None:
+    async def _ack_response(self, subscription: ConsumedSubscription, consumer_id: int, request_id: int) -> None:
         try:
-            await self._services.cursors.save(subscription)
+            await subscription.save_cursor()
         except PenstockError as error:
             frame = codec.ack_response(consumer_id, request_id, error=error.wire_code, message=str(error))
         else:

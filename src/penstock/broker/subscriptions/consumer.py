@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.subscriptions.key_shared import KeySharing
-    from penstock.broker.subscriptions.ports import Client, Outlet
-    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.broker.subscriptions.ports import Client, ConsumedSubscription, Outlet
 
 
 class Consumer:
@@ -65,7 +64,7 @@ class Consumer:
         consumer_id: int,
         name: str,
         priority_level: int,
-        subscription: Subscription,
+        subscription: ConsumedSubscription,
         epoch: int | None,
         connected_at_ms: int,
         metadata: Mapping[str, str] | None = None,

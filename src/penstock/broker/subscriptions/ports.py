@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.memory_waits import Waiting
     from penstock.broker.subscriptions.replay_reads import ReplayReads
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.subscriptions.tail import Tail
     from penstock.core.clock import Clock
+    from penstock.core.errors import PenstockError
     from penstock.core.names import TopicName
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
     from penstock.governance.delayed_view import DelayedDeliveryView
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import EntryLog
     from penstock.storage.results import Batch
+    from penstock.wire.events import AckRun
 
 
 class Outlet(Holder, Protocol):
@@ -92,6 +95,60 @@ class Client(Protocol):
 
     async def probe(self) -> bool:
         """Whether the client still answers; it is closed if it does not."""
+        ...
+
+
+class ConsumedSubscription(Protocol):
+    """A subscription as its consumers know it, and what their clients ask of it."""
+
+    name: str
+    kind: int
+    durable: bool
+    fenced: bool  # being reset or deleted
+    topic: SubscribedTopic
+    cursor: Cursor
+    consumers: list[Consumer]
+    dispatcher: Dispatcher | None
+
+    @property
+    def backlog(self) -> int:
+        """Entries not yet acknowledged."""
+        ...
+
+    def conflicting(self, consumer: Consumer, kind: int) -> list[Consumer]:
+        """Consumers because of which this one may not be attached."""
+        ...
+
+    def remove(self, consumer: Consumer) -> None:
+        """Detach a consumer; what it has not acknowledged goes to others."""
+        ...
+
+    def wake(self) -> None:
+        """Look whether there is something to deliver."""
+        ...
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The client permits so many more messages."""
+        ...
+
+    def acknowledge(self, consumer: Consumer, ack: AckRun) -> PenstockError | None:
+        """Acknowledge what the client says; returns why it could not be done."""
+        ...
+
+    def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
+        """Deliver again what the client asks for."""
+        ...
+
+    async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
+        """Deliver from this entry on, and of it only these messages if any are named; consumers are disconnected."""
+        ...
+
+    async def save_cursor(self) -> None:
+        """Store the cursor, unless it is not durable. Raises MetadataFailed."""
+        ...
+
+    def entries_returned(self, consumer: Consumer, entry_ids: list[int], messages: int) -> None:
+        """Take back entries that were queued and not sent."""
         ...
 
 

@@ -313,6 +313,10 @@ class Subscription(SubscriptionState):
         """See `CursorMoves.move_to`."""
         await self._moves.move_to(entry_id, members)
 
+    async def save_cursor(self) -> None:
+        """Store the cursor, unless it is not durable. Raises MetadataFailed."""
+        await self._services.cursors.save(self)
+
     def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
         """See `CursorMoves.reset`."""
         self._moves.reset(to_entry_id, members)
@@ -336,3 +340,10 @@ class Subscription(SubscriptionState):
     def give_up(self, entry_id: int) -> None:
         """See `CursorMoves.acknowledge_cancelled`."""
         self._moves.acknowledge_cancelled(entry_id)
+
+
+def subscription_of(consumer: Consumer) -> Subscription:
+    """The subscription of a consumer, for those who need more of it than its client does."""
+    subscription = consumer.subscription
+    assert isinstance(subscription, Subscription), "only subscriptions have consumers"
+    return subscription

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter, Rates
-    from penstock.broker.subscriptions.ports import DispatchServices
+    from penstock.broker.subscriptions.ports import ConsumedSubscription, DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.subscriptions.tail import TailCache
     from penstock.broker.topics.delayed_index import DelayedIndex
@@ -307,7 +307,7 @@ class Topic:
         return min(marks) + 1 if replayed is None else min(min(marks) + 1, replayed)
 
 
-def subscribed_topic(subscription: SubscriptionState) -> Topic:
+def subscribed_topic(subscription: SubscriptionState | ConsumedSubscription) -> Topic:
     """The topic of a subscription, for those who need more of it than subscriptions do."""
     topic = subscription.topic
     assert isinstance(topic, Topic), "only topics make subscriptions"
