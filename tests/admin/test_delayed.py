@@ -86,6 +86,9 @@ async def test_metrics_tell_the_size_the_next_time_and_how_late_messages_came(ha
     assert f"penstock_delayed_delivered_total{{{LABELS}}} 2" in text
     (late,) = [line for line in text.splitlines() if line.startswith("penstock_delayed_lateness_max_seconds{")]
     assert 4.0 <= float(late.split()[-1]) <= 5.0
+    # Two subscriptions got one message each, both about five seconds late.
+    (total,) = [line for line in text.splitlines() if line.startswith("penstock_delayed_lateness_seconds_total{")]
+    assert 8.0 <= float(total.split()[-1]) <= 10.0
     (following,) = [line for line in text.splitlines() if line.startswith("penstock_delayed_next_delivery_timestamp{")]
     assert float(following.split()[-1]) > due_ms
 

@@ -39,6 +39,18 @@ def test_messages_come_when_they_are_due_earliest_first_and_the_count_falls_as_t
     assert view.number_of_delayed_messages == 0
 
 
+def test_each_message_that_is_taken_has_the_time_of_its_own_slot() -> None:
+    topic = Topic(STRICT)
+    view = topic.view()
+    topic.publish(1_000, 1_000, 5_000)
+    topic.now_ms += 9_000
+    assert topic.take(view) == [0, 1, 2]
+    late_ms = [(count, topic.now_ms - due_ms) for count, due_ms in view.slots_taken]
+    assert late_ms == [(2, 8_000), (1, 4_000)]
+    assert topic.take(view) == []
+    assert view.slots_taken == []
+
+
 def test_messages_of_one_slot_come_in_the_order_of_the_log() -> None:
     topic = Topic(STRICT)
     view = topic.view()

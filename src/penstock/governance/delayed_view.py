@@ -46,12 +46,14 @@ class DelayedDeliveryView:
         "_segment",
         "name",
         "progress",
+        "slots_taken",
     )
 
     def __init__(self, manager: TopicDelayedDeliveryTrackerManager, name: str, progress: Progress) -> None:
         self._manager = manager
         self.name = name
         self.progress = progress
+        self.slots_taken: list[tuple[int, int]] = []  # ids that were returned last, of each slot, and its time
         self._segment: Segment | None = (
             None  # its position; None: the end of the list, as soon as it asks for something
         )
@@ -117,12 +119,19 @@ class DelayedDeliveryView:
 
         Ids from `read_entry_id` on are included if the reader must read the metadata of entries before them; the reader
         skips them later. The earliest slot comes first, and ids ascend within a slot. An id is returned only once.
+        `slots_taken` tells afterwards how many ids came from each slot.
         """
         taken: list[int] = []
+        self.slots_taken = []
         for _ in range(SLOTS_PER_CALL_MAX):
             if len(taken) >= entries_max or not self._stand(now_ms):
                 break
-            taken += self._take(entries_max - len(taken), read_entry_id)
+            assert self._segment is not None, "the view stands in a due segment"
+            due_ms = self._segment.due_ms
+            of_slot = self._take(entries_max - len(taken), read_entry_id)
+            if of_slot:
+                self.slots_taken.append((len(of_slot), due_ms))
+                taken += of_slot
         self._change_ids(self._ahead.cut_through, read_entry_id - 1)
         ahead = [entry_id for entry_id in taken if entry_id >= read_entry_id]
         if ahead:

@@ -197,8 +197,8 @@ class DelayedMessages(Protocol):
         """Wake subscriptions when the next entry is due."""
         ...
 
-    def handed_out(self, count: int, ready_ms: int | None) -> None:
-        """Count due entries; the first was due at `ready_ms`."""
+    def handed_out(self, slots: Sequence[tuple[int, int]]) -> None:
+        """Count due entries: of each slot, how many, and when its last one was due in ms since 1970."""
         ...
 
     def look_after(self) -> None:

@@ -90,9 +90,8 @@ class Redelivery:
         if not view.has_message_available(now_ms, state.read_entry_id):
             index.set_timer()
             return
-        ready_ms = view.next_delivery_ms()
         due = view.get_scheduled_messages(now_ms, room, state.read_entry_id)
-        index.handed_out(len(due), ready_ms)
+        index.handed_out(view.slots_taken)
         dispatcher.add_replay(due)
 
     def add_passed(self, entry_ids: Sequence[int]) -> None:

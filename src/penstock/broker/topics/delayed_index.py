@@ -167,14 +167,16 @@ class DelayedIndex:
         """Read in the background what the index does not know."""
         self._delays.look_after(self)
 
-    def handed_out(self, count: int, ready_ms: int | None) -> None:
-        """So many messages go out; the first of them might have been delivered from this time on."""
-        self.delivered += count
+    def handed_out(self, slots: Sequence[tuple[int, int]]) -> None:
+        """Count due entries: of each slot, how many, and when its last one was due in ms since 1970."""
+        self.delivered += sum(count for count, _ in slots)
         self._delays.changed(self)
-        if ready_ms is not None and self.topic.delays:
-            late_ms = max(0, self._delays.clock.wall_ms() - ready_ms - self._options.early_ms)
-            self.lateness_ms_sum += late_ms * count
-            self.lateness_ms_max = max(self.lateness_ms_max, late_ms)
+        if self.topic.delays:
+            now_ms = self._delays.clock.wall_ms()
+            for count, due_ms in slots:
+                late_ms = max(0, now_ms - due_ms)
+                self.lateness_ms_sum += late_ms * count
+                self.lateness_ms_max = max(self.lateness_ms_max, late_ms)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
