@@ -22,8 +22,8 @@ import selectors
 import ssl
 import struct
 import sys
+import threading
 import time
-from collections import deque
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from crc32c import crc32c
 from benchmarks.frames import Shape
 from benchmarks.generator import Publisher, pump, step
 from benchmarks.measure import Load
-from penstock.testing.client import RawClient, Refused, Type, frame
+from penstock.testing.client import RawClient, Type
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ PAYLOAD_BYTES_MIN = 256
 # So many of a flood's frames are as large as can be; the others are drawn evenly from the scale of powers.
 LARGEST_RATIO = 0.03
 TOPICS = 16
-SEND_BYTES = 64 * 1024
 TIMEOUT_S = 60.0
 TRICKLE_BYTES = 100
 TRICKLE_S = 0.5
@@ -80,91 +79,48 @@ def send_head(sequence_id: int, identity: bytes, body: Buffer, publish_time_ms: 
     return struct.pack(">II", size, len(encoded)) + encoded + seal + sealed
 
 
-class Flooder:
-    """One connection that publishes its frames as fast as the broker reads them."""
+class Flooder(threading.Thread):
+    """One connection that publishes its frames without waiting for receipts, and takes these afterwards."""
 
-    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None, sizes: list[int]) -> None:
+    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None, sizes: list[int], blob: memoryview) -> None:
+        super().__init__(daemon=True)
         self.number = number
         self.sizes = sizes  # of the payloads, by sequence id
         self.receipts: dict[int, tuple[int, int]] = {}  # sequence id -> ledger id, entry id
         self.reconnects = 0
-        self._port = port
-        self._tls = tls
-        self.connect()
+        self.topic = f"persistent://public/default/flood-{number % TOPICS}"  # which many connections share
+        self._port, self._tls, self._blob = port, tls, blob
+        self._client = self._connected()
 
-    @property
-    def topic(self) -> str:
-        """Many connections share a topic."""
-        return f"persistent://public/default/flood-{self.number % TOPICS}"
-
-    @property
-    def done(self) -> bool:
-        """Whether every frame has its receipt."""
-        return len(self.receipts) == len(self.sizes)
-
-    def connect(self) -> None:
-        """Open the connection and the producer; what has no receipt is to be sent again."""
+    def _connected(self) -> RawClient:
         client = RawClient(self._port, tls=self._tls)
         client.produce(self.topic)
-        self.socket = client.socket
-        self.socket.setblocking(False)
-        self._unsent = deque(row for row in range(len(self.sizes)) if row not in self.receipts)
-        self._out: deque[memoryview] = deque()
-        self._pongs = 0
-        self._received = b""
+        client.socket.settimeout(TIMEOUT_S)
+        return client
 
-    def pump(self, blob: memoryview) -> bool:
-        """Send a little; False when there is nothing more to send."""
-        if not self._out and not self._next(blob):
-            return False
-        with suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            head = self._out[0]
-            sent = self.socket.send(head[:SEND_BYTES])
-            if sent == len(head):
-                self._out.popleft()
-            else:
-                self._out[0] = head[sent:]
-        return True
+    def run(self) -> None:
+        """Publish until every frame has its receipt, or patience ends."""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            try:
+                self._publish()
+                return
+            except OSError:
+                # Evicted, as a slow client may be: it comes again and repeats what has no receipt, as clients do.
+                self._client.close()
+                self._client = self._connected()
+                self.reconnects += 1
 
-    def _next(self, blob: memoryview) -> bool:
-        for _ in range(self._pongs):
-            self._out.append(memoryview(frame(Type.PONG)))
-        self._pongs = 0
-        if self._unsent:
-            row = self._unsent.popleft()
+    def _publish(self) -> None:
+        missing = [row for row in range(len(self.sizes)) if row not in self.receipts]
+        for row in missing:
             identity = IDENTITY.pack(self.number, row)
-            body = blob[: self.sizes[row] - len(identity)]
-            self._out.append(memoryview(send_head(row, identity, body)))
-            if body:
-                self._out.append(body)
-        return bool(self._out)
-
-    def receive(self) -> None:
-        """Take receipts. Raises ConnectionError when the broker closed the connection, Refused for an error."""
-        try:
-            data = self.socket.recv(64 * 1024)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return
-        if not data:
-            raise ConnectionError
-        self._received += data
-        pos = 0
-        while len(self._received) - pos >= 8:
-            total, command_bytes = struct.unpack_from(">II", self._received, pos)
-            if len(self._received) - pos < 4 + total:
-                break
-            self._act_on(BaseCommand.FromString(self._received[pos + 8 : pos + 8 + command_bytes]))
-            pos += 4 + total
-        self._received = self._received[pos:]
-
-    def _act_on(self, command: BaseCommand) -> None:
-        if command.type == Type.PING:
-            self._pongs += 1
-        elif command.type == Type.SEND_RECEIPT:
-            receipt = command.send_receipt
+            body = self._blob[: self.sizes[row] - len(identity)]
+            self._client.write(send_head(row, identity, body))
+            self._client.socket.sendall(body)
+        for _ in missing:
+            receipt = self._client.next(Type.SEND_RECEIPT, timeout_s=TIMEOUT_S).command.send_receipt
             self.receipts[receipt.sequence_id] = receipt.message_id.ledgerId, receipt.message_id.entryId
-        elif command.type == Type.SEND_ERROR:
-            raise Refused(command.send_error.error, command.send_error.message)
 
 
 def plan(connections: int, volume_bytes: int, chance: random.Random) -> list[list[int]]:
@@ -195,11 +151,14 @@ def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     blob = memoryview(chance.randbytes(PAYLOAD_BYTES_MAX))
     tls = tls_context(options.tls_ca)
     sizes = plan(options.connections, options.mebibytes * MIB, chance)
-    flooders = [Flooder(row, options.port, tls, sizes[row]) for row in range(options.connections)]
+    flooders = [Flooder(row, options.port, tls, sizes[row], blob) for row in range(options.connections)]
     yield {"connections": len(flooders), "frames": sum(map(len, sizes)), "bytes": sum(map(sum, sizes))}
     next_word()
     started = time.monotonic()
-    pour(flooders, blob)
+    for flooder in flooders:
+        flooder.start()
+    for flooder in flooders:
+        flooder.join()
     yield {
         "seconds": time.monotonic() - started,
         "receipts": sum(len(flooder.receipts) for flooder in flooders),
@@ -208,33 +167,6 @@ def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     }
     next_word()
     yield {"lost": look_for(flooders, options.port, tls)}
-
-
-def pour(flooders: list[Flooder], blob: memoryview) -> None:
-    """Send everything and take all receipts, or give up after a time."""
-    deadline = time.monotonic() + TIMEOUT_S
-    both = selectors.EVENT_READ | selectors.EVENT_WRITE
-    with selectors.DefaultSelector() as selector:
-        for flooder in flooders:
-            selector.register(flooder.socket, both, flooder)
-        left = len(flooders)
-        while left and time.monotonic() < deadline:
-            for key, events in selector.select(0.1):
-                flooder = key.data
-                had_done = flooder.done
-                try:
-                    if events & selectors.EVENT_READ:
-                        flooder.receive()
-                    if events & selectors.EVENT_WRITE and not flooder.pump(blob):
-                        selector.modify(flooder.socket, selectors.EVENT_READ, flooder)
-                except OSError:
-                    # Evicted, as a slow client may be: it comes again and repeats what has no receipt, as clients do.
-                    selector.unregister(flooder.socket)
-                    flooder.socket.close()
-                    flooder.connect()
-                    flooder.reconnects += 1
-                    selector.register(flooder.socket, both, flooder)
-                left -= flooder.done and not had_done
 
 
 def look_for(flooders: list[Flooder], port: int, tls: ssl.SSLContext | None) -> int:
