@@ -94,8 +94,10 @@ class Consumers:
 
     def _on_subscribe(self, session: Session, body: codec.CommandSubscribe) -> None:
         coming, consumer_id = session.creating_consumers, body.consumer_id
-        create = partial(session.create_once, ("consumer", consumer_id), partial(self._create_consumer, session, body))
-        task = session.request(body.request_id, create)
+        create = partial(
+            session.requests.create_once, ("consumer", consumer_id), partial(self._create_consumer, session, body)
+        )
+        task = session.requests.start(body.request_id, create)
         if consumer_id not in coming:
             coming[consumer_id] = task
             task.add_done_callback(lambda done: coming.pop(consumer_id) if coming.get(consumer_id) is done else None)
@@ -240,7 +242,7 @@ class Consumers:
         return topic.last_entry_id + 1
 
     def _on_seek(self, session: Session, body: codec.CommandSeek) -> None:
-        session.request(body.request_id, partial(self._seek, session, body))
+        session.requests.start(body.request_id, partial(self._seek, session, body))
 
     async def _seek(self, session: Session, body: codec.CommandSeek) -> None:
         consumer = session.consumer(body.consumer_id)
@@ -262,7 +264,7 @@ class Consumers:
         session.reply(codec.success(body.request_id))
 
     def _on_unsubscribe(self, session: Session, body: codec.CommandUnsubscribe) -> None:
-        session.request(body.request_id, partial(self._unsubscribe, session, body))
+        session.requests.start(body.request_id, partial(self._unsubscribe, session, body))
 
     async def _unsubscribe(self, session: Session, body: codec.CommandUnsubscribe) -> None:
         subscription = subscription_of(session.consumer(body.consumer_id))

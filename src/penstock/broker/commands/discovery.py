@@ -106,7 +106,7 @@ class Discovery:
         return urls
 
     def _on_partitioned_metadata(self, session: Session, body: codec.CommandPartitionedTopicMetadata) -> None:
-        session.request(body.request_id, partial(self._partitioned_metadata, session, body))
+        session.requests.start(body.request_id, partial(self._partitioned_metadata, session, body))
 
     async def _partitioned_metadata(self, session: Session, body: codec.CommandPartitionedTopicMetadata) -> None:
         try:
@@ -123,7 +123,7 @@ class Discovery:
         session.reply(codec.partitioned_metadata(body.request_id, count))
 
     def _on_get_topics(self, session: Session, body: codec.CommandGetTopicsOfNamespace) -> None:
-        session.request(body.request_id, partial(self._get_topics, session, body))
+        session.requests.start(body.request_id, partial(self._get_topics, session, body))
 
     async def _get_topics(self, session: Session, body: codec.CommandGetTopicsOfNamespace) -> None:
         with self._place():
@@ -174,7 +174,9 @@ class Discovery:
 
     def _on_watch(self, session: Session, body: codec.CommandWatchTopicList) -> None:
         key = ("watcher", body.watcher_id)
-        session.request(body.request_id, partial(session.create_once, key, partial(self._watch, session, body)))
+        session.requests.start(
+            body.request_id, partial(session.requests.create_once, key, partial(self._watch, session, body))
+        )
 
     async def _watch(self, session: Session, body: codec.CommandWatchTopicList) -> None:
         with self._place():

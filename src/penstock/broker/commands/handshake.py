@@ -77,7 +77,7 @@ class Handshake:
             can_refresh=body.feature_flags.supports_auth_refresh,
             next_check_ns=self._clock.monotonic_ns() + guard.rules.refresh_check_ns,
         )
-        session.request(NO_REQUEST, partial(self._authenticate, session, session.login, guard, body))
+        session.requests.start(NO_REQUEST, partial(self._authenticate, session, session.login, guard, body))
 
     async def _authenticate(self, session: Session, login: Login, guard: Guard, body: codec.CommandConnect) -> None:
         try:
@@ -138,7 +138,7 @@ class Handshake:
         if login is None or not login.challenged or guard is None:
             return
         login.challenged = False
-        session.request(NO_REQUEST, partial(self._refresh, session, login, guard, body.response.auth_data))
+        session.requests.start(NO_REQUEST, partial(self._refresh, session, login, guard, body.response.auth_data))
 
     async def _refresh(self, session: Session, login: Login, guard: Guard, data: bytes) -> None:
         expected = session.original_role if login.of_original else session.role

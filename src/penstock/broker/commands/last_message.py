@@ -43,7 +43,7 @@ class LastMessage:
         self.handlers: Mapping[int, Handler] = {codec.BaseCommand.GET_LAST_MESSAGE_ID: self._on_get_last_message_id}
 
     def _on_get_last_message_id(self, session: Session, body: codec.CommandGetLastMessageId) -> None:
-        session.request(body.request_id, partial(self._get_last_message_id, session, body))
+        session.requests.start(body.request_id, partial(self._get_last_message_id, session, body))
 
     async def _get_last_message_id(self, session: Session, body: codec.CommandGetLastMessageId) -> None:
         consumer = session.consumer(body.consumer_id)

@@ -89,8 +89,10 @@ class Producers:
 
     def _on_producer(self, session: Session, body: codec.CommandProducer) -> None:
         coming, producer_id = session.creating_producers, body.producer_id
-        create = partial(session.create_once, ("producer", producer_id), partial(self._create_producer, session, body))
-        task = session.request(body.request_id, create)
+        create = partial(
+            session.requests.create_once, ("producer", producer_id), partial(self._create_producer, session, body)
+        )
+        task = session.requests.start(body.request_id, create)
         if producer_id not in coming:
             coming[producer_id] = task
             task.add_done_callback(lambda done: coming.pop(producer_id) if coming.get(producer_id) is done else None)
@@ -205,7 +207,7 @@ class Producers:
         """Join alone when those who are there, and those who waited before, are gone."""
         topic, access = producer.topic, producer.topic.write_access
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with session.waiting_long(f"producer {producer.name!r}"):
+        with session.requests.waiting_long(f"producer {producer.name!r}"):
             access.waiting.append(Waiting(producer, turn))
             _producer_success(session, producer, request_id, ready=False)
             try:
@@ -237,10 +239,10 @@ class Producers:
         if coming is not None:
             coming.cancel()
         # Behind whatever it has on the way to the disk, so that its last receipts come first.
-        charged = session.charge()
+        charged = session.requests.charge()
 
         def answer() -> None:
-            session.charge_back(charged)
+            session.requests.charge_back(charged)
             session.reply(codec.success(body.request_id))
 
         self._reads.after_appends(answer)

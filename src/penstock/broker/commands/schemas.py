@@ -86,7 +86,7 @@ class Schemas:
         return registry.version(name, int.from_bytes(body.schema_version, "big"))
 
     def _on_get_or_create_schema(self, session: Session, body: codec.CommandGetOrCreateSchema) -> None:
-        session.request(body.request_id, partial(self._get_or_create_schema, session, body))
+        session.requests.start(body.request_id, partial(self._get_or_create_schema, session, body))
 
     async def _get_or_create_schema(self, session: Session, body: codec.CommandGetOrCreateSchema) -> None:
         try:

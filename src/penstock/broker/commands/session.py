@@ -1,36 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One client: its producers and consumers, whether it lives, and who answers each of its commands.
+"""One client: its producers and consumers, and who answers each of its commands.
 
 Where: a `net.Connection` hands events up; publishes go to `publish`, flow and acknowledgements to the subscription at
 once, everything else to a handler in `handshake`, `discovery`, `producers`, `consumers` or `schemas`. A handler that
-must wait (a topic to create, a peer to probe) is a task of this session and ends with it.
-
-Every request is answered exactly once: by its handler, or with the error that the handler raised.
-
-What waits is charged (`governance/command_memory`): while too many requests of a client wait, nothing more of it is
-read or carried out.
+must wait (a topic to create, a peer to probe) is one of the session's `requests` and ends with it; `liveness` says
+whether the client still answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from penstock.broker.commands import membership, refusals
+from penstock.broker.commands.liveness import Liveness
+from penstock.broker.commands.requests import Requests
 from penstock.broker.publishing.publish import Publish
-from penstock.core.errors import MetadataFailed, PenstockError, ServiceNotReady, WireCode
-from penstock.core.units import NS_PER_S
-from penstock.governance import command_memory
-from penstock.governance.muting import MuteReason
+from penstock.core.errors import MetadataFailed, PenstockError, WireCode
 from penstock.wire import codec
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, RefusedCommand, UnknownCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    import asyncio
+    from collections.abc import Callable, Mapping
 
     from google.protobuf.message import Message
 
@@ -52,8 +47,6 @@ if TYPE_CHECKING:
     from penstock.wire.events import Event
 
     Handler: TypeAlias = Callable[["Session", Any], None]
-    # Not a coroutine: a task that is cancelled before its first step would leave that one behind, never awaited.
-    Work: TypeAlias = Callable[[], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -104,14 +97,13 @@ class Session:
         self.closed_producers: dict[int, None] = {}
         self.creating_producers: dict[int, asyncio.Task[None]] = {}  # whom a CLOSE_PRODUCER may find still coming
         self.creating_consumers: dict[int, asyncio.Task[None]] = {}  # ... and a CLOSE_CONSUMER
-        self._creating: set[tuple[str, int]] = set()
-        self._commands = services.commands_memory.account()
-        self._command_bytes = 0  # of the command that is being carried out
-        self._tasks: dict[asyncio.Task[None], int] = {}  # requests that wait, and what each of them is charged
-        self._ping_outstanding = False
-        self._heard: asyncio.Event | None = None  # set while somebody waits for a sign of life
-        self._movement = (0, 0)  # reads and bytes sent, at the last check
-        self._next_check_ns = services.clock.monotonic_ns() + services.limits().keep_alive_ns
+        self.requests = Requests(
+            connection,
+            loop=services.loop,
+            commands_memory=services.commands_memory,
+            sessions_memory=services.sessions_memory,
+        )
+        self._liveness = Liveness(connection, services.limits, services.clock.monotonic_ns())
         if not services.access.enabled:
             connection.admit()
 
@@ -119,7 +111,7 @@ class Session:
 
     def received(self, events: list[Event], lease: Lease | None) -> None:
         """Act on what one read brought, in order; the lease is given back with the last publish of it."""
-        self._was_heard()
+        self._liveness.heard()
         runs_left = sum(type(event) is PublishRun for event in events) if lease is not None else 0
         for event in events:
             if type(event) is PublishRun:
@@ -156,10 +148,8 @@ class Session:
 
     def closed(self, reason: str) -> None:
         """The socket is gone: so are all producers, consumers and waiting requests of it."""
-        self._was_heard()
-        for task in self._tasks:
-            task.cancel()
-        self._commands.close()
+        self._liveness.heard()
+        self.requests.close()
         self.let_go()
         self._services.closed(self, reason)
 
@@ -200,58 +190,14 @@ class Session:
     # -- keep-alive ---------------------------------------------------------------------------------------------------
 
     def check_alive(self, now_ns: int) -> None:
-        """Every keep-alive interval: close if nothing at all came since the last PING, else send another.
-
-        While we do not read, an answer could not be seen, and the check is put off; unless we do not read because the
-        client takes no answers: then it must have taken some since.
-        """
+        """Close the connection if the client has gone silent, or has to show anew who it is and does not."""
         if self.login is not None:
             self._services.check_login(self, self.login, now_ns)
-        if now_ns < self._next_check_ns:
-            return
-        self._next_check_ns = now_ns + self._services.limits().keep_alive_ns
-        connection = self.connection
-        if not self.connected:
-            connection.close("no CONNECT within the keep-alive interval")
-            return
-        came, went = connection.read_count, connection.bytes_out
-        moved = (came, went) != self._movement if connection.muted else came != self._movement[0]
-        excused = any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot())
-        if self._ping_outstanding and not moved and not excused:
-            connection.close("no answer to PING")
-            return
-        self._movement = (came, went)
-        self._ping_outstanding = True
-        connection.write_frame(codec.ping())
+        self._liveness.check(now_ns, connected=self.connected)
 
     async def probe(self) -> bool:
-        """Whether the client still answers; it is closed when it doesn't.
-
-        Asked before a newcomer is refused for a name or a place that this client holds: after a half-open connection
-        the newcomer usually is the same client.
-        """
-        if not self.connection.is_open:
-            return False
-        if self.connection.muted:
-            return True
-        before = self.connection.read_count
-        if self._heard is None:
-            # One PING for all who ask meanwhile: newcomers must not fill this client's socket with theirs.
-            self._heard = asyncio.Event()
-            self.connection.write_frame(codec.ping())
-        heard = self._heard
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._services.limits().liveness_check_ns / NS_PER_S):
-                await heard.wait()
-        # A part of a large frame is an answer, too, though it is no event.
-        if self.connection.read_count == before:
-            self.connection.close("no answer to a liveness probe")
-        return self.connection.is_open
-
-    def _was_heard(self) -> None:
-        if self._heard is not None:
-            self._heard.set()
-            self._heard = None
+        """See `Liveness.probe`."""
+        return await self._liveness.probe()
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -263,10 +209,10 @@ class Session:
         if handler is None:
             self.connection.close(f"command {command.type} is not one a client may send")
             return
-        self._command_bytes = command.nbytes
+        self.requests.command_bytes = command.nbytes
         try:
             if command.type not in _AT_ONCE:
-                self._check_large(command.nbytes)
+                self.requests.check_large(command.nbytes)
             handler(self, command.body)
         except PenstockError as error:
             self.reply(codec.error(_request_id(command.body), error.wire_code, str(error)))
@@ -284,77 +230,10 @@ class Session:
             log.warning("connection %s: %s", self.connection.peer, refused.text)
             self.reply(answer)
 
-    def _check_large(self, nbytes: int) -> None:
-        if not self._commands.admits(command_memory.price(nbytes)):
-            raise ServiceNotReady(
-                f"a command of {nbytes:,} bytes is refused: others as large take what there is for them; try again"
-            )
-
-    def request(self, request_id: int, answer: Work) -> asyncio.Task[None]:
-        """Run a request that may have to wait; whatever it raises becomes its ERROR."""
-        task = self._services.loop.create_task(self._answered(request_id, answer))
-        self._tasks[task] = self.charge()
-        task.add_done_callback(self._request_ended)
-        return task
-
     @property
     def waiting_bytes(self) -> int:
         """What the commands that wait are charged."""
-        return self._commands.used_bytes
-
-    def charge(self) -> int:
-        """Charge the command that is being carried out, and now waits; returns what `charge_back` takes when it ends.
-
-        While too much waits, nothing more of this client is read or carried out.
-        """
-        nbytes = command_memory.price(self._command_bytes)
-        self._commands.take(nbytes)
-        if self._commands.must_wait:
-            self.connection.mute(MuteReason.COMMANDS)
-        return nbytes
-
-    def charge_back(self, nbytes: int) -> None:
-        """A command that waited has ended."""
-        self._commands.give_back(nbytes)
-        if self._commands.may_go_on:
-            self.connection.unmute(MuteReason.COMMANDS)
-
-    def _request_ended(self, task: asyncio.Task[None]) -> None:
-        self.charge_back(self._tasks.pop(task))
-
-    @contextlib.contextmanager
-    def waiting_long(self, what: str) -> Iterator[None]:
-        """Wait in the request that is being answered for something that need not ever come, such as another's leave.
-
-        Meanwhile it is charged to the row of producers, consumers and watchers, whose like it is, so that the client
-        can go on; and may take it back.
-
-        Raises:
-            ServiceNotReady: that row is used up.
-        """
-        task = asyncio.current_task()
-        assert task is not None, "only a request can wait"
-        nbytes, memory = self._tasks[task], self._services.sessions_memory
-        if not memory.try_take(nbytes):
-            raise ServiceNotReady(
-                f"{what} cannot wait: producers, consumers and watchers take {memory.used_bytes} of "
-                f"{memory.size_bytes} bytes; try again, or raise sessionsMB"
-            )
-        self._tasks[task] = 0
-        self.charge_back(nbytes)
-        try:
-            yield
-        finally:
-            memory.give_back(nbytes)
-
-    async def _answered(self, request_id: int, answer: Work) -> None:
-        try:
-            await answer()
-        except PenstockError as error:
-            self.reply(codec.error(request_id, error.wire_code, str(error)))
-        except Exception:
-            log.exception("request %d of %s failed", request_id, self.connection.peer)
-            self.reply(codec.error(request_id, WireCode.UNKNOWN_ERROR, "internal error; the broker's log has it"))
+        return self.requests.waiting_bytes
 
     def reply(self, frame: bytes) -> None:
         """Send one frame."""
@@ -364,17 +243,7 @@ class Session:
         self.reply(codec.pong())
 
     def _on_pong(self, _body: object) -> None:
-        self._ping_outstanding = False
-
-    async def create_once(self, key: tuple[str, int], creation: Work) -> None:
-        """One creation at a time for each id that the client chose."""
-        if key in self._creating:
-            raise ServiceNotReady(f"{key[0]} {key[1]} is still being created; try again")
-        self._creating.add(key)
-        try:
-            await creation()
-        finally:
-            self._creating.discard(key)
+        self._liveness.answered()
 
     def remember_closed(self, producer_id: int) -> None:
         """SENDs of this producer may still be on their way; they are swallowed."""
@@ -418,9 +287,9 @@ class Session:
             self._refuse_ack(event, refusal)
         elif event.request_id is not None:
             # Not the event: it may name a hundred thousand entries.
-            self._command_bytes = 0
+            self.requests.command_bytes = 0
             answer = partial(self._ack_response, consumer.subscription, event.consumer_id, event.request_id)
-            self.request(event.request_id, answer)
+            self.requests.start(event.request_id, answer)
 
     def _refuse_ack(self, event: AckRun, refusal: PenstockError) -> None:
         """What was not acknowledged is delivered again; a client that asked is told so."""

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of one client that have to wait: for the disk, for a thread, for another client.
+
+Every request is answered exactly once: by its handler, or with the error that the handler raised. What waits is charged
+(`governance/command_memory`): while too many requests of a client wait, nothing more of it is read or carried out.
+Where: each session has one, and ends it when its client is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
+from penstock.governance import command_memory
+from penstock.governance.muting import MuteReason
+from penstock.wire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.governance.command_memory import CommandMemory
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.net.connection import Connection
+
+# Not a coroutine: a task that is cancelled before its first step would leave that one behind, never awaited.
+Work: TypeAlias = Callable[[], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+
+class Requests:
+    """The requests of one connection.
+
+    Attributes:
+        command_bytes: how large the command is that is being carried out; charged to the request that it starts.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        commands_memory: CommandMemory,
+        sessions_memory: MemoryRow,
+    ) -> None:
+        self.command_bytes = 0
+        self._connection = connection
+        self._loop = loop
+        self._account = commands_memory.account()
+        self._sessions_memory = sessions_memory
+        self._tasks: dict[asyncio.Task[None], int] = {}  # what each of them is charged
+        self._creating: set[tuple[str, int]] = set()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the commands that wait are charged."""
+        return self._account.used_bytes
+
+    def check_large(self, nbytes: int) -> None:
+        """Raises ServiceNotReady when others take the memory that there is for commands so large."""
+        if not self._account.admits(command_memory.price(nbytes)):
+            raise ServiceNotReady(
+                f"a command of {nbytes:,} bytes is refused: others as large take what there is for them; try again"
+            )
+
+    def start(self, request_id: int, answer: Work) -> asyncio.Task[None]:
+        """Run a request that may have to wait; whatever it raises becomes its ERROR."""
+        task = self._loop.create_task(self._answered(request_id, answer))
+        self._tasks[task] = self.charge()
+        task.add_done_callback(self._ended)
+        return task
+
+    def charge(self) -> int:
+        """Charge the command that is being carried out, and now waits; returns what `charge_back` takes when it ends.
+
+        While too much waits, nothing more of this client is read or carried out.
+        """
+        nbytes = command_memory.price(self.command_bytes)
+        self._account.take(nbytes)
+        if self._account.must_wait:
+            self._connection.mute(MuteReason.COMMANDS)
+        return nbytes
+
+    def charge_back(self, nbytes: int) -> None:
+        """A command that waited has ended."""
+        self._account.give_back(nbytes)
+        if self._account.may_go_on:
+            self._connection.unmute(MuteReason.COMMANDS)
+
+    @contextlib.contextmanager
+    def waiting_long(self, what: str) -> Iterator[None]:
+        """Wait in the request that is being answered for something that need not ever come, such as another's leave.
+
+        Meanwhile it is charged to the row of producers, consumers and watchers, whose like it is, so that the client
+        can go on; and may take it back.
+
+        Raises:
+            ServiceNotReady: that row is used up.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "only a request can wait"
+        nbytes, memory = self._tasks[task], self._sessions_memory
+        if not memory.try_take(nbytes):
+            raise ServiceNotReady(
+                f"{what} cannot wait: producers, consumers and watchers take {memory.used_bytes} of "
+                f"{memory.size_bytes} bytes; try again, or raise sessionsMB"
+            )
+        self._tasks[task] = 0
+        self.charge_back(nbytes)
+        try:
+            yield
+        finally:
+            memory.give_back(nbytes)
+
+    async def create_once(self, key: tuple[str, int], creation: Work) -> None:
+        """One creation at a time for each id that the client chose."""
+        if key in self._creating:
+            raise ServiceNotReady(f"{key[0]} {key[1]} is still being created; try again")
+        self._creating.add(key)
+        try:
+            await creation()
+        finally:
+            self._creating.discard(key)
+
+    def close(self) -> None:
+        """The client is gone: nobody waits for an answer."""
+        for task in self._tasks:
+            task.cancel()
+        self._account.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.charge_back(self._tasks.pop(task))
+
+    async def _answered(self, request_id: int, answer: Work) -> None:
+        try:
+            await answer()
+        except PenstockError as error:
+            self._connection.write_frame(codec.error(request_id, error.wire_code, str(error)))
+        except Exception:
+            log.exception("request %d of %s failed", request_id, self._connection.peer)
+            self._connection.write_frame(
+                codec.error(request_id, WireCode.UNKNOWN_ERROR, "internal error; the broker's log has it")
+            )
