@@ -170,61 +170,99 @@ async def running(
     **limits: Any,  # noqa: ANN401 - of the broker, beside what a test has always
 ) -> AsyncIterator[Harness]:
     """Compose a broker as `penstock.app` does, on this loop; at the end it must stop, and leave no memory in use."""
-    loop = asyncio.get_running_loop()
+    request_limits = RequestLimits(
+        request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max
+    )
     async with contextlib.AsyncExitStack() as stack:
-        clock: ManualClock | VirtualClock
-        disk: Disk | VirtualDisk
-        vfs: str | None = None
-        new_socket: Callable[[int, int], socket.socket] = socket.socket
-        if isinstance(loop, VirtualLoop):
-            clock, disk = VirtualClock(loop.virtual_time), disk_of(loop)
-            vfs, new_socket = stack.enter_context(sqlite_on(disk)), loop.network.socket
-        else:
-            clock, disk = ManualClock(wall_ms=WALL_MS), Disk()
-        data = open_data_directory(directory / "data", disk)
-        stack.push_async_callback(close_clients)
-
-        def post(callback: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(callback)
-
-        entry_log = EntryLog.open(data.broker(0), disk, log_limits or LOG_LIMITS, post, clock=clock, index_vfs=vfs)
-        stack.callback(entry_log.close)
-        catalog = Catalog.open(data.metadata, post, disk, vfs=vfs, exclusive=vfs is not None)
-        stack.callback(catalog.close)
-        memory = RequestMemory(
-            RequestLimits(request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max)
-        )
-        in_force = LimitsInForce(replace(_limits(frame_bytes_max), **limits))
-        connections = Connections(
-            loop=loop,
-            memory=memory,
-            outbound=Outbound(outbound_bytes),
-            clock=clock,
-            frame_bytes_max=frame_bytes_max - LENGTH_BYTES,
-            admit=partial(refusal, in_force),
-        )
-        broker = Broker(
-            entry_log=entry_log,
-            catalog=catalog,
-            connections=connections,
-            limits=in_force,
-            keys=keys(in_force.now),
+        harness = start_broker(
+            stack,
+            directory,
+            request_limits=request_limits,
+            outbound_bytes=outbound_bytes,
+            tls=tls,
+            authenticator=authenticator,
+            log_limits=log_limits or LOG_LIMITS,
+            limits=replace(broker_limits(frame_bytes_max), **limits),
+            keys=keys,
             addresses=addresses,
             shut_down=shut_down,
-            clock=clock,
-            loop=loop,
-            authenticator=authenticator,
-            snapshots=Snapshots(data.broker(0) / "delayed", disk),
         )
-        stack.push_async_callback(broker.stop)
-        stack.callback(disk.let_go)
-        ports = []
-        for context in (None, tls):
-            listener = Listener(connections, host="127.0.0.1", port=0, tls=context, new_socket=new_socket)
-            stack.callback(listener.close)
-            listener.start(broker.commands.open_session)
-            ports.append(listener.port)
-        yield Harness(broker, memory, connections, clock, disk, *ports)
+        yield harness
+    await nothing_left(harness)
+
+
+def start_broker(
+    stack: contextlib.AsyncExitStack,
+    directory: Path,
+    *,
+    request_limits: RequestLimits,
+    outbound_bytes: int,
+    limits: BrokerLimits,
+    log_limits: LogLimits,
+    tls: ssl.SSLContext | None = None,
+    authenticator: Authenticator | None = None,
+    keys: Callable[[BrokerLimits], Keys] = NoKeys,
+    addresses: Addresses | None = None,
+    shut_down: Callable[[], None] | None = None,
+) -> Harness:
+    """Build a broker on the running loop; closing `stack` stops it. One that loses its power never closes it."""
+    loop = asyncio.get_running_loop()
+    clock: ManualClock | VirtualClock
+    disk: Disk | VirtualDisk
+    vfs: str | None = None
+    new_socket: Callable[[int, int], socket.socket] = socket.socket
+    if isinstance(loop, VirtualLoop):
+        clock, disk = VirtualClock(loop.virtual_time), disk_of(loop)
+        vfs, new_socket = stack.enter_context(sqlite_on(disk)), loop.network.socket
+    else:
+        clock, disk = ManualClock(wall_ms=WALL_MS), Disk()
+    data = open_data_directory(directory / "data", disk)
+    stack.push_async_callback(close_clients)
+
+    def post(callback: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(callback)
+
+    entry_log = EntryLog.open(data.broker(0), disk, log_limits, post, clock=clock, index_vfs=vfs)
+    stack.callback(entry_log.close)
+    catalog = Catalog.open(data.metadata, post, disk, vfs=vfs, exclusive=vfs is not None)
+    stack.callback(catalog.close)
+    memory = RequestMemory(request_limits)
+    in_force = LimitsInForce(limits)
+    connections = Connections(
+        loop=loop,
+        memory=memory,
+        outbound=Outbound(outbound_bytes),
+        clock=clock,
+        frame_bytes_max=request_limits.frame_bytes_max - LENGTH_BYTES,
+        admit=partial(refusal, in_force),
+    )
+    broker = Broker(
+        entry_log=entry_log,
+        catalog=catalog,
+        connections=connections,
+        limits=in_force,
+        keys=keys(in_force.now),
+        addresses=addresses,
+        shut_down=shut_down,
+        clock=clock,
+        loop=loop,
+        authenticator=authenticator,
+        snapshots=Snapshots(data.broker(0) / "delayed", disk),
+    )
+    stack.push_async_callback(broker.stop)
+    stack.callback(disk.let_go)
+    ports = []
+    for context in (None, tls):
+        listener = Listener(connections, host="127.0.0.1", port=0, tls=context, new_socket=new_socket)
+        stack.callback(listener.close)
+        listener.start(broker.commands.open_session)
+        ports.append(listener.port)
+    return Harness(broker, memory, connections, clock, disk, *ports)
+
+
+async def nothing_left(harness: Harness) -> None:
+    """Wait until a broker that has stopped has given all its memory back."""
+    broker, memory = harness.broker, harness.memory
     await until(lambda: memory.available == memory.size)
     await until(lambda: listings_free(broker))
     await until(lambda: broker.sessions_memory.used_bytes == 0)
@@ -236,7 +274,7 @@ def listings_free(broker: Broker) -> bool:
     return not (len(broker.shared_listings) or any(one.acquired or one.queue_size for one in semaphores))
 
 
-def _limits(frame_bytes_max: int) -> BrokerLimits:
+def broker_limits(frame_bytes_max: int) -> BrokerLimits:
     return BrokerLimits(
         message_bytes_max=frame_bytes_max,
         keep_alive_ns=KEEP_ALIVE_S * NS_PER_S,

@@ -49,6 +49,14 @@ class VirtualDisk(FaultyFiles):
         """Let it end."""
         self._free.set()
 
+    def heal_all(self) -> None:
+        """Let everything go well again, and fast."""
+        self.heal()
+        self.run_full_after(None)
+        self.fail_sync_at(0)
+        self.read_error = self.sync_ns = self.read_ns = None
+        self.let_go()
+
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
         """See `FaultyFiles.open`."""
         file = super().open(path, create=create)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from math import ceil
+from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from penstock.testing.sockets import Network
 from penstock.testing.threads import Deadlock, Threads, VirtualTime
 
 if TYPE_CHECKING:
+    import contextvars
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 __all__ = ["WALL_MS", "Deadlock", "VirtualClock", "VirtualLoop", "run_virtual"]
@@ -30,6 +32,8 @@ __all__ = ["WALL_MS", "Deadlock", "VirtualClock", "VirtualLoop", "run_virtual"]
 T = TypeVar("T")
 
 WALL_MS: Final = 1_700_000_000_000
+
+_context_of: Final = attrgetter("_context")
 
 
 class VirtualClock:
@@ -137,7 +141,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def look(self, keys: list[selectors.SelectorKey], timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return what is ready of these sockets; if nothing is, let a thread run, or time pass up to `timeout`."""
         told = self._tell_waiting()
-        ready = [(key, events) for key in keys if (events := key.events & self.network.events(key.fd))]
+        ready = [(key, events) for key in keys if (events := self.network.events(key.fd, key.events))]
         if self.chance is not None:
             self.chance.shuffle(ready)
         if told or ready or timeout == 0:
@@ -202,6 +206,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._waiting.remove(waiting)
                 if not future.done():
                     future.set_exception(Deadlock(f"it did not come to that: {why}"))
+
+    def forget(self, concerns: Callable[[contextvars.Context], object]) -> None:
+        """Drop the callbacks and timers of some contexts, as if nobody had ever asked for them."""
+        handles: list[asyncio.Handle] = [*vars(self)["_ready"], *vars(self)["_scheduled"]]
+        for handle in handles:
+            if concerns(_context_of(handle)):
+                handle.cancel()
 
     # -- asyncio's own ------------------------------------------------------------------------------------------------
 

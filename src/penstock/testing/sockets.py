@@ -63,10 +63,10 @@ class Network:
         listener.backlog.append(far)
         return near
 
-    def events(self, descriptor: int) -> int:
-        """What this socket is ready for."""
+    def events(self, descriptor: int, wanted: int) -> int:
+        """Which of these events of `selectors` this socket is ready for."""
         found = self.sockets.get(descriptor)
-        return 0 if found is None else found.events()
+        return 0 if found is None else found.events(wanted)
 
 
 class MemorySocket:
@@ -176,16 +176,15 @@ class MemorySocket:
         assert self.peer is not None
         return self.buffer_bytes(socket.SO_SNDBUF) + self.peer.buffer_bytes(socket.SO_RCVBUF)
 
-    def events(self) -> int:
-        """Of `selectors`: what it can do now without blocking."""
-        if self.backlog:
-            return selectors.EVENT_READ
-        if self.peer is None:
-            return 0
-        ready = selectors.EVENT_READ if self.inbox or self.ended or self.reset else 0
-        room = self._capacity - len(self.peer.inbox)
-        if self.reset or self.peer.fileno() < 0 or 3 * room >= self._capacity:
-            ready |= selectors.EVENT_WRITE
+    def events(self, wanted: int = selectors.EVENT_READ | selectors.EVENT_WRITE) -> int:
+        """Which of these events of `selectors` can happen now: what does not block."""
+        ready = 0
+        if wanted & selectors.EVENT_READ and (self.inbox or self.ended or self.reset or self.backlog):
+            ready = selectors.EVENT_READ
+        if wanted & selectors.EVENT_WRITE and self.peer is not None:
+            room = self._capacity - len(self.peer.inbox)
+            if self.reset or self.peer.fileno() < 0 or 3 * room >= self._capacity:
+                ready |= selectors.EVENT_WRITE
         return ready
 
     def send(self, data: Buffer, flags: int = 0) -> int:
