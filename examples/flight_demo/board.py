@@ -18,47 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WORD_BYTES = 8
-# Sixteen steps in every power of two: a quantile is at most 1/16 too high. Up to 2^36 µs, the better part of a day.
-STEP_BITS = 4
-BUCKETS = (36 - STEP_BITS + 1) << STEP_BITS
-
-
-class Histogram:
-    """How often each duration was seen, in logarithmic steps."""
-
-    def __init__(self, counts: memoryview) -> None:
-        self.counts = counts
-
-    def add(self, value_us: int) -> None:
-        """Count one duration, in microseconds; negative ones (clocks do step) count as 0."""
-        value_us = max(value_us, 0)
-        shift = max(0, value_us.bit_length() - STEP_BITS - 1)
-        self.counts[min((shift << STEP_BITS) + (value_us >> shift), BUCKETS - 1)] += 1
-
-    def quantile_ms(self, ratio: float) -> float:
-        """The duration that `ratio` of all seen did not exceed, in milliseconds; 0.0 when none was seen."""
-        wanted, seen = ratio * sum(self.counts), 0
-        for index, count in enumerate(self.counts):
-            seen += count
-            if count and seen >= wanted:
-                return _upper_us(index) / 1000
-        return 0.0
-
-    def merge(self, other: Histogram) -> None:
-        """Take over all that another one counted."""
-        for index, count in enumerate(other.counts):
-            self.counts[index] += count
-
-    @classmethod
-    def empty(cls) -> Histogram:
-        """One of its own, not shared."""
-        return cls(memoryview(bytearray(BUCKETS * WORD_BYTES)).cast("q"))
-
-
-def _upper_us(index: int) -> int:
-    """The highest value of a bucket."""
-    shift = max(0, (index >> STEP_BITS) - 1)
-    return ((index - (shift << STEP_BITS) + 1) << shift) - 1
 
 
 class Word:
@@ -76,7 +35,7 @@ class Word:
 
 
 class Track:
-    """What one participant has done: a few numbers, two for each column (an airline, a connection), and durations."""
+    """What one participant has done: a few numbers, and two for each column (an airline, a connection)."""
 
     ready = Word(0)  # 1 once it is connected and the flights may begin
     wrong = Word(1)  # messages that were not what they should have been
@@ -86,12 +45,11 @@ class Track:
         self.words = words
         self.first = words[self.N_WORDS : self.N_WORDS + columns]  # number of the first message handled
         self.next = words[self.N_WORDS + columns : self.N_WORDS + 2 * columns]  # of the one after the last
-        self.latency = Histogram(words[self.N_WORDS + 2 * columns :])
 
     @classmethod
     def size_words(cls, columns: int) -> int:
         """How much memory a track needs."""
-        return cls.N_WORDS + 2 * columns + BUCKETS
+        return cls.N_WORDS + 2 * columns
 
     @property
     def handled(self) -> int:

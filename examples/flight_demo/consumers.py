@@ -16,7 +16,6 @@ acknowledged: so a flight handled twice is known, and one acknowledged but not h
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,12 +45,6 @@ def matches(message: pulsar.Message, flight: Flight) -> bool:
     return same
 
 
-def age_us(message: pulsar.Message) -> int:
-    """How long ago the producer accepted the message; the protocol has milliseconds."""
-    published_ms: int = message.publish_timestamp()
-    return time.time_ns() // 1000 - published_ms * 1000
-
-
 class Strip:
     """One airline's flights as one participant sees them: each as it was sent, and in order."""
 
@@ -64,7 +57,6 @@ class Strip:
         number = track.next[index]
         if number < len(self.flights) and matches(message, self.flights[number]):
             track.next[index] = number + 1
-            track.latency.add(age_us(message))
         else:
             track.wrong += 1
             self.faults.add(f"{message.topic_name()}: not flight {number}: {message.data()!r}")
@@ -113,7 +105,6 @@ class Worklist:
         flight = self.open.pop(message.data(), None)
         if flight is not None and matches(message, flight):
             track.next[self.index[flight.airline]] += 1
-            track.latency.add(age_us(message))
         else:
             track.wrong += 1
             self.faults.add(f"{message.topic_name()}: unknown, altered, or worked on before: {message.data()!r}")

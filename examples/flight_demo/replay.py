@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from examples.flight_demo import consumers, publisher
-from examples.flight_demo.board import Act, Board, Histogram
+from examples.flight_demo.board import Act, Board
 from examples.flight_demo.consumers import AUDIT, DESKS, WORKERS
 from examples.flight_demo.flights import NAMESPACE
 from examples.flight_demo.observe import Observer
 from examples.flight_demo.people import Crew, wait_until
 from examples.flight_demo.places import make_namespace
-from examples.flight_demo.report import Report, mib, quantiles
+from examples.flight_demo.report import Report, mib
 from examples.flight_demo.screen import Row
 
 if TYPE_CHECKING:
@@ -215,17 +215,8 @@ class Replay:
         figures, tracks = self.report.figures, self.board.tracks
         delivered = sum(tracks[name].handled for name in (AUDIT, *WORKERS, *DESKS))
         elapsed_s = max(self.elapsed_s, 0.001)
-        end_to_end = Histogram.empty()
-        for name in (AUDIT, *WORKERS, *DESKS):
-            end_to_end.merge(tracks[name].latency)
-        receipts = tracks[publisher.NAME].latency
         figures["a year in"] = f"{self.elapsed_s:,.1f} s (planned {self.duration_s:,.0f} s)"
         figures["published"] = f"{self.total / elapsed_s:,.0f} flights/s, each durable before its receipt"
         figures["delivered"] = f"{delivered / elapsed_s:,.0f} messages/s to three subscriptions' consumers"
-        figures["publish latency"] = (
-            f"{quantiles(receipts.quantile_ms(0.5), receipts.quantile_ms(0.99))}, "
-            f"up to {publisher.BATCH_DELAY_MS} ms of it the client's batching"
-        )
-        figures["end to end"] = quantiles(end_to_end.quantile_ms(0.5), end_to_end.quantile_ms(0.99))
         figures["peak pool"] = f"{mib(self.observer.pool_used_bytes_max)}, muted for {self.observer.depleted_s:.1f} s"
         figures["peak memory"] = f"{mib(self.observer.rss_bytes_max)} (the broker's process)"

@@ -66,8 +66,3 @@ class Report:
 def mib(size_bytes: float) -> str:
     """A size, in MiB."""
     return f"{size_bytes / MIB:,.1f} MiB"
-
-
-def quantiles(low_ms: float, high_ms: float) -> str:
-    """The middle and the far end of a latency."""
-    return f"{low_ms:,.1f} ms p50 · {high_ms:,.1f} ms p99"

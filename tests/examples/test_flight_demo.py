@@ -10,13 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks.process import parse_metrics
 from examples.flight_demo import flooders
-from examples.flight_demo.board import BUCKETS, Act, Board, Histogram, Track
+from examples.flight_demo.board import Act, Board, Track
 from examples.flight_demo.consumers import DESKS, WORKERS, Desk, Strip, Worklist
 from examples.flight_demo.flights import Flight, Year, parse, read_flights
 from examples.flight_demo.people import Crew, Faults, wait_until
@@ -97,25 +95,6 @@ def test_a_share_of_the_flights_is_spread_over_the_year_and_the_airlines() -> No
 
 
 # ------------------------------------------------------------------------------------------------------------- board
-
-
-@given(st.lists(st.integers(0, 2**40), min_size=1), st.floats(0.01, 1))
-def test_a_quantile_is_never_below_the_truth_and_at_most_a_sixteenth_above_it(values: list[int], ratio: float) -> None:
-    histogram = Histogram.empty()
-    for value in values:
-        histogram.add(value)
-    rank = next(rank for rank in range(1, len(values) + 1) if rank >= ratio * len(values))
-    truth = min(sorted(values)[rank - 1], 2**36 - 1)
-    assert truth <= round(histogram.quantile_ms(ratio) * 1000) <= truth * (1 + 1 / 16)
-
-
-def test_a_merged_histogram_counts_what_both_counted() -> None:
-    first, second = Histogram.empty(), Histogram.empty()
-    first.add(5)
-    second.add(7)
-    first.merge(second)
-    assert sum(first.counts) == 2
-    assert len(first.counts) == BUCKETS
 
 
 def test_what_a_killed_process_had_counted_stays_on_the_board() -> None:
