@@ -11,7 +11,7 @@ from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.core.position import Position
 from penstock.core.units import KIB, MIB
-from penstock.wire import codec, runs
+from penstock.wire import batches, codec, runs
 from penstock.wire.client import entries, events
 from penstock.wire.client.commands import UINT64_MAX, frame
 from penstock.wire.client.connection import KEEP_ALIVE_NS, ClientConnection, Hello
@@ -234,6 +234,7 @@ def test_entries_are_what_the_broker_takes_singly_and_in_batches() -> None:
     assert not run.corrupt
     assert not run.unsealed
     assert producer.next_sequence_id == 4
+    assert [one.message_bytes for one in batches.members(payload, 3)] == [1, 1, 1]
 
 
 def test_a_receipt_says_where_the_entry_is_and_ends_its_wait() -> None:
@@ -445,9 +446,10 @@ def test_some_are_asked_for_again_or_all() -> None:
 def test_messages_for_a_consumer_that_is_closed_are_dropped() -> None:
     both = Both.connected()
     consumer = both.consuming(10)
+    assert len(both.says(message(0))) == 1
     assert both.says(codec.close_consumer(3, -1), message(0)) == [events.ConsumerClosed(3)]
     both.says(codec.success(both.client.subscribe(consumer)))
-    assert consumer.permits == 10
+    assert both.heard()[-1] == Flow(3, 10)
     request_id = both.client.close_consumer(consumer)
     assert both.says(message(1), codec.success(request_id)) == [events.Answered(request_id, _success(request_id))]
 
@@ -511,6 +513,17 @@ def test_a_frame_may_be_as_large_as_the_broker_says_and_no_larger() -> None:
         both.says((20 * MIB + 10 * KIB + 1).to_bytes(4, "big"))
 
 
+def test_a_broker_of_small_messages_may_still_have_large_ones() -> None:
+    both = Both()
+    both.says(codec.connected("b", 21, 1024))
+    both.says(FRAME_BYTES_MAX.to_bytes(4, "big"))
+
+
+def test_a_command_longer_than_its_frame_breaks_the_protocol() -> None:
+    with pytest.raises(ProtocolError, match="longer than its frame"):
+        Both().says(b"\0\0\0\x06\0\0\0\x03\x08\x12")
+
+
 @pytest.mark.parametrize("announced", [0, -1, 2**31 - 1])
 def test_a_broker_that_announces_messages_that_cannot_be_breaks_the_protocol(announced: int) -> None:
     with pytest.raises(ProtocolError, match="largest message"):
@@ -527,3 +540,15 @@ def test_the_buffer_grows_with_what_comes_and_no_further() -> None:
     inbound.add(frame(Type.ERROR, request_id=1, error=0, message="x" * MIB))
     assert inbound.take_frame() is not None
     assert len(inbound.data) < 2 * MIB
+
+
+def test_a_read_that_fills_the_buffer_makes_it_larger() -> None:
+    inbound = Inbound(buffer_bytes=64 * KIB)
+    with inbound.room() as room:
+        size = len(room)
+        room[:] = (codec.ping() * size)[:size]
+    inbound.filled(size)
+    while inbound.take():
+        pass
+    with inbound.room() as room:
+        assert len(room) > 60 * KIB

@@ -101,10 +101,7 @@ def entry_in(came: bytes) -> bytes:
     An entry that its producer has not sealed is sealed here. Raises ProtocolError when there is none.
     """
     if came.startswith(_BROKER_METADATA_MAGIC):
-        start = 6 + int.from_bytes(came[2:6], "big")
-        if start > len(came):
-            raise ProtocolError("an entry shorter than the broker's metadata before it")
-        came = came[start:]
+        came = came[6 + int.from_bytes(came[2:6], "big") :]
     if len(came) < 4:
         raise ProtocolError("a MESSAGE without an entry")
     return came if came.startswith(SEAL_MAGIC) else seal(came)
