@@ -8,11 +8,12 @@ Where: `cases` makes attacks of them.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.testing.client import entry
+from penstock.wire import codec
+from penstock.wire.client import entries
 from penstock.wire.pulsar_pb2 import BaseCommand
 
 if TYPE_CHECKING:
@@ -205,6 +206,6 @@ _CPP_NAMES: Final = {1: "int32", 2: "int64", 3: "uint32", 4: "uint64", 5: "doubl
 
 def framed(command: BaseCommand) -> bytes:
     """The frame of a command; a SEND's ends with an entry."""
-    data = command.SerializeToString()
-    stored = entry(b"x" * 16, sequence_id=command.send.sequence_id) if command.HasField("send") else b""
-    return struct.pack(">II", 4 + len(data) + len(stored), len(data)) + data + stored
+    if command.HasField("send"):
+        return entries.send(command.send, entry(b"x" * 16, sequence_id=command.send.sequence_id))
+    return codec.encode(command.type, codec.body_in(command))

@@ -13,10 +13,11 @@ import pytest
 from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, MIB
-from penstock.testing.client import RawClient, Type, entry, frame
+from penstock.testing.client import RawClient, Type, entry, frame, send
 from penstock.testing.process import BrokerProcess
 from penstock.testing.tokens import SECRET, data_url
-from penstock.wire.pulsar_pb2 import BaseCommand, KeyValue, MessageMetadata, Schema
+from penstock.wire import codec
+from penstock.wire.pulsar_pb2 import MessageMetadata, Schema
 from tests.net.harness import TOPIC, Client, running
 
 if TYPE_CHECKING:
@@ -68,18 +69,13 @@ REFUSED: list[tuple[int, dict[str, Any], int, str]] = [
 
 def command(kind: int, fields: dict[str, Any]) -> bytes:
     """A frame with a request id; pairs are dictionaries, a schema is its definition."""
-    whole = BaseCommand(type=kind)  # type: ignore[arg-type]
-    body = getattr(whole, BaseCommand.DESCRIPTOR.fields_by_number[kind].name)
-    body.request_id = REQUEST
-    for name, value in fields.items():
-        if name == "schema":
-            body.schema.CopyFrom(Schema(name="s", schema_data=value.encode(), type=Schema.Json))
-        elif isinstance(value, dict):
-            getattr(body, name).extend(KeyValue(key=key, value=text) for key, text in value.items())
-        else:
-            setattr(body, name, value)
-    data = whole.SerializeToString()
-    return struct.pack(">II", 4 + len(data), len(data)) + data
+    fields = {
+        name: [{"key": key, "value": text} for key, text in value.items()] if isinstance(value, dict) else value
+        for name, value in fields.items()
+    }
+    if "schema" in fields:
+        fields["schema"] = Schema(name="s", schema_data=fields["schema"].encode(), type=Schema.Json)
+    return frame(kind, request_id=REQUEST, **fields)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +88,7 @@ async def test_a_field_that_is_too_long_is_refused_by_name_and_the_connection_go
         client = await Client.connected(broker.port)
         client.write(command(kind, fields))
         refused = await client.expect(answer)
-        body = getattr(refused, refused.DESCRIPTOR.fields_by_number[answer].name)
+        body = codec.body_in(refused)
         code = body.error_code if "error_code" in body.DESCRIPTOR.fields_by_name else body.error
         text = body.error_message if "error_message" in body.DESCRIPTOR.fields_by_name else body.message
         assert (body.request_id, WireCode(code)) == (REQUEST, WireCode.NOT_ALLOWED_ERROR)
@@ -170,10 +166,7 @@ def test_200_names_of_5_mb_cost_nothing_that_lasts(tmp_path: Path) -> None:
 
 def batch(sequence_id: int, stored: bytes) -> bytes:
     """A SEND whose command says that its entry holds as many messages as the field can say."""
-    whole = BaseCommand(type=Type.SEND)
-    whole.send.producer_id, whole.send.sequence_id, whole.send.num_messages = 0, sequence_id, 2**31 - 1
-    data = whole.SerializeToString()
-    return struct.pack(">II", 4 + len(data) + len(stored), len(data)) + data + stored
+    return send(0, sequence_id, stored, num_messages=2**31 - 1)
 
 
 async def test_an_entry_that_says_it_holds_two_thousand_million_messages_is_refused_and_starves_nobody(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import struct
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
@@ -161,13 +160,17 @@ async def test_what_members_are_charged_covers_what_they_take(
 
 async def subscribe_with_properties(client: Client, number: int) -> BaseCommand:
     """A durable subscription with 60 KiB of properties; the answer."""
-    whole = BaseCommand(type=Type.SUBSCRIBE)
-    body = whole.subscribe
-    body.topic, body.subscription, body.subType = TOPIC, f"s{number}", CommandSubscribe.Shared
-    body.consumer_id, body.request_id = number, number
-    body.subscription_properties.add(key="k", value="v" * 60 * KIB)
-    data = whole.SerializeToString()
-    client.write(struct.pack(">II", 4 + len(data), len(data)) + data)
+    client.write(
+        frame(
+            Type.SUBSCRIBE,
+            topic=TOPIC,
+            subscription=f"s{number}",
+            subType=CommandSubscribe.Shared,
+            consumer_id=number,
+            request_id=number,
+            subscription_properties=[{"key": "k", "value": "v" * 60 * KIB}],
+        )
+    )
     return await client.read()
 
 

@@ -13,8 +13,9 @@ from penstock.broker.schemas.checks.model import NUMBERS, TYPES, Schema, SchemaT
 from penstock.broker.schemas.schema_registry import INLINE_BYTES_MAX, SchemaRegistry, version_bytes
 from penstock.core.errors import IncompatibleSchema, InvalidSchema, WireCode
 from penstock.core.names import TopicName
-from penstock.testing.client import Type
-from penstock.wire.pulsar_pb2 import BaseCommand, CommandGetSchemaResponse, KeyValue
+from penstock.testing.client import Type, frame
+from penstock.wire import codec
+from penstock.wire.pulsar_pb2 import CommandGetSchemaResponse, KeyValue
 from penstock.wire.pulsar_pb2 import Schema as WireSchema
 from tests.broker.schema_samples import BYTES, INT32, STRING, avro, in_json, pair, protobuf_native
 from tests.net.harness import Client, Harness, running
@@ -76,19 +77,15 @@ class Asking:
         return cls(await client_of(harness))
 
     async def ask(self, kind: int, answer: int, schema: Schema | None = None, **fields: object) -> Any:  # noqa: ANN401 - the answer\'s body
-        command = BaseCommand(type=kind)  # type: ignore[arg-type]
-        body = getattr(command, BaseCommand.DESCRIPTOR.fields_by_number[kind].name)
-        for name, value in {"request_id": next(self._ids), "topic": TEXT, **fields}.items():
-            setattr(body, name, value)
+        given = {"request_id": next(self._ids), "topic": TEXT, **fields}
         if schema is not None:
-            body.schema.CopyFrom(on_wire(schema))
-        data = command.SerializeToString()
-        self.client.write((4 + len(data)).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data)
+            given["schema"] = on_wire(schema)
+        self.client.write(frame(kind, **given))
         came = await self.client.read()
         if came.type == Type.ERROR:
             raise ValueError(f"{came.error.error}: {came.error.message}")
         assert came.type == answer
-        return getattr(came, BaseCommand.DESCRIPTOR.fields_by_number[answer].name)
+        return codec.body_in(came)
 
     async def produce(self, schema: Schema | None, **fields: object) -> bytes:
         fields.setdefault("producer_id", next(self._ids))

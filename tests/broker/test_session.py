@@ -204,8 +204,7 @@ def test_closing_a_producer_answers_behind_its_last_receipt(client: RawClient, t
 def test_the_highest_sequence_id_of_a_batch_is_echoed(client: RawClient, topic: str) -> None:
     client.produce(topic)
     stored = entry(b"batch")
-    body = b"\x08\x06\x32\x08\x08\x00\x10\x05\x18\x04\x30\x08"
-    client.write(struct.pack(">II", 4 + len(body) + len(stored), len(body)) + body + stored)
+    client.write(send(0, 5, stored, num_messages=4, highest_sequence_id=8))
     receipt = client.next(Type.SEND_RECEIPT).command.send_receipt
     assert (receipt.sequence_id, receipt.highest_sequence_id) == (5, 8)
 
@@ -225,9 +224,8 @@ def test_no_more_messages_are_delivered_than_were_asked_for(client: RawClient, t
 def test_permits_are_messages_and_a_batch_may_take_them_below_zero(client: RawClient, topic: str) -> None:
     client.produce(topic)
     stored = batch(b"batch of ten", 10)
-    body = b"\x08\x06\x32\x06\x08\x00\x10\x00\x18\x0a"
     for _ in range(3):
-        client.write(struct.pack(">II", 4 + len(body) + len(stored), len(body)) + body + stored)
+        client.write(send(0, 0, stored, num_messages=10))
         client.next(Type.SEND_RECEIPT)
     client.subscribe(topic, "s", permits=11)
     assert [client.message().payload for _ in range(2)] == [b"batch of ten"] * 2
@@ -409,11 +407,10 @@ def test_consumer_stats_are_answered_from_live_counters(client: RawClient, topic
 def test_a_shared_consumer_stops_at_its_bound_of_unacknowledged_messages(broker: BrokerProcess, topic: str) -> None:
     with RawClient(broker.port) as client:
         client.produce(topic)
-        body = b"\x08\x06\x32\x08\x08\x00\x10\x00\x18\xd0\x86\x03"
         many = bytes(50_000 * MEMBER_BYTES_MIN)
         stored = batch(many, 50_000)
         for _ in range(2):
-            client.write(struct.pack(">II", 4 + len(body) + len(stored), len(body)) + body + stored)
+            client.write(send(0, 0, stored, num_messages=50_000))
             client.next(Type.SEND_RECEIPT)
         client.subscribe(topic, "s", subType=SHARED, permits=200_000)
         came = client.message()

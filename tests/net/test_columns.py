@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import gc
-import struct
 import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.core.checksum import seal
+from penstock.core.checksum import SEAL_BYTES
 from penstock.core.units import KIB, MIB
-from penstock.testing.client import Type
-from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
+from penstock.testing.client import Type, entry, send
 from tests.net.harness import Client, running, turns, until
 
 if TYPE_CHECKING:
@@ -24,15 +22,9 @@ COUNT = 20_000
 
 def tiny(producer_id: int, sequence_id: int, *, sealed: bool, batch: bool) -> bytes:
     """A SEND of an empty message."""
-    command = BaseCommand(type=Type.SEND)
-    command.send.producer_id, command.send.sequence_id = producer_id, sequence_id
-    if batch:
-        command.send.num_messages, command.send.highest_sequence_id = 2, sequence_id + 1
-    data = command.SerializeToString()
-    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1).SerializeToString()
-    body = struct.pack(">I", len(metadata)) + metadata
-    stored = seal(body) if sealed else body
-    return struct.pack(">II", 4 + len(data) + len(stored), len(data)) + data + stored
+    stored = entry(b"", sequence_id=sequence_id)
+    fields = {"num_messages": 2, "highest_sequence_id": sequence_id + 1} if batch else {}
+    return send(producer_id, sequence_id, stored if sealed else stored[SEAL_BYTES:], **fields)
 
 
 @pytest.mark.parametrize("producers", [1, 50])

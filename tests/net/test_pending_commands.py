@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from penstock.governance.muting import MuteReason
 from penstock.governance.request_memory import USEFUL_BYTES
 from penstock.net.connection import ANSWERS_BYTES_MIN, FIRST_READ_BYTES
 from penstock.testing.client import Type, entry, frame, send
-from penstock.wire.pulsar_pb2 import BaseCommand
+from penstock.wire import codec
 from tests.broker.governed import subscribe, topic_of
 from tests.net.harness import TIMEOUT_S, TOPIC, Client, payload_for, running, turns, until
 
@@ -47,17 +46,8 @@ def requests(kind: int, count: int, **fields: object) -> bytes:
 
 def acknowledgements(ledger_id: int, count: int) -> bytes:
     """As many acknowledgements of entry 0 that want an answer, numbered from 1000."""
-    command = BaseCommand(type=Type.ACK)
-    command.ack.consumer_id = 0
-    command.ack.ack_type = 0  # type: ignore[assignment]
-    message_id = command.ack.message_id.add()
-    message_id.ledgerId, message_id.entryId = ledger_id, 0
-    frames = []
-    for row in range(count):
-        command.ack.request_id = 1_000 + row
-        data = command.SerializeToString()
-        frames.append(struct.pack(">II", 4 + len(data), len(data)) + data)
-    return b"".join(frames)
+    ids = [{"ledgerId": ledger_id, "entryId": 0}]
+    return requests(Type.ACK, count, consumer_id=0, ack_type=0, message_id=ids)
 
 
 async def named_consumer(
@@ -77,8 +67,7 @@ def topic_name() -> TopicName:
 
 async def answers(client: Client, kind: int, count: int) -> None:
     """As many answers come, each request's once; those to requests that wait may come in another order."""
-    name = BaseCommand.DESCRIPTOR.fields_by_number[kind].name
-    answered = [getattr(await client.expect(kind), name).request_id for _ in range(count)]
+    answered = [codec.body_in(await client.expect(kind)).request_id for _ in range(count)]
     assert sorted(answered) == [1_000 + row for row in range(count)]
 
 

@@ -48,9 +48,9 @@ def entry(payload: bytes, *, sequence_id: int = 0, producer: str = "p", publish_
     )
 
 
-def send(producer_id: int, sequence_id: int, stored: bytes) -> bytes:
-    """A SEND frame around an entry."""
-    return entries.send(CommandSend(producer_id=producer_id, sequence_id=sequence_id), stored)
+def send(producer_id: int, sequence_id: int, stored: bytes, **fields: Any) -> bytes:  # noqa: ANN401
+    """A SEND frame around an entry; keyword arguments are further fields of its command."""
+    return entries.send(CommandSend(producer_id=producer_id, sequence_id=sequence_id, **fields), stored)
 
 
 class RawClient:
