@@ -26,7 +26,7 @@ from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
 from penstock.broker.broker import Broker
 from penstock.broker.commands.caps import refusal
-from penstock.broker.composition import administration, snapshots
+from penstock.broker.composition import administration, commands, snapshots
 from penstock.broker.limits_in_force import LimitsInForce
 from penstock.broker.service_urls import Addresses, ServiceUrls
 from penstock.core.errors import ConfigurationError, PersistenceFailed
@@ -267,9 +267,10 @@ class Ports:
 
     def start(self, broker: Broker) -> None:
         """Let clients and administrators in."""
+        open_session = commands(broker).open_session
         for listener in (self.plain, self.secure):
             if listener is not None:
-                listener.start(broker.commands.open_session)
+                listener.start(open_session)
         self.admin.start(BrokerGateway(cache(partial(administration, broker)), broker.loop, _render_metrics))
         for what, urls in (("clients", self.bound), ("callers of the admin port", self.addresses.web)):
             if urls.tls is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.composition import administration
+from penstock.broker.composition import administration, commands
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.limits_in_force import LimitsInForce
 from penstock.broker.stats import snapshot
@@ -116,7 +116,7 @@ async def test_a_muted_connection_shows_since_when_and_why_oldest_reason_first(
     broker: Broker, clock: ManualClock
 ) -> None:
     listener = Listener(broker.connections, host="127.0.0.1", port=0)
-    listener.start(broker.commands.open_session)
+    listener.start(commands(broker).open_session)
     _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     while not broker.connections.accepted:  # noqa: ASYNC110 -- the listener announces nothing
         await asyncio.sleep(0)

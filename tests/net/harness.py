@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.broker.broker import Broker
 from penstock.broker.commands.caps import refusal
+from penstock.broker.composition import commands
 from penstock.broker.configuration import Keys, NoKeys
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.limits_in_force import LimitsInForce
@@ -251,11 +252,12 @@ def start_broker(
     )
     stack.push_async_callback(broker.stop)
     stack.callback(disk.let_go)
-    ports = []
+    ports: list[int] = []
+    open_session = commands(broker).open_session
     for context in (None, tls):
         listener = Listener(connections, host="127.0.0.1", port=0, tls=context, new_socket=new_socket)
         stack.callback(listener.close)
-        listener.start(broker.commands.open_session)
+        listener.start(open_session)
         ports.append(listener.port)
     return Harness(broker, memory, connections, clock, disk, *ports)
 

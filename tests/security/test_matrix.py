@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.broker.composition import commands
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, connect, turns
@@ -153,13 +154,13 @@ def documented() -> dict[str, str]:
 async def test_every_command_that_a_client_may_send_has_its_row(tmp_path: Path) -> None:
     rows = {row.command for row in MATRIX.values()}
     async with guarded(tmp_path) as harness:
-        assert rows | RIDE_ALONG | OF_THE_CONNECTION | NOT_SERVED == set(harness.broker.commands.handlers)
+        assert rows | RIDE_ALONG | OF_THE_CONNECTION | NOT_SERVED == set(commands(harness.broker).handlers)
 
 
 async def test_every_command_has_its_place_in_the_document(tmp_path: Path) -> None:
     rows = documented()
     async with guarded(tmp_path) as harness:
-        assert rows.keys() >= {Type.Name(Type.ValueType(number)) for number in harness.broker.commands.handlers}
+        assert rows.keys() >= {Type.Name(Type.ValueType(number)) for number in commands(harness.broker).handlers}
     for command, row in MATRIX.items():
         who = rows.get(command) or rows[Type.Name(Type.ValueType(row.command))]
         assert LETS_IN[who] == row.allowed, command

@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import OPEN, Guard
 from penstock.broker.changes import Changes
-from penstock.broker.commands.commands import Commands
-from penstock.broker.commands.consumers import Consumers
-from penstock.broker.commands.discovery import Discovery
-from penstock.broker.commands.handshake import Handshake
-from penstock.broker.commands.last_message import LastMessage
-from penstock.broker.commands.producers import Producers
 from penstock.broker.commands.revocation import Revocation
-from penstock.broker.commands.schemas import Schemas
 from penstock.broker.commands.sessions import Sessions
 from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.health import Health
@@ -36,10 +29,10 @@ from penstock.broker.policies.permissions import Permissions
 from penstock.broker.policies.policies import PolicyBook
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
-from penstock.broker.publishing.deduplication import SNAPSHOTS_OFF_CHECK_S, Deduplication
+from penstock.broker.publishing.deduplication import Deduplication
 from penstock.broker.publishing.publish import PublishServices
 from penstock.broker.publishing.rates import Rates
-from penstock.broker.rounds import Round, Rounds
+from penstock.broker.rounds import Rounds, kinds_of_rounds
 from penstock.broker.schemas.schema_registry import SchemaRegistry
 from penstock.broker.service_urls import Addresses
 from penstock.broker.stats.meters import Meters
@@ -151,17 +144,43 @@ class Broker:
         self.configuration = Configuration(catalog, self.changes, keys or NoKeys(limits.now), self._put_in_force)
         self.shut_down = shut_down
         self.loop_turns = loop_turns or LoopTurns()
+        self.stopping = False
+        self.started_at_ms = clock.wall_ms()
+        # Names that no producer of this cluster has had.
+        self.producer_names = (f"{limits.now.cluster_name}-{self.started_at_ms}-{number}" for number in count(1))
+        self.commands_memory: CommandMemory = CommandMemory(limits.now.commands_bytes)
+        self.sessions_memory = MemoryRow("sessions", limits.now.sessions_bytes)
+        self.dispatch_memory = MemoryRow("dispatch", limits.now.dispatch_bytes)
+        self.http_memory = http_memory or MemoryRow("http", limits.now.http_bytes)
+        self._make_places()
+        self._make_policies()
+        self._make_services(snapshots)
+        self._make_topics()
+        self._make_housekeeping()
+        drop_unknown_ledgers(catalog, entry_log)
+        name_missing(catalog, entry_log)
+        self._tick_timer = loop.call_later(TICK_S, self._tick)
+
+    def _make_places(self) -> None:
+        """Which topics there are, and how they are listed."""
+        catalog = self.catalog
+        clock, loop, limits = self.clock, self.loop, self.limits_in_force
         self.places = Places(catalog, lambda: limits.now.namespace_bundles)
         self.partitioned = PartitionedTopics(catalog, self.places)
-        index = TopicIndex(catalog)
+        self.index = TopicIndex(catalog)
         self.states = TopicStates(catalog, self.changes)
         # How many requests look for topics at the same time.
         self.lookups = Gate(lambda: limits.now.lookups_max)
         # And how much memory listings of topics may take (PIP-442).
         self.listings = TopicListMemoryLimiter(limits.now.listings, clock=clock, loop=loop)
         self.shared_listings = SharedListings(
-            index.names, index.feed, self.listings, clock=clock, loop=loop, chance=Random()
+            self.index.names, self.index.feed, self.listings, clock=clock, loop=loop, chance=Random()
         )
+
+    def _make_policies(self) -> None:
+        """What holds for topics, and what that needs to know and to do."""
+        entry_log, catalog = self.log, self.catalog
+        clock, loop, limits = self.clock, self.loop, self.limits_in_force
         self.rates = Rates(clock, loop, lambda: limits.now.policies)
         self.metadata_memory = MetadataMemory(catalog, limits.now.metadata_bytes)
         self.deduplication = Deduplication(
@@ -186,8 +205,8 @@ class Broker:
             loop=loop,
             cluster=limits.now.cluster_name,
             defaults=lambda: limits.now.policies,
-            exists=index.exists,
-            loaded=index.loaded,
+            exists=self.index.exists,
+            loaded=self.index.loaded,
             refresh_rates=self.rates.refresh,
             take_back=self.revocation.take_back,
         )
@@ -218,16 +237,15 @@ class Broker:
             memory=self.metadata_memory,
             bytes_max=lambda: limits.now.schema_bytes_max,
         )
+
+    def _make_services(self, snapshots: Snapshots | None) -> None:
+        """What topics share, and their subscriptions."""
+        entry_log, catalog = self.log, self.catalog
+        clock, loop, limits, connections = self.clock, self.loop, self.limits_in_force, self.connections
         self.tail_cache = TailCache(limits.now.tail_cache_bytes)
         self.publish_services = PublishServices(
             entry_log, self.tail_cache, release=connections.release, recorded=self.deduplication.recorded
         )
-        self.commands_memory: CommandMemory = CommandMemory(limits.now.commands_bytes)
-        self.sessions_memory = MemoryRow("sessions", limits.now.sessions_bytes)
-        self.dispatch_memory = MemoryRow("dispatch", limits.now.dispatch_bytes)
-        self.http_memory = http_memory or MemoryRow("http", limits.now.http_bytes)
-        self.stopping = False
-        self.started_at_ms = clock.wall_ms()
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)
         self.dispatch_services = DispatchServices(
@@ -254,6 +272,11 @@ class Broker:
             stopping=lambda: self.stopping,
             snapshots=snapshots,
         )
+
+    def _make_topics(self) -> None:
+        """How topics come, what is done to them, and how they go."""
+        entry_log, catalog = self.log, self.catalog
+        clock, loop, limits = self.clock, self.loop, self.limits_in_force
         topic_services = TopicServices(
             clock=clock,
             changes=self.changes,
@@ -279,7 +302,7 @@ class Broker:
             make_topic=partial(Topic, topic_services),
         )
         self.topics = TopicDirectory(
-            index,
+            self.index,
             loader,
             places=self.places,
             partitioned=self.partitioned,
@@ -319,7 +342,10 @@ class Broker:
             policies_of=self.policies.of_namespace,
             partitions_max=lambda: limits.now.partitions_max,
         )
-        self._tick_timer = loop.call_later(TICK_S, self._tick)
+
+    def _make_housekeeping(self) -> None:
+        """What time brings."""
+        clock, loop, limits = self.clock, self.loop, self.limits_in_force
         self.meters = Meters(self.topics.loaded, clock=clock, loop=loop)
         self.inactive = InactiveTopics(
             topics=self.topics,
@@ -332,15 +358,20 @@ class Broker:
             now_ns=clock.monotonic_ns(),
         )
         self.rounds = Rounds(
-            self._kinds_of_rounds(),
+            kinds_of_rounds(
+                limits,
+                retention=self.retention,
+                quotas=self.quotas,
+                deduplication=self.deduplication,
+                compaction=self.compaction,
+            ),
             topics=self.topics.loaded,
             changes=self.changes,
             stopping=lambda: self.stopping,
             now_ns=clock.monotonic_ns(),
         )
-        self.commands = self._make_commands()
-        drop_unknown_ledgers(catalog, entry_log)
-        name_missing(catalog, entry_log)
+
+    # -- what one part asks of others ---------------------------------------------------------------------------------
 
     async def _forget_topic(self, name: TopicName) -> None:
         """A topic is gone, of which more is kept than the topic itself."""
@@ -372,66 +403,6 @@ class Broker:
         self.listings.set_limits(now.listings)
         self.policies.refresh()
         self._apply_elsewhere(keys)
-
-    def _make_commands(self) -> Commands:
-        """What answers clients, each part given what it uses."""
-        clock, reads, memory = self.clock, self.reads, self.sessions_memory
-
-        def limits() -> BrokerLimits:
-            return self.limits
-
-        return Commands(
-            sessions=self.sessions,
-            handshake=Handshake(access=self.access, limits=limits, clock=clock),
-            discovery=Discovery(
-                lookups=self.lookups,
-                places=self.places,
-                partitions=self.partitions,
-                shared_listings=self.shared_listings,
-                memory=memory,
-                limits=limits,
-                clock=clock,
-                stopping=lambda: self.stopping,
-                check_serving=self.check_lookup,
-                service_urls=lambda: self.service_urls,
-                listeners=lambda: self.listeners,
-            ),
-            producers=Producers(
-                topics=self.topics,
-                quotas=self.quotas,
-                schemas=self.schemas,
-                deduplication=self.deduplication,
-                states=self.states,
-                rates=self.rates,
-                reads=reads,
-                memory=memory,
-                clock=clock,
-                check_writable=self.check_writable,
-                names=(f"{self.limits.cluster_name}-{self.started_at_ms}-{number}" for number in count(1)),
-            ),
-            consumers=Consumers(
-                topics=self.topics,
-                schemas=self.schemas,
-                rates=self.rates,
-                changes=self.changes,
-                reads=reads,
-                store=self.subscription_store,
-                memory=memory,
-                clock=clock,
-                limits=limits,
-            ),
-            last_message=LastMessage(log=self.log, reads=reads),
-            schemas=Schemas(registry=self.schemas, topics=self.topics),
-            access=self.access,
-            limits=limits,
-            clock=clock,
-            loop=self.loop,
-            reads=reads,
-            publishing=self.publish_services,
-            commands_memory=self.commands_memory,
-            sessions_memory=memory,
-            listings=self.listings,
-        )
 
     # -- may we? ------------------------------------------------------------------------------------------------------
 
@@ -473,44 +444,6 @@ class Broker:
         self.inactive.tick(now_ns)
         self.delays.tick(now_ns)
         self.rounds.tick(now_ns)
-
-    def _kinds_of_rounds(self) -> tuple[Round, ...]:
-        retention, quotas = self.retention, self.quotas
-        return (
-            Round(
-                "retention",
-                lambda: self.limits.policies.retention_check_interval_in_seconds,
-                retention.may_trim,
-                retention.trim,
-            ),
-            Round(
-                "message expiry",
-                lambda: self.limits.policies.message_expiry_check_interval_in_minutes * 60,
-                retention.may_expire,
-                retention.expire_topic,
-            ),
-            Round(
-                "subscription expiry",
-                lambda: self.limits.policies.subscription_expiry_check_interval_in_minutes * 60,
-                retention.may_end_subscriptions,
-                retention.end_idle_subscriptions,
-            ),
-            Round(
-                "backlog quota check",
-                lambda: self.limits.policies.backlog_quota_check_interval_in_seconds,
-                quotas.checks,
-                quotas.check,
-            ),
-            Round(
-                "deduplication snapshot",
-                lambda: self.limits.deduplication_snapshot_check_s or SNAPSHOTS_OFF_CHECK_S,
-                self.deduplication.concerns,
-                self.deduplication.check,
-            ),
-            Round(
-                "compaction", lambda: self.limits.compaction_check_s, self.compaction.concerns, self.compaction.check
-            ),
-        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

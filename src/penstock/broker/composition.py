@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts together what administrators use of a broker: the parts above its topics, each given what it uses.
+"""Puts together what clients and administrators use of a broker: the parts above its topics, each given what it uses.
 
-Where: `app` hands `administration` to the gateway of the admin port, which calls it when the port is first used.
+Where: `app` gives listeners the `commands`, and `administration` to the gateway of the admin port, which calls it when
+the port is first used.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from penstock.broker.administration.service import Service
 from penstock.broker.administration.subscription_admin import SubscriptionAdmin
 from penstock.broker.administration.tenants import Tenants
 from penstock.broker.administration.topic_admin import TopicAdmin
+from penstock.broker.commands.commands import Commands
+from penstock.broker.commands.consumers import Consumers
+from penstock.broker.commands.discovery import Discovery
+from penstock.broker.commands.handshake import Handshake
+from penstock.broker.commands.last_message import LastMessage
+from penstock.broker.commands.producers import Producers
+from penstock.broker.commands.schemas import Schemas
 from penstock.broker.stats.backlog_analysis import BacklogAnalysis
 from penstock.broker.stats.snapshot import Snapshots
 from penstock.broker.stats.stats import TopicStats
@@ -33,6 +41,63 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.service_urls import ServiceUrls
+
+
+def commands(broker: Broker) -> Commands:
+    """What answers the clients of this broker, each part given what it uses."""
+    clock, reads, memory, limits = broker.clock, broker.reads, broker.sessions_memory, broker.limits_in_force
+    return Commands(
+        sessions=broker.sessions,
+        handshake=Handshake(access=broker.access, limits=limits, clock=clock),
+        discovery=Discovery(
+            lookups=broker.lookups,
+            places=broker.places,
+            partitions=broker.partitions,
+            shared_listings=broker.shared_listings,
+            memory=memory,
+            limits=limits,
+            clock=clock,
+            stopping=lambda: broker.stopping,
+            check_serving=broker.check_lookup,
+            service_urls=lambda: broker.service_urls,
+            listeners=lambda: broker.listeners,
+        ),
+        producers=Producers(
+            topics=broker.topics,
+            quotas=broker.quotas,
+            schemas=broker.schemas,
+            deduplication=broker.deduplication,
+            states=broker.states,
+            rates=broker.rates,
+            reads=reads,
+            memory=memory,
+            clock=clock,
+            check_writable=broker.check_writable,
+            names=broker.producer_names,
+        ),
+        consumers=Consumers(
+            topics=broker.topics,
+            schemas=broker.schemas,
+            rates=broker.rates,
+            changes=broker.changes,
+            reads=reads,
+            store=broker.subscription_store,
+            memory=memory,
+            clock=clock,
+            limits=limits,
+        ),
+        last_message=LastMessage(log=broker.log, reads=reads),
+        schemas=Schemas(registry=broker.schemas, topics=broker.topics),
+        access=broker.access,
+        limits=limits,
+        clock=clock,
+        loop=broker.loop,
+        reads=reads,
+        publishing=broker.publish_services,
+        commands_memory=broker.commands_memory,
+        sessions_memory=memory,
+        listings=broker.listings,
+    )
 
 
 def administration(broker: Broker) -> Administration:

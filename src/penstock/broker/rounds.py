@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.publishing.deduplication import SNAPSHOTS_OFF_CHECK_S
 from penstock.core.errors import PenstockError
 from penstock.core.units import NS_PER_S
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.broker.changes import Changes
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.policies.quotas import Quotas
+    from penstock.broker.policies.retention import Retention
+    from penstock.broker.publishing.deduplication import Deduplication
+    from penstock.broker.topics.compaction import Compactor
     from penstock.broker.topics.topic import Topic
 
 log = logging.getLogger(__name__)
@@ -89,3 +95,47 @@ class Rounds:
             log.warning("%s of %s failed: %s", one.name, topic.text, error)
         except Exception:
             log.exception("%s of %s failed", one.name, topic.text)
+
+
+def kinds_of_rounds(
+    limits: Callable[[], BrokerLimits],
+    *,
+    retention: Retention[Topic],
+    quotas: Quotas[Topic],
+    deduplication: Deduplication,
+    compaction: Compactor,
+) -> tuple[Round, ...]:
+    """All that is looked after so, as often as the limits say."""
+    return (
+        Round(
+            "retention",
+            lambda: limits().policies.retention_check_interval_in_seconds,
+            retention.may_trim,
+            retention.trim,
+        ),
+        Round(
+            "message expiry",
+            lambda: limits().policies.message_expiry_check_interval_in_minutes * 60,
+            retention.may_expire,
+            retention.expire_topic,
+        ),
+        Round(
+            "subscription expiry",
+            lambda: limits().policies.subscription_expiry_check_interval_in_minutes * 60,
+            retention.may_end_subscriptions,
+            retention.end_idle_subscriptions,
+        ),
+        Round(
+            "backlog quota check",
+            lambda: limits().policies.backlog_quota_check_interval_in_seconds,
+            quotas.checks,
+            quotas.check,
+        ),
+        Round(
+            "deduplication snapshot",
+            lambda: limits().deduplication_snapshot_check_s or SNAPSHOTS_OFF_CHECK_S,
+            deduplication.concerns,
+            deduplication.check,
+        ),
+        Round("compaction", lambda: limits().compaction_check_s, compaction.concerns, compaction.check),
+    )
