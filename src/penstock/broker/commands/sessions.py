@@ -22,7 +22,7 @@ class Sessions(Collection["Session"]):
     """A set of sessions. Everything is called on the loop."""
 
     def __init__(self) -> None:
-        self._sessions: set[Session] = set()
+        self._sessions: dict[Session, None] = {}  # in the order in which they came
 
     def __contains__(self, session: object) -> bool:
         return session in self._sessions
@@ -35,11 +35,11 @@ class Sessions(Collection["Session"]):
 
     def add(self, session: Session) -> None:
         """A client is connected."""
-        self._sessions.add(session)
+        self._sessions[session] = None
 
     def discard(self, session: Session) -> None:
         """A client is gone."""
-        self._sessions.discard(session)
+        self._sessions.pop(session, None)
 
     def check_alive(self, now_ns: int) -> None:
         """See `Session.check_alive`."""

@@ -41,7 +41,7 @@ class CursorSaves:
         self._catalog = catalog
         self._log = log
         self._loop = loop
-        self._moved: set[SubscriptionState] = set()
+        self._moved: dict[SubscriptionState, None] = {}  # in the order in which they moved
         self._timer: asyncio.TimerHandle | None = None
         self._left: list[SubscriptionState] = []  # of the save under way, not submitted yet
         self._current: asyncio.Future[None] | None = None  # the save under way
@@ -50,7 +50,7 @@ class CursorSaves:
 
     def moved(self, subscription: SubscriptionState) -> None:
         """A cursor changed; it is stored with all others that did, within CURSOR_SAVE_S."""
-        self._moved.add(subscription)
+        self._moved[subscription] = None
         if self._timer is None:
             self._timer = self._loop.call_later(CURSOR_SAVE_S, self._save)
 
@@ -60,7 +60,7 @@ class CursorSaves:
         Those of subscriptions that are not durable are never stored. Raises MetadataFailed.
         """
         if any(subscription.durable for subscription in subscriptions):
-            self._moved.update(subscriptions)
+            self._moved.update(dict.fromkeys(subscriptions))
             await self.save_moved()
 
     async def save_moved(self) -> None:
@@ -81,7 +81,7 @@ class CursorSaves:
     def _begin(self) -> None:
         assert self._current is None, "one save at a time"
         self._current, self._next = self._next, None
-        self._left, self._moved = list(self._moved), set()
+        self._left, self._moved = list(self._moved), {}
         self._save_some()
 
     def _save_some(self) -> None:

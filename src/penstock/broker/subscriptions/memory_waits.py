@@ -28,15 +28,15 @@ class MemoryWaits:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: set[Waiting] = set()
+        self._waiting: dict[Waiting, None] = {}  # in the order in which they came
 
     def add(self, waiting: Waiting) -> None:
         """Wake this one soon."""
         if not self._waiting:
             self._loop.call_later(SHORT_S, self._wake_all)
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
 
     def _wake_all(self) -> None:
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for one in waiting:
             one.wake()
