@@ -115,12 +115,13 @@ def acknowledge_one(port: int) -> None:
 
 def figures(result: dict[str, Any]) -> dict[str, float]:
     """Name a generator's result as the tables do."""
+    cost_us = result["broker_us_per_entry"] or 0.0  # None where nothing came in the measured part
     named = {
         RATE: result["entries_per_s"],
         "messages/s": result["messages_per_s"],
         VOLUME: result["megabytes_per_s"],
-        COST: result["broker_us_per_entry"],
-        "broker core": result["broker_us_per_entry"] * result["entries_per_s"] / 1e6,
+        COST: cost_us,
+        "broker core": cost_us * result["entries_per_s"] / 1e6,
         "generator core": result["generator_core_ratio"],
     }
     return named | {f"{name} ms": value for name, value in result["latency_ms"].items()}
