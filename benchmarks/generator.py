@@ -20,7 +20,6 @@ import selectors
 import sys
 import time
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from benchmarks.client import Client
@@ -30,9 +29,9 @@ from benchmarks.measure import (
     LATENCY_PER_S,
     NS_PER_S,
     WARM_UP_RATIO,
+    Figures,
     Load,
     Reading,
-    Result,
     parse_load,
     percentiles,
 )
@@ -187,7 +186,7 @@ def drain(done: Callable[[], bool], turn: Callable[[], None], what: str) -> None
         turn()
 
 
-def publish(load: Load) -> Result:
+def publish(load: Load) -> Figures:
     """Publish for a time on one or many connections, each with one or many producers."""
     make_subscriptions(load)
     with ExitStack() as stack:
@@ -212,10 +211,10 @@ def publish(load: Load) -> Result:
 
         start, end = measure(load, received, turn)
         drain(lambda: not any(publisher.outstanding for publisher in publishers), finish, "receipts")
-        return start.until(end, load, received())
+        return start.until(end, load)
 
 
-def backlog(load: Load) -> Result:
+def backlog(load: Load) -> Figures:
     """Publish exactly so many entries on one producer, for a consumer to catch up with."""
     make_subscriptions(load)
     with selectors.DefaultSelector() as selector:
@@ -229,10 +228,10 @@ def backlog(load: Load) -> Result:
 
             start = Reading.take(load, 0)
             drain(lambda: publisher.receipts.count == load.entries, turn, "receipts")
-            return start.until(Reading.take(load, load.entries), load, publisher.receipts.count)
+            return start.until(Reading.take(load, load.entries), load)
 
 
-def tail(load: Load) -> Result:
+def tail(load: Load) -> Figures:
     """Publish and consume at once, on so many subscriptions; count what the slowest consumer has."""
     ahead = max(load.window, TAIL_BYTES_MAX // load.shape.entry_bytes)
     with ExitStack() as stack:
@@ -261,10 +260,10 @@ def tail(load: Load) -> Result:
 
         start, end = measure(load, consumed, turn)
         drain(lambda: consumed() == publisher.released, finish, "messages")
-        return start.until(end, load, sum(consumer.messages.samples for consumer in consumers))
+        return start.until(end, load)
 
 
-def catch_up(load: Load) -> Result:
+def catch_up(load: Load) -> Figures:
     """Consume a backlog of `entries` from its beginning, until its end or until the time is over."""
     with selectors.DefaultSelector() as selector:
         consumer = Consumer(load, Block.make(load.shape, load.seed).entries, "catch-up")
@@ -278,10 +277,10 @@ def catch_up(load: Load) -> Result:
             end = Reading.take(load, consumer.messages.count)
     if not end.entries:
         raise TimeoutError(f"no message came within {load.seconds} s")
-    return start.until(end, load, consumer.messages.samples)
+    return start.until(end, load)
 
 
-def latency(load: Load) -> Result:
+def latency(load: Load) -> Figures:
     """Publish 1,000 entries a second by the clock, whatever the broker does; time each from its due moment."""
     make_subscriptions(load)
     publisher = Publisher(load, 0)
@@ -309,7 +308,7 @@ def latency(load: Load) -> Result:
         drain(lambda: not publisher.outstanding, lambda: take(0.05), "receipts")
         end = Reading.take(load, publisher.receipts.count)
     milliseconds = sorted(ns / 1e6 for ns in taken_ns[warm:])
-    return start.until(end, load, publisher.receipts.count, percentiles(milliseconds))
+    return start.until(end, load, percentiles(milliseconds))
 
 
 def has_come(publisher: Publisher, timeout_s: float) -> bool:
@@ -317,7 +316,7 @@ def has_come(publisher: Publisher, timeout_s: float) -> bool:
     return bool(select.select([publisher.client], [], [], timeout_s)[0])
 
 
-MODES: dict[str, Callable[[Load], Result]] = {
+MODES: dict[str, Callable[[Load], Figures]] = {
     "publish": publish,
     "backlog": backlog,
     "tail": tail,
@@ -329,7 +328,7 @@ MODES: dict[str, Callable[[Load], Result]] = {
 def main() -> None:
     """Drive one load and print its result."""
     mode, load = parse_load(MODES)
-    print(json.dumps(asdict(MODES[mode](load))))
+    print(json.dumps(MODES[mode](load)))
 
 
 if __name__ == "__main__":

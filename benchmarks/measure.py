@@ -2,22 +2,25 @@
 """What a load is, and what came of it: shared by the raw generator and the official client.
 
 Why: two tools that take one command line and print one result can be compared, and `run` need not tell them apart.
-Where: `generator` and `pyclient` read a `Load`, take a `Reading` on both sides of the measured part, print a `Result`.
+Where: `generator` and `pyclient` read a `Load`, take a `Reading` before and after the measured part, print `Figures`.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.frames import Shape
+from benchmarks.loads import COST, RATE, VOLUME
 from benchmarks.process import usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+Figures: TypeAlias = dict[str, float]
 
 NS_PER_S = 1_000_000_000
 # What comes before the measured part, as a share of it: queues fill, compilers compile, caches warm.
@@ -50,21 +53,6 @@ class Load:
         return [self.topic if not row else f"{self.topic}-{row}" for row in range(first, first + self.producers)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What the measured part of a load came to. Times are those of this process's clock."""
-
-    entries: float  # whole ones, unless a client chose how to cut its messages into batches
-    seconds: float
-    entries_per_s: float
-    messages_per_s: float
-    megabytes_per_s: float
-    generator_core_ratio: float  # processor time of this process, as a share of one core
-    broker_us_per_entry: float | None  # user and system time
-    checked: int  # entries whose receipt or bytes were checked over the whole load
-    latency_ms: dict[str, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Clocks and a count at one moment."""
@@ -80,27 +68,28 @@ class Reading:
         broker = None if load.broker_pid is None else usage(load.broker_pid).cpu_s
         return cls(time.monotonic(), time.process_time(), broker, entries)
 
-    def in_entries(self, load: Load) -> Reading:
-        """Take a count of messages for one of entries."""
-        return replace(self, entries=self.entries / load.shape.messages)
+    def until(self, end: Reading, load: Load, latency_ms: Figures | None = None, *, counted: int = 1) -> Figures:
+        """What happened between this reading and a later one, by the names in the tables.
 
-    def until(self, end: Reading, load: Load, checked: int, latency_ms: dict[str, float] | None = None) -> Result:
-        """Describe what happened between this reading and a later one."""
-        elapsed, entries = end.at_s - self.at_s, end.entries - self.entries
-        broker_us = None
-        if self.broker_cpu_s is not None and end.broker_cpu_s is not None and entries:
-            broker_us = (end.broker_cpu_s - self.broker_cpu_s) * 1e6 / entries
-        return Result(
-            entries=entries,
-            seconds=elapsed,
-            entries_per_s=entries / elapsed,
-            messages_per_s=entries * load.shape.messages / elapsed,
-            megabytes_per_s=entries * load.shape.entry_bytes / elapsed / 1e6,
-            generator_core_ratio=(end.generator_cpu_s - self.generator_cpu_s) / elapsed,
-            broker_us_per_entry=broker_us,
-            checked=checked,
-            latency_ms=latency_ms or {},
-        )
+        Args:
+            end: the later reading.
+            load: what was driven.
+            latency_ms: percentiles, if latencies were taken.
+            counted: how many of what was counted make an entry: for a client that counts messages, those of a batch.
+        """
+        elapsed, entries = end.at_s - self.at_s, (end.entries - self.entries) / counted
+        broker_s = 0.0
+        if self.broker_cpu_s is not None and end.broker_cpu_s is not None:
+            broker_s = end.broker_cpu_s - self.broker_cpu_s
+        return {
+            RATE: entries / elapsed,
+            "messages/s": entries * load.shape.messages / elapsed,
+            VOLUME: entries * load.shape.entry_bytes / elapsed / 1e6,
+            COST: broker_s * 1e6 / entries if entries else 0.0,
+            "broker core": broker_s / elapsed,
+            "generator core": (end.generator_cpu_s - self.generator_cpu_s) / elapsed,
+            **{f"{name} ms": value for name, value in (latency_ms or {}).items()},
+        }
 
 
 def percentiles(ordered: Sequence[float]) -> dict[str, float]:

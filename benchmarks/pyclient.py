@@ -18,7 +18,6 @@ import struct
 import threading
 import time
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pulsar
@@ -29,9 +28,9 @@ from benchmarks.measure import (
     LATENCY_PER_S,
     NS_PER_S,
     WARM_UP_RATIO,
+    Figures,
     Load,
     Reading,
-    Result,
     parse_load,
     percentiles,
 )
@@ -137,16 +136,16 @@ class Consumer:
             self.receive()
 
 
-def publish(load: Load) -> Result:
+def publish(load: Load) -> Figures:
     """Send for a time."""
     with connected(load) as client:
         producer = Producer(client, load)
         start, end = send_for(load, producer, lambda: producer.acknowledged)
         producer.finish()
-        return describe(start, end, load, producer.acknowledged)
+        return start.until(end, load, counted=load.shape.messages)
 
 
-def backlog(load: Load) -> Result:
+def backlog(load: Load) -> Figures:
     """Send exactly so many entries' worth of messages."""
     with connected(load) as client:
         producer = Producer(client, load)
@@ -154,20 +153,20 @@ def backlog(load: Load) -> Result:
         for _ in range(load.entries * load.shape.messages):
             producer.send()
         producer.finish()
-        return describe(start, Reading.take(load, producer.acknowledged), load, producer.acknowledged)
+        return start.until(Reading.take(load, producer.acknowledged), load, counted=load.shape.messages)
 
 
-def catch_up(load: Load) -> Result:
+def catch_up(load: Load) -> Figures:
     """Receive what `backlog` sent, from its beginning, until its end or until the time is over."""
     with connected(load) as client:
         start = Reading.take(load, 0)
         end_s, wanted = start.at_s + load.seconds, load.entries * load.shape.messages
         with closing(Consumer(client, load)) as consumer:
             consumer.receive_until(lambda: consumer.count == wanted or time.monotonic() > end_s)
-            return describe(start, Reading.take(load, consumer.count), load, consumer.count)
+            return start.until(Reading.take(load, consumer.count), load, counted=load.shape.messages)
 
 
-def latency(load: Load) -> Result:
+def latency(load: Load) -> Figures:
     """Send 1,000 messages a second by the clock; time each from its due moment until the application has it."""
     taken_ns: list[int] = []
     count = round(load.seconds * (1 + WARM_UP_RATIO) * LATENCY_PER_S)
@@ -192,7 +191,7 @@ def latency(load: Load) -> Result:
             raise RuntimeError(f"{count - consumer.count} messages did not come")
         end = Reading.take(load, count)
     ordered = sorted(ns / 1e6 for ns in itertools.islice(taken_ns, round(count * WARM_UP_RATIO), None))
-    return describe(start, end, load, count, percentiles(ordered))
+    return start.until(end, load, percentiles(ordered), counted=load.shape.messages)
 
 
 def send_for(load: Load, producer: Producer, count: Callable[[], int]) -> tuple[Reading, Reading]:
@@ -210,14 +209,7 @@ def send_until(producer: Producer, end_s: float) -> None:
             producer.send()
 
 
-def describe(
-    start: Reading, end: Reading, load: Load, checked: int, latency_ms: dict[str, float] | None = None
-) -> Result:
-    """Describe a load that was counted in messages."""
-    return start.in_entries(load).until(end.in_entries(load), load, checked, latency_ms)
-
-
-MODES: dict[str, Callable[[Load], Result]] = {
+MODES: dict[str, Callable[[Load], Figures]] = {
     "publish": publish,
     "backlog": backlog,
     "catch-up": catch_up,
@@ -228,7 +220,7 @@ MODES: dict[str, Callable[[Load], Result]] = {
 def main() -> None:
     """Drive one load and print its result."""
     mode, load = parse_load(MODES)
-    print(json.dumps(asdict(MODES[mode](load))), flush=True)
+    print(json.dumps(MODES[mode](load)), flush=True)
     # The client's threads may outlive its close(), and an orderly exit then aborts in their destructor ("terminate
     # called without an active exception", client 3.13): leave without destructors.
     os._exit(0)

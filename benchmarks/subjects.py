@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.client import Client
 from benchmarks.frames import Block, Shape
-from benchmarks.loads import COST, FIRST, RATE, VOLUME
+from benchmarks.loads import FIRST
 from benchmarks.process import Address, forget_pages, usage
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class Subject:
                 self.restart_cold()
         # What one broker left to be written must not be written during the other one's load.
         os.sync()
-        return figures(self.generate(plan.tool, plan.mode, arguments))
+        return self.generate(plan.tool, plan.mode, arguments)
 
-    def generate(self, tool: str, mode: str, arguments: list[Any]) -> dict[str, Any]:
+    def generate(self, tool: str, mode: str, arguments: list[Any]) -> dict[str, float]:
         """Run a generator process and return what it printed."""
         assert self.address is not None, "a subject is driven only while it runs"
         own = ["--port", self.address.port, "--pid", self.address.pid]
@@ -94,7 +94,7 @@ class Subject:
             raise LoadFailed(f"the {tool} did not end within {GENERATOR_TIMEOUT_S:.0f} s") from error
         if done.returncode:
             raise LoadFailed(done.stderr.strip().rpartition("\n")[2])
-        result: dict[str, Any] = json.loads(done.stdout)
+        result: dict[str, float] = json.loads(done.stdout)
         return result
 
     def restart_cold(self) -> None:
@@ -111,17 +111,3 @@ def acknowledge_one(port: int) -> None:
         block = Block.make(Shape(1024), seed=0)
         client.socket.sendall(block.frames[: block.ends[0]])
         client.await_receipt()
-
-
-def figures(result: dict[str, Any]) -> dict[str, float]:
-    """Name a generator's result as the tables do."""
-    cost_us = result["broker_us_per_entry"] or 0.0  # None where nothing came in the measured part
-    named = {
-        RATE: result["entries_per_s"],
-        "messages/s": result["messages_per_s"],
-        VOLUME: result["megabytes_per_s"],
-        COST: cost_us,
-        "broker core": cost_us * result["entries_per_s"] / 1e6,
-        "generator core": result["generator_core_ratio"],
-    }
-    return named | {f"{name} ms": value for name, value in result["latency_ms"].items()}
