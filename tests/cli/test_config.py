@@ -59,7 +59,7 @@ def test_secrets_are_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_people_read_one_line_a_setting_under_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--changed", "--host", "127.0.0.1", "--log-level", "debug"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "# Where to listen",
+        "# Listeners",
         "bindAddress=127.0.0.1  # --host",
         "",
         "# Logging",

@@ -115,6 +115,6 @@ def test_a_listener_that_is_none_is_refused_by_its_text(text: str) -> None:
 
 
 def test_the_internal_listener_is_one_of_the_advertised() -> None:
-    said = "internalListenerName=other is none of advertisedListeners: inside, outside"
+    said = "internalListenerName=other is not in advertisedListeners: inside, outside"
     with pytest.raises(ConfigurationError, match=said):
         made_of(advertisedListeners=LISTENERS, internalListenerName="other")

@@ -69,7 +69,7 @@ def test_an_audience_claim_wants_an_audience() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("tlsEnabled", "true"), ("webServicePortTls", "8443")])
 def test_whatever_speaks_tls_wants_a_certificate(key: str, value: str) -> None:
-    assert f"{key}={value} wants tlsCertificateFilePath" in refusal({key: value})
+    assert f"{key}={value} needs tlsCertificateFilePath" in refusal({key: value})
     made_of({**CERTIFICATE, key: value})
 
 

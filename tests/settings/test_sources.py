@@ -209,7 +209,7 @@ def test_clients_are_told_an_address_they_can_reach(host: str, advertised: str) 
 def test_tls_wants_certificate_and_key() -> None:
     with pytest.raises(ConfigurationError, match="give both"):
         from_variables(PENSTOCK_TLS_KEY_FILE_PATH="key.pem")
-    with pytest.raises(ConfigurationError, match="wants tlsCertificateFilePath"):
+    with pytest.raises(ConfigurationError, match="needs tlsCertificateFilePath"):
         from_variables(PENSTOCK_BROKER_SERVICE_PORT_TLS="6651")
     settings = from_variables(PENSTOCK_TLS_KEY_FILE_PATH="key.pem", PENSTOCK_TLS_CERTIFICATE_FILE_PATH="cert.pem")
     assert (settings.tls_certificate, settings.tls_key) == (Path("cert.pem"), Path("key.pem"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration: every key in one table, read once, checked, and frozen.
+"""The configuration: all settings in one table, read once, checked and frozen.
 
-Start reading at `model.Settings`: its fields are the table. `sources.load` finds the values, `memory` splits the
-budget.
+Start reading at `model.Settings`: its fields are the table. `sources.load` reads the values, `memory` divides the
+memory budget.
 """
 
 from __future__ import annotations

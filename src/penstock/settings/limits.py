@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From settings to what each part of penstock is told, in its own words and units.
+"""Converts settings to the limits of each part of penstock, with its own names and units.
 
-Why: limits are defined beside the code that they limit, which knows nothing of keys and files. Here, and only here,
-the two meet.
-Where: app calls these at the start; `Live` is what the broker asks when a setting changes while it runs.
+Why: limits are defined beside the code that they limit, which knows nothing of keys and files. Only here the two meet.
+Where: app calls these functions at the start; the broker asks `Live` when a setting changes at run time.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _DYNAMIC: Final = tuple(key.name for key in KEYS.values() if key.dynamic)
 
 
 class Live:
-    """Settings that can be changed while the broker runs: see `penstock.broker.configuration.Keys`."""
+    """Settings that can be changed at run time: see `penstock.broker.configuration.Keys`."""
 
     dynamic = _DYNAMIC
 
@@ -47,16 +46,16 @@ class Live:
         self.limits = broker_limits(settings)
 
     def values(self) -> Mapping[str, str]:
-        """Every key with its value as a file would have it; `***` for secrets."""
+        """Return every key with its value as in a file; `***` for secrets."""
         return {key.name: self.settings.spelled(key.name) for key in KEYS.values()}
 
     def changed(self, changes: Mapping[str, str]) -> Live:
-        """The settings of the start with these changes, and no others. Raises ConfigurationError."""
+        """Return the start's settings with these changes only. Raises ConfigurationError."""
         return Live(sources.changed(self.settings, changes))
 
 
 def broker_limits(settings: Settings) -> BrokerLimits:
-    """The broker's part: settings by the names of its fields, and what is worked out or counted in another unit."""
+    """Return the broker's limits: settings by field name, and values that are derived or have another unit."""
     budget = settings.budget
     return BrokerLimits(
         **_of_the_same_name(BrokerLimits, settings),
@@ -80,7 +79,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
 
 
 def named_listeners(settings: Settings) -> dict[str, ServiceUrls]:
-    """Addresses by the names that clients may ask for."""
+    """Return the addresses by listener name."""
     urls: dict[str, dict[str, str]] = {}
     for item in settings.advertised_listeners:
         name, scheme, url = of_listener(item)
@@ -89,14 +88,17 @@ def named_listeners(settings: Settings) -> dict[str, ServiceUrls]:
 
 
 def unnamed_listener(settings: Settings) -> ServiceUrls | None:
-    """The one of `named_listeners` for clients that ask for none; None: the broker's own address is."""
+    """Return the address for clients that name no listener; None for the broker's own address."""
     if settings.internal_listener_name is None or settings.sources["advertisedAddress"] != sources.DEFAULT:
         return None
     return named_listeners(settings)[settings.internal_listener_name]
 
 
 def log_limits(settings: Settings) -> LogLimits:
-    """A run is what one read brings: at most one large frame, or an arena full. Segments grow with large messages."""
+    """Return the log's limits.
+
+    A run is at most one large frame, or an arena full. Segments grow with large messages.
+    """
     run_bytes_max = settings.frame_bytes_max + ARENA_BYTES
     return LogLimits(
         run_bytes_max=run_bytes_max,
@@ -107,7 +109,7 @@ def log_limits(settings: Settings) -> LogLimits:
 
 
 def http_limits(settings: Settings, descriptors: int) -> HttpLimits:
-    """An eighth of the descriptors is the most that callers of the admin port may hold."""
+    """Return the admin port's limits. Its connections may use an eighth of the file descriptors."""
     connections_max = min(settings.max_http_server_connections, descriptors // 8)
     if connections_max < settings.max_http_server_connections:
         log.warning(

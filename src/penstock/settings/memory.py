@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory budget: one limit, split by one table, so that every large byte has an owner.
+"""The memory budget: one limit, divided by one table, so that all large memory has an owner.
 
-Why: bounds that are set one by one are each sensible and together too much. Here they are rows of one table whose sum
-is checked before anything starts.
-Where: `sources.load` splits the budget; `app` hands each part of the broker its row.
+Why: limits that are set one by one may each be sensible and together be too much. Here they are rows of one table,
+whose sum is checked before anything starts. Where: `sources.load` divides the budget; `app` passes each part of the
+broker its row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROW_BYTES_MAX: Final = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What the machine says about itself, as far as defaults depend on it."""
+    """The properties of the machine that defaults depend on."""
 
     ram_bytes: int
     cgroup_limit_bytes: int | None  # None: not limited
@@ -38,7 +38,7 @@ class MachineFacts:
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> MachineFacts:
-        """Ask the running system, through /proc and the cgroup files under `root`."""
+        """Read them from /proc and the cgroup files under `root`."""
         meminfo = (root / "proc/meminfo").read_text(encoding="ascii")
         match = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
         assert match is not None, "/proc/meminfo names no MemTotal"
@@ -46,15 +46,15 @@ class MachineFacts:
 
     @property
     def limit_bytes(self) -> int:
-        """The default of memoryLimitMB: the smaller of the cgroup's limit and half of RAM."""
+        """Return the default of memoryLimitMB: the smaller of the cgroup's limit and half of RAM."""
         half = self.ram_bytes // 2
         return half if self.cgroup_limit_bytes is None else min(half, self.cgroup_limit_bytes)
 
 
 def _cgroup_limit_bytes(root: Path) -> int | None:
-    """The lowest limit of our control groups and all above them; None if there is none.
+    """Return the lowest limit of our control groups and all above them; None if there is none.
 
-    Inside a container the path of our group often exists only outside; the mount's root is then our group.
+    Inside a container the path of our group often exists only outside; then the root of the mount is our group.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -89,7 +89,7 @@ def _read_limit(file: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRow:
-    """One owner of memory: its part of what the process leaves, up to a bound, and the key that sets it by hand."""
+    """One owner of memory: its share, its maximum, and the setting that fixes it."""
 
     name: str
     percent: int
@@ -128,7 +128,7 @@ ROWS: Final = (
 class MemoryBudget:
     """How many bytes each owner may have.
 
-    Zero or less, of `requests_bytes` and the two of listings, means: not bounded, by the user's wish.
+    `requests_bytes` and the two of listings may be 0 or less: the user has switched the limit off.
     """
 
     limit_bytes: int
@@ -166,10 +166,10 @@ class MemoryBudget:
         listings_heap_bytes: int | None = None,
         listings_direct_bytes: int | None = None,
     ) -> MemoryBudget:
-        """Give every row its share; a row named in the arguments keeps that value.
+        """Give every row its share; a row that is passed as an argument keeps that value.
 
         Raises:
-            ConfigurationError: the rows sum above the limit.
+            ConfigurationError: the sum of the rows exceeds the limit.
         """
 
         def share(row: BudgetRow) -> int:
@@ -199,7 +199,7 @@ class MemoryBudget:
         )
 
     def rows(self) -> list[tuple[str, int]]:
-        """Name and bytes of every row, the process itself first."""
+        """Return name and bytes of every row, the process itself first."""
         rows = [("penstock itself", PROCESS_BYTES)]
         for row, size in (
             (REQUESTS, max(0, self.requests_bytes)),
@@ -218,7 +218,7 @@ class MemoryBudget:
         return rows
 
     def table(self) -> str:
-        """The budget as people read it."""
+        """Return the budget as text."""
         return "\n".join(f"  {_mib(size):>12}  {name}" for name, size in self.rows())
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of settings: every key with its default, its parser and its meaning, as the fields of one frozen value.
+"""The table of settings: every key with its default, parser and description, as the fields of one frozen value.
 
-Why: a key that is declared in one place, parsed in a second and documented in a third drifts. Here a field is all
-three; `--help`, the reference documentation and the environment's names are derived from it.
-Where: `sources.load` makes the one `Settings`; `app` fills each layer's limits from it; nobody else reads it.
+Why: a key that is declared, parsed and documented in three places becomes inconsistent. Here a field is all three;
+`--help`, the reference and the names in the environment are derived from it. Where: `sources.load` creates the one
+`Settings`; `app` creates each layer's limits from it.
 
-Keys are spelled as Pulsar and Kafka spell them where they have them. Fields say the unit.
+Keys have the names of Pulsar and Kafka if these have them. Field names include the unit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ GROUPS: Final[tuple[type, ...]] = (
 
 
 class Given(NamedTuple):
-    """A key as somebody set it."""
+    """A key with the value and the source that set it."""
 
     name: str
     text: str
@@ -68,7 +68,7 @@ class Given(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """All that was set at the start, weakest first, and the machine."""
+    """All values that were set at the start, weakest first, and the machine."""
 
     given: tuple[Given, ...]
     facts: MachineFacts
@@ -94,7 +94,7 @@ class Settings(
     Schemas,
     Logging,
 ):
-    """The configuration in force. Made by `sources.load`, which checks each value; `rules` checks what spans keys."""
+    """The effective configuration. Created by `sources.load`, which checks each value; `rules` checks combinations."""
 
     # --- not keys: what came out of them
     budget: MemoryBudget
@@ -106,19 +106,19 @@ class Settings(
         rules.check(self)
 
     def spelled(self, name: str) -> str:
-        """The value of a key as a file would have it; `***` for a secret."""
+        """Return the value of a key as in a file; `***` for a secret."""
         key = KEYS[FIELDS[name]]
         text = spell(getattr(self, FIELDS[name]))
         return "***" if key.secret and text else text
 
     @property
     def relaxed(self) -> bool:
-        """Whether receipts go out before the disk has the message."""
+        """Whether receipts are sent before the message is on disk."""
         return self.durability == "relaxed"
 
 
 def keys_of(group: type) -> Mapping[str, Key]:
-    """The rows of one group, by the names of their fields."""
+    """Return the rows of one group, by field name."""
     return {field.name: field.metadata["key"] for field in dataclasses.fields(group)}
 
 

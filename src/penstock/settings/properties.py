@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Java's properties files, which `broker.conf` is one of: `key=value` lines, comments, continuations, escapes.
+"""Parser for Java's properties files, such as `broker.conf`: `key=value` lines, comments, continuations, escapes.
 
-Why not simpler: a file that Pulsar starts with must mean the same here, to the last backslash.
-Where: `sources` reads files with it.
+Why so exact: a file must mean the same here as in Pulsar. Where: `sources` reads files with it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Entry(NamedTuple):
-    """One key and its value; `line` is where it begins."""
+    """One key and its value; `line` is the number of its first line."""
 
     line: int
     name: str
@@ -45,7 +44,7 @@ def parse(text: str) -> Iterator[Entry]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blank ones; one that ends in a backslash goes on in the next."""
+    """Yield lines without comments and blank ones; a line that ends in a backslash continues in the next."""
     begun: tuple[int, str] | None = None
     for number, natural in enumerate(text.splitlines(), start=1):
         stripped = natural.lstrip()

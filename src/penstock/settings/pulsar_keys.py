@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulsar's settings that penstock does not have: what they configure is done otherwise here, or not at all.
+"""Pulsar's settings that penstock ignores.
 
-Why: a `broker.conf` of Pulsar's sets hundreds of keys. Those we know not to be ours are told in one line; a name that
-nobody knows is most likely a slip of the pen, and is told apart.
-Where: `sources` asks of every key that has no row. Names of Pulsar 2.x to 5.0 are here, those of a bookie that
-`standalone.conf` holds as well.
+Why: Pulsar's `broker.conf` sets hundreds of keys. Known ones that penstock ignores are reported in one warning; unknown
+ones are probably typing errors, and are reported separately. Where: `sources` checks every key that has no row. The
+list has names of Pulsar 2.x to 5.0, and those of the bookie in `standalone.conf`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Families of keys, by how they begin.
+# Prefixes of families of keys.
 _FAMILIES: Final = (
     "additionalServlet",
     "athenz",
@@ -118,5 +117,5 @@ _NAMES: Final = frozenset(
 
 
 def is_pulsars(name: str) -> bool:
-    """Whether a key is one of Pulsar's. Asked of keys that are not ours."""
+    """Return whether an unsupported key is one of Pulsar's."""
     return name in _NAMES or name.startswith(_FAMILIES)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that span settings: values that are each good and cannot go together, or that somebody should think about.
+"""Rules for combinations of settings: errors, and warnings.
 
-Where: a `Settings` checks itself with `check` when it is made, at the start and at every change while the broker runs;
-`sources` adds what `warnings` finds to what it tells.
+Where: `Settings` checks itself with `check` when it is created, at the start and at every change at run time; `sources`
+adds the result of `warnings` to its own.
 """
 
 from __future__ import annotations
@@ -33,61 +33,61 @@ TRACKERS_IN_MEMORY: Final = ("InMemoryDelayedDeliveryTrackerFactory", "InMemoryT
 
 
 def check(settings: Settings) -> None:
-    """Raise ConfigurationError for the first rule that is broken."""
+    """Raise ConfigurationError for the first broken rule."""
     _check_ports(settings)
     _check_memory(settings)
     _check_access(settings)
 
 
 def check_foreign(name: str, value: str) -> None:
-    """Raise ConfigurationError for what is not ours, and would be dangerous to ignore."""
+    """Raise ConfigurationError for a foreign key that would be dangerous to ignore."""
     if name == "tlsEnabledWithKeyStore" and value.lower() == "true":
         raise ConfigurationError(
-            "tlsEnabledWithKeyStore=true: Java's key stores are not read; convert yours to PEM "
+            "tlsEnabledWithKeyStore=true: Java key stores are not supported; convert yours to PEM "
             "(openssl pkcs12 -in FILE -nodes), and set tlsCertificateFilePath and tlsKeyFilePath"
         )
 
 
 def warnings(settings: Settings) -> Iterator[str]:
-    """Yield what is allowed and worth a thought."""
+    """Yield warnings about allowed but doubtful settings."""
     if not settings.authentication_enabled and not _is_loopback(settings.bind_address):
         yield (
-            f"bindAddress={settings.bind_address} lets everybody who reaches this machine publish, consume and "
-            f"administer: nobody is asked who they are; set authenticationEnabled=true, or listen on 127.0.0.1"
+            f"bindAddress={settings.bind_address} lets every client that reaches this machine publish, consume and "
+            f"administer without authentication; set authenticationEnabled=true, or listen on 127.0.0.1"
         )
     if settings.authorization_enabled and not settings.super_user_roles:
         yield "authorizationEnabled=true without superUserRoles: nobody can create tenants or change this broker"
     if settings.authentication_enabled and not settings.authorization_enabled:
-        yield "authenticationEnabled=true without authorizationEnabled=true: every known client may do everything"
+        yield "authenticationEnabled=true without authorizationEnabled=true: every client with a role may do everything"
     if settings.authentication_enabled and settings.port is not None and not _is_loopback(settings.bind_address):
         yield (
-            "clients may show who they are on a port without TLS, where others can read it along; "
-            "set brokerServicePort= (empty) and webServicePort= to open the TLS ports alone"
+            "clients may send credentials on a port without TLS, where others can read them; "
+            "set brokerServicePort= (empty) and webServicePort= to open only the TLS ports"
         )
     yield from _without_effect(settings)
 
 
 def _without_effect(settings: Settings) -> Iterator[str]:
-    """Settings that are read from files made for Pulsar, when somebody chose something else than Pulsar's default."""
+    """Yield warnings for settings of Pulsar that are accepted without effect, if they are not Pulsar's default."""
     if settings.delayed_delivery_lookahead != LOOKAHEAD_DEFAULT:
         yield (
             f"delayedDeliveryFixedDelayDetectionLookahead={settings.delayed_delivery_lookahead} is ignored: the index "
-            f"of delayed messages is bounded in bytes, by memoryLimitMB"
+            f"of delayed messages is limited in bytes, by memoryLimitMB"
         )
     if settings.delayed_delivery_tracker.rpartition(".")[2] not in TRACKERS_IN_MEMORY:
         yield (
             f"delayedDeliveryTrackerFactoryClassName={settings.delayed_delivery_tracker} is ignored: there is one "
-            f"tracker here, which keeps in memory what fits there and reads the rest from the log"
+            f"tracker, which keeps in memory what fits and reads the rest from the log"
         )
 
 
 def _check_ports(settings: Settings) -> None:
     if (settings.tls_certificate is None) != (settings.tls_key is None):
-        raise ConfigurationError("TLS wants both tlsCertificateFilePath and tlsKeyFilePath, and got one; give both")
+        raise ConfigurationError("TLS needs both tlsCertificateFilePath and tlsKeyFilePath; give both")
     listeners = [of_listener(item)[0] for item in settings.advertised_listeners]
     if listeners and settings.internal_listener_name not in listeners:
         raise ConfigurationError(
-            f"internalListenerName={settings.internal_listener_name} is none of advertisedListeners: "
+            f"internalListenerName={settings.internal_listener_name} is not in advertisedListeners: "
             f"{', '.join(dict.fromkeys(listeners))}"
         )
     if settings.tls_require_client_cert and settings.tls_trust_certs is None:
@@ -102,7 +102,7 @@ def _check_ports(settings: Settings) -> None:
         (settings.tls_require_client_cert, "tlsRequireTrustedClientCertOnConnect=true"),
     ):
         if wants:
-            raise ConfigurationError(f"{key} wants tlsCertificateFilePath and tlsKeyFilePath; give both")
+            raise ConfigurationError(f"{key} needs tlsCertificateFilePath and tlsKeyFilePath; set both")
     if settings.port is None:
         raise ConfigurationError(
             "brokerServicePort is empty, and without tlsCertificateFilePath there is no TLS port either: "
@@ -132,17 +132,17 @@ def _check_memory(settings: Settings) -> None:
 def _check_access(settings: Settings) -> None:
     if settings.authorization_enabled and not settings.authentication_enabled:
         raise ConfigurationError(
-            "authorizationEnabled=true wants authenticationEnabled=true: what a client may do hangs on who it is"
+            "authorizationEnabled=true needs authenticationEnabled=true: permissions depend on the client's role"
         )
     if settings.token_audience_claim is not None and settings.token_audience is None:
         raise ConfigurationError(
-            f"tokenAudienceClaim={settings.token_audience_claim} wants tokenAudience: what that claim must name"
+            f"tokenAudienceClaim={settings.token_audience_claim} needs tokenAudience: the value that it must have"
         )
     if not settings.authentication_enabled:
         return
     if not settings.authentication_providers:
         raise ConfigurationError(
-            "authenticationEnabled=true wants authenticationProviders; "
+            "authenticationEnabled=true needs authenticationProviders; "
             f"for tokens set authenticationProviders={PROVIDER_TOKEN} and tokenSecretKey"
         )
     trusts = settings.tls_certificate is not None and settings.tls_trust_certs is not None
@@ -156,7 +156,7 @@ def _check_access(settings: Settings) -> None:
         (PROVIDER_TLS, trusts, "tlsCertificateFilePath, tlsKeyFilePath and tlsTrustCertsFilePath"),
     ):
         if provider in settings.authentication_providers and not has:
-            raise ConfigurationError(f"{provider.rpartition('.')[2]} of authenticationProviders wants {wants}")
+            raise ConfigurationError(f"{provider.rpartition('.')[2]} of authenticationProviders needs {wants}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the settings on security come to, in the terms of those who act on them.
+"""Converts the security settings for the parts that use them.
 
-Where: app hands the results to TLS ports, to the broker's limits and to the authenticator. Keys and passwords are not
-read here; files are named only.
+Where: app passes the results to TLS ports, to the broker's limits and to the authenticator. Keys and passwords are not
+read here, only the names of their files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _METHODS: Final = {PROVIDER_TOKEN: "token", PROVIDER_TLS: "tls", PROVIDER_BASIC:
 
 
 def access_rules(settings: Settings) -> AccessRules:
-    """Roles, and what is checked of them."""
+    """Return the roles and authorization rules."""
     return AccessRules(
         authorizing=settings.authorization_enabled,
         super_user_roles=frozenset(settings.super_user_roles),
@@ -34,7 +34,7 @@ def access_rules(settings: Settings) -> AccessRules:
 
 
 def provider_options(settings: Settings) -> ProviderOptions | None:
-    """How clients show who they are; None when nobody has to."""
+    """Return how clients authenticate; None without authentication."""
     if not settings.authentication_enabled:
         return None
     return ProviderOptions(
@@ -51,10 +51,9 @@ def provider_options(settings: Settings) -> ProviderOptions | None:
 
 
 def tls_options(settings: Settings) -> TlsOptions | None:
-    """What TLS ports speak; None without a certificate.
+    """Return the options of TLS ports; None without a certificate.
 
-    A certificate that names a role must be one we trust: where the provider `tls` is on, `tlsAllowInsecureConnection`
-    does not count.
+    A certificate that names a role must be trusted: with the TLS provider, `tlsAllowInsecureConnection` has no effect.
     """
     if settings.tls_certificate is None or settings.tls_key is None:
         return None

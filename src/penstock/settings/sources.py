@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where settings come from, and which source wins: default < file < environment < flag < changed while running.
+"""The sources of settings and their precedence: default < file < environment < flag < changed at run time.
 
-Why: an operator who sees a value must be able to find who set it, and a value that cannot be must say which file,
-variable or flag to mend.
-Where: `penstock serve` calls `load` once, before anything is opened; `changed` works the settings out anew when an
-administrator changes one while the broker runs.
+Why: an operator must be able to find the source of a value, and an error must name the file, variable or flag to
+correct. Where: `penstock serve` calls `load` once, before anything is opened; `changed` computes the settings again
+when an administrator changes one at run time.
 """
 
 from __future__ import annotations
@@ -64,26 +63,26 @@ def load(
     flags: Mapping[str, str] | None = None,
     facts: MachineFacts | None = None,
 ) -> Settings:
-    """Read every source, check every value, and freeze the result.
+    """Read all sources, check every value, and freeze the result.
 
     Args:
         file: a `broker.conf`; see `read_file`.
-        environment: variables of the process; names beginning with PENSTOCK_ are ours, PULSAR_PREFIX_ is understood.
+        environment: variables of the process; those with the prefix PENSTOCK_ or PULSAR_PREFIX_ are settings.
         flags: values given on the command line, by key.
-        facts: the machine; asked when not given.
+        facts: the machine; read if not given.
 
     Raises:
-        ConfigurationError: a value that cannot be, by its key and source; or values that cannot go together.
+        ConfigurationError: an invalid value, with its key and source; or a combination that is not allowed.
     """
     given = tuple(_everything(file, environment or {}, flags or {}))
     return _settle(Origin(given, facts or MachineFacts.read()), {})
 
 
 def changed(settings: Settings, changes: Mapping[str, str]) -> Settings:
-    """The settings as they are when these keys, and no others, are changed while the broker runs.
+    """Return the settings with these run-time changes only.
 
     Raises:
-        ConfigurationError: a value that cannot be, or values that cannot go together.
+        ConfigurationError: an invalid value, or a combination that is not allowed.
     """
     return _settle(settings.origin, changes)
 
@@ -92,7 +91,7 @@ def read_file(file: Path) -> Iterator[Given]:
     """Yield key, value and source of each entry of a `broker.conf`, which is a Java properties file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a line is something else.
+        ConfigurationError: the file cannot be read, or a line is invalid.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -106,7 +105,7 @@ def read_file(file: Path) -> Iterator[Given]:
 
 
 def _everything(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]) -> Iterator[Given]:
-    """Yield all that was set, weakest first, so that later ones win."""
+    """Yield all values that were set, weakest first, so that later ones win."""
     users = _USERS_PROPERTY.search(environment.get(_PULSAR_OPTIONS, ""))
     if users is not None:
         yield Given("basicAuthConf", users[1], _PULSAR_OPTIONS)
@@ -147,7 +146,7 @@ def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
 
 
 def _warnings_on_others(foreign: list[Given]) -> list[str]:
-    """One line for all that is Pulsar's and not ours, by file or as variables; one for what nobody knows."""
+    """Return one warning for all ignored keys of Pulsar, per file or for variables, and one for unknown keys."""
     pulsars: dict[str, dict[str, None]] = defaultdict(dict)
     unknown = []
     for given in foreign:
@@ -168,7 +167,7 @@ def _warnings_on_others(foreign: list[Given]) -> list[str]:
 
 
 def parse(given: Given) -> object:
-    """The value of one key. Raises ConfigurationError."""
+    """Return the parsed value of one key. Raises ConfigurationError."""
     key = KEYS[FIELDS[given.name]]
     try:
         return key.parse(given.text)
@@ -180,7 +179,7 @@ def parse(given: Given) -> object:
 def _work_out(
     values: dict[str, Any], sources: Mapping[str, str], facts: MachineFacts, as_shipped: set[str], warnings: list[str]
 ) -> None:
-    """Fill in every default, the plain ones first, then those that hang on other keys and on the machine."""
+    """Fill in every default: plain ones first, then those that depend on other keys and on the machine."""
     for name, key in KEYS.items():
         if key.default is not None:
             values.setdefault(name, key.default)
@@ -188,7 +187,7 @@ def _work_out(
         values.setdefault(name, None)
     if values["tls_certificate"] is None and sources["brokerServicePortTls"] != DEFAULT:
         raise ConfigurationError(
-            f"brokerServicePortTls ({sources['brokerServicePortTls']}) wants tlsCertificateFilePath and tlsKeyFilePath"
+            f"brokerServicePortTls ({sources['brokerServicePortTls']}) needs tlsCertificateFilePath and tlsKeyFilePath"
         )
     values.setdefault(
         "broker_delete_inactive_topics_max_inactive_duration_seconds",
@@ -209,7 +208,7 @@ def _work_out(
 
 
 def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[str]) -> None:
-    """Divide the memory, and let each key of a row say what its row came to."""
+    """Divide the memory, and set each key of a row to its result."""
     rows = {*_PULSARS_SIZES, *_LISTINGS_AS_SHIPPED, "sessions_mb", "metadata_mb"}
     asked = {name: values[name] for name in rows - as_shipped if name in values}
     borrowed = {row: size for row, size in _from_pulsars_keys(values).items() if row not in asked}
@@ -240,7 +239,7 @@ def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[s
 
 
 def _from_pulsars_keys(values: Mapping[str, Any]) -> dict[str, int]:
-    """What Pulsar's keys say of our rows, in the units of our keys."""
+    """Return the rows that Pulsar's keys set, in the units of our keys."""
     sizes = {}
     buffer_mb = values["max_publish_buffer_mb"]
     if buffer_mb is not None:

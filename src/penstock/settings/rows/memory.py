@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on what is kept and on memory. `sources` works out their defaults; `model.Settings` joins the groups."""
+"""Settings of durability and memory. `sources` computes their defaults; `model.Settings` joins the groups."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from penstock.core.units import parse_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What is kept, and how safely."""
+    """Durability."""
 
     durability: str = row(
         "durability",
         choice("fsync", "relaxed"),
         "fsync",
-        "`fsync`: a receipt is sent after the disk has the message. `relaxed`: receipts do not wait; a crash of the "
-        "machine may lose messages that were acknowledged.",
+        "`fsync`: a receipt is sent when the message is on disk. `relaxed`: receipts do not wait for the disk; a crash "
+        "of the machine may lose acknowledged messages.",
     )
     skip_missing: bool = row(
         "autoSkipNonRecoverableData",
         switch,
         False,
-        "What a start does about segments of the log whose files are missing or cut short. `false`: their messages "
-        "stay in the backlogs, are passed over, and are served again by a later start that finds the files. `true`: "
-        "they are given up for good and count as damaged; subscriptions acknowledge them.",
+        "How a start handles segments of the log whose files are missing or cut short. `false`: their messages stay in "
+        "the backlogs, are skipped, and are delivered after a later start that finds the files. `true`: their messages "
+        "count as damaged for good; subscriptions acknowledge them.",
     )
 
 
@@ -39,72 +39,73 @@ class Memory(MessageDefaults):
         "memoryLimitMB",
         whole(1),
         "<the smaller of the control group's limit and half of RAM>",
-        "Memory in MiB that penstock divides among its parts.",
+        "Memory limit in MiB, which penstock divides among its parts.",
         flag="--memory-limit-mb",
     )
     request_bytes_max: int = row(
         "queued.max.request.bytes",
         parse_bytes,
         "<maxMessagePublishBufferSizeInMB, else its row of the memory budget>",
-        "Bytes of requests read and not yet answered; at the bound, penstock stops reading. 0 or less: no bound.",
+        "Limit of the bytes of requests that were read and not yet answered; at the limit, penstock stops reading. 0 "
+        "or less: no limit.",
     )
     requests_max: int = row(
         "queued.max.requests",
         any_number,
         "<queued.max.request.bytes / 32, at least 20000; off when that is off>",
-        "Requests read and not yet answered; at the bound, penstock stops reading. 0 or less: no bound; else 20000 or "
-        "more, the most that one producer may have in flight.",
+        "Limit of the requests that were read and not yet answered; at the limit, penstock stops reading. 0 or less: "
+        "no limit; otherwise at least 20000, the most that one producer may have pending.",
     )
     frame_bytes_max: int = row(
         "socket.request.max.bytes",
         size(1),
         "<maxMessageSize + 10 KiB>",
-        "The largest single request; a client that announces a larger one is disconnected.",
+        "Size of the largest request in bytes; a client that announces a larger one is disconnected.",
     )
     outbound_mb: int = row(
         "outboundMB",
         whole(1),
         "<managedLedgerMaxReadsInFlightSizeInMB, else its row of the memory budget>",
-        "MiB of data on its way to clients, over all of them.",
+        "MiB of unsent data to all clients.",
     )
     sessions_mb: int = row(
         "sessionsMB",
         whole(1),
         "<its row of the memory budget>",
-        "MiB for producers, consumers and watchers, with their names and metadata; most take 1 KiB or a little more. "
-        "Newcomers beyond it are refused.",
+        "MiB for producers, consumers and watchers, with their names and metadata; most take about 1 KiB. Further ones "
+        "are refused.",
     )
     metadata_mb: int = row(
         "metadataMB",
         whole(1),
         "<its row of the memory budget>",
-        "MiB for stored metadata that outlasts its client: schemas, long names and properties of subscriptions, names "
-        "of producers that deduplication remembers. More is refused.",
+        "MiB for stored metadata that outlives its client: schemas, long names and properties of subscriptions, names "
+        "of producers that deduplication remembers. Requests beyond it are refused.",
     )
     tail_cache_mb: int = row(
         "tailCacheMB",
         whole(0),
         "<managedLedgerCacheSizeMB, else its row of the memory budget>",
-        "MiB of newest entries kept for consumers that keep up.",
+        "MiB of newest entries, cached for consumers that keep up.",
         dynamic=True,
     )
     max_publish_buffer_mb: int | None = row(
         "maxMessagePublishBufferSizeInMB",
         any_number,
         "<none>",
-        "Pulsar's word for queued.max.request.bytes, in MiB; counts when that is not set. 0 or less: no bound.",
+        "Pulsar's name of queued.max.request.bytes, in MiB; used if that is not set. 0 or less: no limit.",
     )
     max_reads_in_flight_mb: int | None = row(
         "managedLedgerMaxReadsInFlightSizeInMB",
         whole(0),
         "<none>",
-        "Pulsar's word for outboundMB; counts when that is not set. 0: not set.",
+        "Pulsar's name of outboundMB; used if that is not set. 0: not set.",
     )
     ledger_cache_mb: int | None = row(
         "managedLedgerCacheSizeMB",
         whole(0),
         "<none>",
-        "Pulsar's word for tailCacheMB; counts when that is not set.",
+        "Pulsar's name of tailCacheMB; used if that is not set.",
         dynamic=True,
     )
 
@@ -117,15 +118,15 @@ class Listings:
         "maxTopicListInFlightHeapMemSizeMB",
         any_number,
         "<its row of the memory budget, at most 100>",
-        "MiB of topic listings being made at the same time, and of what watchers know; who finds none left waits. 0 or "
-        "less: no bound.",
+        "MiB of topic listings that are being created, and of the state of watchers; at the limit, requests wait. 0 or "
+        "less: no limit.",
         dynamic=True,
     )
     listings_heap_timeout_ms: int = row(
         "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis",
         whole(0),
         25_000,
-        "How long a listing waits for such memory before it is refused, in ms.",
+        "How long a listing waits for this memory before it is refused, in ms.",
         dynamic=True,
     )
     listings_heap_queue_max: int = row(
@@ -139,15 +140,15 @@ class Listings:
         "maxTopicListInFlightDirectMemSizeMB",
         any_number,
         "<its row of the memory budget, at most 100>",
-        "MiB of encoded topic listings that clients have not read yet; what finds none left waits. 0 or less: no "
-        "bound.",
+        "MiB of encoded topic listings that clients have not read yet; at the limit, responses wait. 0 or less: no "
+        "limit.",
         dynamic=True,
     )
     listings_direct_timeout_ms: int = row(
         "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis",
         whole(0),
         25_000,
-        "How long an encoded listing waits for such memory before it is refused, in ms.",
+        "How long an encoded listing waits for this memory before it is refused, in ms.",
         dynamic=True,
     )
     listings_direct_queue_max: int = row(

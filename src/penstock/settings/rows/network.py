@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on where to listen and with whom to speak. `model.Settings` joins the groups."""
+"""Settings of listeners, TLS, connections and logging. `model.Settings` joins the groups."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from penstock.core.setting import choice, listeners, names, port_number, port_or
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Where to listen."""
+    """Listeners."""
 
     bind_address: str = row("bindAddress", str, "127.0.0.1", "Address to listen on; 0.0.0.0 for all.", flag="--host")
     advertised_address: str = row(
         "advertisedAddress",
         str,
         "<bindAddress, or the host's name where that means every address>",
-        "Address that lookups tell clients to connect to.",
+        "Address that lookups return to clients.",
         flag="--advertised-address",
     )
     port: int | None = row(
         "brokerServicePort",
         port_or_none,
         6650,
-        "Port for Pulsar clients; 0 takes a free one. Empty in a file: not opened.",
+        "Port for Pulsar clients; 0: a free one. Empty in a file: not opened.",
         flag="--port",
         empty=True,
     )
@@ -34,14 +34,14 @@ class Network:
         "brokerServicePortTls",
         port_number,
         6651,
-        "Port for clients with TLS; opened when a certificate is given.",
+        "Port for clients with TLS; opened if there is a certificate.",
         flag="--tls-port",
     )
     admin_port: int | None = row(
         "webServicePort",
         port_or_none,
         8080,
-        "Port for metrics, health and administration; 0 takes a free one. Empty in a file: not opened.",
+        "Port for metrics, health and administration; 0: a free one. Empty in a file: not opened.",
         flag="--admin-port",
         empty=True,
     )
@@ -49,23 +49,23 @@ class Network:
         "webServicePortTls",
         port_number,
         "<none>",
-        "Port for metrics, health and administration with TLS, customarily 8443; opened when it is set.",
+        "Port for metrics, health and administration with TLS, usually 8443; opened if it is set.",
         flag="--admin-tls-port",
     )
     advertised_listeners: tuple[str, ...] = row(
         "advertisedListeners",
         listeners,
         (),
-        "Addresses for clients that ask for a listener by its name, like "
+        "Addresses for clients that name a listener, for example "
         "`internal:pulsar://10.0.0.5:6650,external:pulsar://broker.example.com:6650`.",
     )
     internal_listener_name: str | None = row(
         "internalListenerName",
         str,
         "<the first of advertisedListeners>",
-        "The one of advertisedListeners that clients are told who name none; advertisedAddress counts before it.",
+        "The one of advertisedListeners for clients that name none; advertisedAddress takes precedence.",
     )
-    cluster_name: str = row("clusterName", str, "standalone", "Name of the cluster, as clients and names show it.")
+    cluster_name: str = row("clusterName", str, "standalone", "Name of the cluster.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +73,10 @@ class Tls:
     """TLS."""
 
     tls_enabled: bool = row(
-        "tlsEnabled", switch, False, "Pulsar's old switch. True wants a certificate; the ports decide otherwise."
+        "tlsEnabled", switch, False, "Pulsar's old setting. `true` requires a certificate; otherwise it has no effect."
     )
     tls_certificate: Path | None = row(
-        "tlsCertificateFilePath", Path, "<none>", "Certificate chain in PEM; switches TLS on.", flag="--tls-cert"
+        "tlsCertificateFilePath", Path, "<none>", "Certificate chain in PEM; enables TLS.", flag="--tls-cert"
     )
     tls_key: Path | None = row(
         "tlsKeyFilePath", Path, "<none>", "Private key of the certificate, in PEM.", flag="--tls-key"
@@ -85,29 +85,29 @@ class Tls:
         "tlsTrustCertsFilePath",
         Path,
         "<none>",
-        "Certificates in PEM of those who sign clients' certificates.",
+        "Certificates, in PEM, of the authorities of clients' certificates.",
         flag="--tls-trust-certs",
     )
     tls_require_client_cert: bool = row(
         "tlsRequireTrustedClientCertOnConnect",
         switch,
         False,
-        "Whether a TLS client without a certificate that we trust is turned away.",
+        "Whether TLS clients need a trusted certificate.",
     )
     tls_allow_insecure: bool = row(
-        "tlsAllowInsecureConnection", switch, False, "Whether a client's certificate that we do not trust is let pass."
+        "tlsAllowInsecureConnection", switch, False, "Whether untrusted client certificates are accepted."
     )
     tls_protocols: tuple[str, ...] = row(
-        "tlsProtocols", names, (), "TLS versions to speak, like TLSv1.3,TLSv1.2; empty: both of these."
+        "tlsProtocols", names, (), "TLS versions, for example TLSv1.3,TLSv1.2; empty: both of these."
     )
     tls_ciphers: tuple[str, ...] = row(
-        "tlsCiphers", names, (), "Ciphers to accept, in OpenSSL's or Java's spelling; empty: the system's choice."
+        "tlsCiphers", names, (), "TLS ciphers, with OpenSSL's or Java's names; empty: the system's default."
     )
     admin_tls_protocols: tuple[str, ...] = row(
-        "webServiceTlsProtocols", names, "<tlsProtocols>", "TLS versions to speak at webServicePortTls."
+        "webServiceTlsProtocols", names, "<tlsProtocols>", "TLS versions of webServicePortTls."
     )
     admin_tls_ciphers: tuple[str, ...] = row(
-        "webServiceTlsCiphers", names, "<tlsCiphers>", "Ciphers to accept at webServicePortTls."
+        "webServiceTlsCiphers", names, "<tlsCiphers>", "TLS ciphers of webServicePortTls."
     )
 
 
@@ -119,36 +119,36 @@ class Connecting(ConnectionLimits):
         "keepAliveIntervalSeconds",
         whole(1),
         30,
-        "A client silent for this long is pinged, and after as long again closed.",
+        "A client that sends nothing for this long is pinged, and disconnected after the same time again.",
     )
     connection_liveness_check_timeout_ms: int = row(
         "connectionLivenessCheckTimeoutMillis",
         whole(0),
         5_000,
-        "How long an old connection may take to show it lives, when a new one wants its producer or consumer.",
+        "How long an old connection may take to answer a ping when a new one wants its producer or consumer.",
     )
     broker_shutdown_timeout_ms: int = row(
         "brokerShutdownTimeoutMs",
         whole(0),
         60_000,
-        "How long an orderly stop may take; after that the process ends as it is, with status 1. Nothing that was "
-        "acknowledged is lost.",
+        "How long a graceful stop may take; after that the process exits at once, with status 1. No acknowledged "
+        "message is lost.",
         dynamic=True,
     )
     max_http_server_connections: int = row(
         "maxHttpServerConnections",
         whole(1),
         256,
-        "Connections to the admin port at once; more are closed. Pulsar's default is 2048.",
+        "Limit of the connections to the admin port; further ones are closed. Pulsar's default is 2048.",
     )
     max_concurrent_http_requests: int = row(
         "maxConcurrentHttpRequests",
         whole(1),
         64,
-        "Requests of the admin port at work at once; more are answered with 503. Pulsar's default is 1024.",
+        "Limit of the concurrent requests to the admin port; further ones get 503. Pulsar's default is 1024.",
     )
     http_max_request_header_bytes: int = row(
-        "httpMaxRequestHeaderSize", whole(1_024), 16_384, "Bytes of the head of a request to the admin port."
+        "httpMaxRequestHeaderSize", whole(1_024), 16_384, "Limit of the head of a request to the admin port, in bytes."
     )
 
 
@@ -160,14 +160,14 @@ class Logging:
         "logFormat",
         choice("text", "json"),
         "text",
-        "`text` for people, `json` for machines: one line an event.",
+        "`text` or `json`: one line per event.",
         flag="--log-format",
     )
     log_level: str = row(
         "logLevel",
         choice("debug", "info", "warning", "error"),
         "info",
-        "The least serious event that is logged.",
+        "The lowest level that is logged.",
         flag="--log-level",
         dynamic=True,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on who a client is and what it may do. `model.Settings` joins the groups; `rules` checks them together."""
+"""Settings of authentication and authorization. `model.Settings` joins the groups; `rules` checks them together."""
 
 from __future__ import annotations
 
@@ -21,85 +21,84 @@ TOKEN_ALGORITHMS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Authentication:
-    """Authentication: who a client is."""
+    """Authentication."""
 
-    authentication_enabled: bool = row(
-        "authenticationEnabled", switch, False, "Whether clients must show who they are."
-    )
+    authentication_enabled: bool = row("authenticationEnabled", switch, False, "Whether clients must authenticate.")
     authentication_providers: tuple[str, ...] = row(
         "authenticationProviders",
         names_among(PROVIDER_TOKEN, PROVIDER_TLS, PROVIDER_BASIC),
         (),
-        "How they may show it, by the names of Pulsar's classes: AuthenticationProviderToken, …Tls, …Basic.",
+        "Pulsar's class names of the authentication methods: AuthenticationProviderToken, …Tls, …Basic.",
     )
     authentication_refresh_check_s: int = row(
         "authenticationRefreshCheckSeconds",
         whole(1),
         60,
-        "How often it is checked whether what clients showed has expired.",
+        "How often clients' credentials are checked for expiry, in seconds.",
     )
     authenticate_original_auth_data: bool = row(
         "authenticateOriginalAuthData",
         switch,
         False,
-        "Whether a proxy must hand on what its client showed, to be checked again here.",
+        "Whether a proxy must forward its client's credentials, which are checked again here.",
     )
     anonymous_user_role: str | None = row(
-        "anonymousUserRole", str, "<none>", "Role of those who show nothing; not set: they are turned away."
+        "anonymousUserRole", str, "<none>", "Role of clients without credentials; not set: they are refused."
     )
     token_secret_key: str | None = row(
         "tokenSecretKey",
         str,
         "<none>",
-        "Key that signs tokens (HS256 and its like): `file:///…`, or `data:;base64,…`.",
+        "Secret key of tokens (HS256, HS384, HS512): `file:///…`, or `data:;base64,…`.",
         secret=True,
     )
     token_public_key: str | None = row(
         "tokenPublicKey",
         str,
         "<none>",
-        "Public key that proves who signed tokens: `file:///…`, or `data:;base64,…`.",
+        "Public key of tokens: `file:///…`, or `data:;base64,…`.",
     )
-    token_public_alg: str = row(
-        "tokenPublicAlg", choice(*TOKEN_ALGORITHMS), "RS256", "The algorithm that tokenPublicKey is for."
-    )
-    token_auth_claim: str = row("tokenAuthClaim", str, "sub", "The claim of a token that names the role.")
+    token_public_alg: str = row("tokenPublicAlg", choice(*TOKEN_ALGORITHMS), "RS256", "Algorithm of tokenPublicKey.")
+    token_auth_claim: str = row("tokenAuthClaim", str, "sub", "Claim of a token with the role.")
     token_audience_claim: str | None = row(
-        "tokenAudienceClaim", str, "<none>", "The claim that names for whom a token was made; not set: not looked at."
+        "tokenAudienceClaim", str, "<none>", "Claim of a token with its audience; not set: not checked."
     )
-    token_audience: str | None = row("tokenAudience", str, "<none>", "What that claim must name: this broker.")
+    token_audience: str | None = row("tokenAudience", str, "<none>", "The audience that tokens must have.")
     token_allowed_clock_skew_s: int = row(
-        "tokenAllowedClockSkewSeconds", whole(0), 0, "How far the clock of whoever made a token may be off."
+        "tokenAllowedClockSkewSeconds", whole(0), 0, "Allowed clock difference to the issuer of tokens, in seconds."
     )
     basic_auth_conf: str | None = row(
         "basicAuthConf",
         str,
         "<none>",
-        "Users with hashed passwords, as htpasswd writes them: a file, `file:///…` or `data:;base64,…`.",
+        "Users with hashed passwords, in htpasswd's format: a file, `file:///…` or `data:;base64,…`.",
         secret=True,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Authorization:
-    """Authorization: what a client may do."""
+    """Authorization."""
 
     authorization_enabled: bool = row(
-        "authorizationEnabled", switch, False, "Whether it is checked what a role may do."
+        "authorizationEnabled", switch, False, "Whether permissions of roles are checked."
     )
     authorization_provider: str = row(
         "authorizationProvider",
         choice(AUTHORIZATION_PROVIDER),
         AUTHORIZATION_PROVIDER,
-        "How it is checked: grants to roles on namespaces and topics. There is no other.",
+        "Class of the authorization provider; only this one is supported.",
     )
     authorization_allow_wildcards_matching: bool = row(
         "authorizationAllowWildcardsMatching",
         switch,
         False,
-        "Whether a grant to `name*` or `*name` holds for all roles that begin or end so.",
+        "Whether a permission for `name*` or `*name` applies to all roles with this prefix or suffix.",
     )
     super_user_roles: tuple[str, ...] = row("superUserRoles", names, (), "Roles that may do everything.", dynamic=True)
     proxy_roles: tuple[str, ...] = row(
-        "proxyRoles", names, (), "Roles of proxies: what they ask must be allowed to them and to their client."
+        "proxyRoles",
+        names,
+        (),
+        "Roles of proxies: a request needs the permission of the proxy's and of the client's role.",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on topics, who uses them, and what policies overrule: most stand in the broker, beside what reads them."""
+"""Settings of topics, clients and policies; most are declared in the broker, beside the code that uses them."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Delivery(DeliveryDefaults, DeliveryLimits):
         "delayedDeliveryFixedDelayDetectionLookahead",
         whole(0),
         50_000,
-        "After how many messages with one and the same delay Pulsar stops reading, to save memory. Any number "
-        "is taken, and changes nothing: the index here is bounded in bytes, and what does not fit stays on disk.",
+        "The number of messages with the same delay after which Pulsar stops reading, to save memory. Accepted without "
+        "effect: the index is limited in bytes, and messages that do not fit stay on disk.",
     )
     delayed_delivery_tracker: str = row(
         "delayedDeliveryTrackerFactoryClassName",
         str,
         "org.apache.pulsar.broker.delayed.InMemoryTopicDelayedDeliveryTrackerFactory",
-        "Which tracker Pulsar would use. There is one here, shared by all subscriptions of a topic: any name is taken, "
-        "and changes nothing.",
+        "The class of Pulsar's tracker. Accepted without effect: there is one tracker, shared by all subscriptions of "
+        "a topic.",
     )
 
 
