@@ -45,9 +45,11 @@ class Delivery:
         state = self._state
         if state.gate is not None:
             stop = state.gate.stop_row(batch, row, stop)
-        stop = min(stop, row + dispatcher.rows_max(ready))
+        counts = batch.message_counts
+        if dispatcher.individual or counts is not None:  # Only then are more rows than can be planned more work.
+            stop = min(stop, row + dispatcher.rows_max(ready))
+            counts = wanted_counts(state.cursor, batch, row, stop)
         rows = range(row, stop) if state.view is None else undelayed_rows(state, batch, row, stop)
-        counts = wanted_counts(state.cursor, batch, row, stop)
         row, _ = self.perform(dispatcher, dispatcher.plan(batch, rows, stop, counts, ready), batch, counts)
         if row and batch.entry_ids[row - 1] >= state.read_entry_id:
             state.read_entry_id = batch.entry_ids[row - 1] + 1
@@ -103,16 +105,6 @@ class Delivery:
         consumer, rows, messages = send
         outlet, state = consumer.outlet, self._state
         topic, cursor = state.topic, state.cursor
-        lengths_out = batch.lengths if not cursor.has_ack_sets else lengths_with_ack_sets(cursor, batch, rows)
-        fit = fitting(lengths_out, rows, outlet.room_bytes)
-        if not fit:
-            outlet.has_no_room(lengths_out[rows[0]] + HEADER_BYTES, consumer)
-            return 0
-        behind = rows[fit:]
-        alike = alike_before(batch.entry_ids, rows, fit)
-        if alike < len(rows):
-            rows = rows[:alike]
-            messages = alike if counts is None else sum(counts[row] for row in rows)
         if isinstance(rows, range):
             piece = slice(rows.start, rows.stop)
             ids, offsets, lengths = batch.entry_ids[piece], batch.offsets[piece], batch.lengths[piece]
@@ -122,8 +114,19 @@ class Delivery:
             offsets = [batch.offsets[row] for row in rows]
             lengths = [batch.lengths[row] for row in rows]
             counts = counts and [counts[row] for row in rows]
+        has_ack_sets = cursor.has_ack_sets
+        lengths_out = lengths if not has_ack_sets else lengths_with_ack_sets(cursor, ids, lengths)
+        fit = fitting(lengths_out, outlet.room_bytes)
+        if not fit:
+            outlet.has_no_room(lengths_out[0] + HEADER_BYTES, consumer)
+            return 0
+        entries = alike_before(ids, fit)
+        if entries < len(rows):
+            ids, offsets, lengths = ids[:entries], offsets[:entries], lengths[:entries]
+            counts = counts and counts[:entries]
+            messages = entries if counts is None else sum(counts)
         ack_sets = None
-        if cursor.has_ack_sets and topic.persistent:
+        if has_ack_sets and topic.persistent:
             partly = cursor.partly_acknowledged(ids[0], ids[-1])
             if partly:
                 ack_sets = [cursor.ack_set(entry_id) if entry_id in partly else None for entry_id in ids]
@@ -144,15 +147,8 @@ class Delivery:
         # What is sent with an ack set has a header of its own length; it cannot be returned, and is rare.
         returnable = QueuedEntries(consumer, ids, lengths, counts, nbytes) if ack_sets is None else None
         outlet.deliver(out, nbytes, returnable)
-        if behind:
-            outlet.has_no_room(lengths_out[behind[0]] + HEADER_BYTES, consumer)
-        self._count(consumer, len(ids), messages, nbytes)
-        if dispatcher.individual and topic.persistent:
-            dispatcher.sent(consumer, ids, counts, messages)
-        return len(ids)
-
-    def _count(self, consumer: Consumer, entries: int, messages: int, nbytes: int) -> None:
-        state = self._state
+        if fit < len(rows):
+            outlet.has_no_room(lengths_out[fit] + HEADER_BYTES, consumer)
         self.entry_messages = messages // entries or 1
         consumer.permits -= messages
         consumer.messages_out += messages
@@ -163,6 +159,9 @@ class Delivery:
         state.bytes_out += nbytes
         if state.gate is not None:
             state.gate.delivered(entries, messages, nbytes)
+        if dispatcher.individual and topic.persistent:
+            dispatcher.sent(consumer, ids, counts, messages)
+        return entries
 
     def returned(self, dispatcher: Dispatcher, consumer: Consumer, entry_ids: list[int], messages: int) -> None:
         """Entries that were queued did not go out, for their client does not read: others may have them."""
@@ -190,12 +189,12 @@ def wanted_counts(cursor: Cursor, batch: Batch, row: int, stop: int) -> Sequence
     return counts
 
 
-def lengths_with_ack_sets(cursor: Cursor, batch: Batch, rows: Sequence[int]) -> Sequence[int]:
-    """How many bytes each entry is on its way out; for these rows with the ack set that goes with it."""
-    ids, lengths = batch.entry_ids, list(batch.lengths)
-    for entry_id in cursor.partly_acknowledged(ids[rows[0]], ids[rows[-1]]):
-        at = bisect_left(ids, entry_id)
-        if ids[at] == entry_id:
+def lengths_with_ack_sets(cursor: Cursor, entry_ids: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
+    """How many bytes each of these entries is on its way out, with the ack set that goes with it."""
+    lengths = list(lengths)
+    for entry_id in cursor.partly_acknowledged(entry_ids[0], entry_ids[-1]):
+        at = bisect_left(entry_ids, entry_id)
+        if entry_ids[at] == entry_id:
             lengths[at] += WORD_OUT_BYTES_MAX * cursor.ack_set_words(entry_id)
     return lengths
 
