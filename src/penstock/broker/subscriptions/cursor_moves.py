@@ -6,6 +6,7 @@ Where: SEEK and the admin port move a subscription; expiry, backlog quotas and c
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ServiceNotReady
@@ -59,7 +60,7 @@ class CursorMoves:
         finally:
             state.fenced = False
             if not state.durable:
-                services.loop.call_later(RECONNECT_S, state.topic.end_if_idle, state)
+                services.loop.call_later(RECONNECT_S, partial(state.topic.end_if_idle, state))
 
     def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
         """The next entry delivered is this one; consumers were detached before."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher
-    from penstock.broker.subscriptions.ports import DispatchServices
+    from penstock.broker.subscriptions.ports import DispatchServices, Timer
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.governance.outbound import Reading
     from penstock.storage.results import ReadResult
@@ -47,7 +47,7 @@ class LogReading:
         self.under_way = False  # ... or it waits before it reads again
         self.generation = 0
         self._failed = 0  # reads in a row
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry: Timer | None = None
         self._large_bytes = 0  # of an entry that was too large for one read; such ones mostly follow one another
 
     # -- the reading position -----------------------------------------------------------------------------------------

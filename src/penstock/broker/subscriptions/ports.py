@@ -9,7 +9,7 @@ one `DispatchServices` for all subscriptions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.governance.outbound import Holder
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from penstock.broker.log_reads import LogReads
-    from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.memory_waits import Waiting
@@ -37,8 +35,11 @@ if TYPE_CHECKING:
     from penstock.storage.compacted import CompactedLedger
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import EntryLog
-    from penstock.storage.results import Batch
+    from penstock.storage.results import Batch, ReadResult
     from penstock.wire.events import AckRun
+
+
+T = TypeVar("T")
 
 
 class Outlet(Holder, Protocol):
@@ -206,6 +207,20 @@ class DelayedMessages(Protocol):
         ...
 
 
+class UnackedBounds(Protocol):
+    """Bounds of unacknowledged messages, 0 for none."""
+
+    @property
+    def max_unacked_per_consumer(self) -> int:
+        """Of one consumer."""
+        ...
+
+    @property
+    def max_unacked_per_subscription(self) -> int:
+        """Of all consumers of a subscription together."""
+        ...
+
+
 class SubscribedTopic(Protocol):
     """A topic as its subscriptions see it."""
 
@@ -228,7 +243,7 @@ class SubscribedTopic(Protocol):
     @property
     def terminated(self) -> bool: ...
     @property
-    def policies(self) -> EffectivePolicies: ...
+    def policies(self) -> UnackedBounds: ...
     @property
     def compacted(self) -> CompactedLedger | None: ...
     @property
@@ -303,6 +318,40 @@ class Outlets(Protocol):
         ...
 
 
+class Reads(Protocol):
+    """Reads of the log, carried out in threads."""
+
+    def read(
+        self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
+    ) -> asyncio.Future[ReadResult]:
+        """Read entries in sequence, as `EntryLog.read`."""
+        ...
+
+    def in_thread(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        """Carry out a read that takes more than one call of the log."""
+        ...
+
+
+class Timer(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None:
+        """It is not made."""
+        ...
+
+
+class Timers(Protocol):
+    """Calls later on. An event loop satisfies it."""
+
+    def call_soon(self, callback: Callable[[], object], /) -> Timer:
+        """Call this in the next turn of the loop."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
+        """Call this after so many seconds."""
+        ...
+
+
 class KeyHashes(Protocol):
     """Hashes long keys without holding up the loop."""
 
@@ -336,10 +385,10 @@ class DispatchServices:
     """What all subscriptions of a broker share."""
 
     clock: Clock
-    loop: asyncio.AbstractEventLoop
+    loop: Timers
     limits: Callable[[], DispatchLimits]
     log: EntryLog
-    reads: LogReads
+    reads: Reads
     outlets: Outlets
     memory: MemoryRow  # of what consumers owe, and of cursors
     memory_waits: MemoryWaiters

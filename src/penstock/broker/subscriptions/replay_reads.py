@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from penstock.broker.log_reads import LogReads
+    from penstock.broker.subscriptions.ports import Reads
     from penstock.storage.entry_log import EntryLog, ReadResult
     from penstock.storage.results import Batch
 
@@ -37,7 +37,7 @@ class ReplayReads:
 
     __slots__ = ("_gathered", "_ledger_id", "_log", "_reads", "_under_way")
 
-    def __init__(self, log: EntryLog, reads: LogReads, ledger_id: int, gathered: Callable[[list[Batch]], None]) -> None:
+    def __init__(self, log: EntryLog, reads: Reads, ledger_id: int, gathered: Callable[[list[Batch]], None]) -> None:
         self._log = log
         self._reads = reads
         self._ledger_id = ledger_id

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.ports import Timer
     from penstock.storage.results import Batch
 
 
@@ -31,14 +32,6 @@ class Position(Protocol):
 
     def step_back(self, entry_id: int) -> None:
         """Read again from this entry on."""
-        ...
-
-
-class Timer(Protocol):
-    """A call that is still to come."""
-
-    def cancel(self) -> None:
-        """It is not made."""
         ...
 
 
