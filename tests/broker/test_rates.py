@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.publishing.rates import throttled_events
+from penstock.broker.publishing.dispatch_gate import throttled_events
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
 from penstock.net.connection import ARENA_BYTES

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.core.errors import ProducerBusy, ProducerFenced
 
 if TYPE_CHECKING:
     import asyncio
-
-    from penstock.broker.publishing.producer import Producer
 
 
 # No topic gets so far by one grant at a time. Older versions stored what a client said: that counts for nothing.
@@ -103,10 +101,16 @@ def next_epoch(epoch: int | None) -> int:
     return 0 if epoch is None else epoch + 1
 
 
+class Writer(Protocol):
+    """A producer, as far as others must know whom they find."""
+
+    name: str
+
+
 class Waiting(NamedTuple):
     """A producer in the queue, and what wakes it: a result when it is its turn, an error when it will never be."""
 
-    producer: Producer
+    producer: Writer
     turn: asyncio.Future[None]
 
 
@@ -117,7 +121,7 @@ class WriteAccess:
 
     def __init__(self, epoch: int | None = None) -> None:
         self.epoch = None if epoch is None or epoch >= EPOCHS_STOP else epoch
-        self.holder: Producer | None = None
+        self.holder: Writer | None = None
         self.waiting: deque[Waiting] = deque()
 
     def seen(self, connected: int) -> Writers:
@@ -129,7 +133,7 @@ class WriteAccess:
             epoch=self.epoch,
         )
 
-    def leave_queue(self, producer: Producer) -> None:
+    def leave_queue(self, producer: Writer) -> None:
         """Wait no longer."""
         self.waiting = deque(one for one in self.waiting if one.producer is not producer)
 

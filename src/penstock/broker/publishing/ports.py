@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.access_modes import WriteAccess
     from penstock.broker.publishing.deduplication import TopicDeduplication
+    from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
     from penstock.broker.publishing.producer import Producer
-    from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.subscriptions.tail import Tail
     from penstock.core.checksum import Buffer

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any, Final, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
-from penstock.broker.publishing.rates import ThrottledEvents
+from penstock.broker.publishing.dispatch_gate import ThrottledEvents
 
 
 class Adds(Enum):

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.publishing.access_modes import AccessMode
-from penstock.broker.publishing.rates import throttled_events
+from penstock.broker.publishing.dispatch_gate import throttled_events
 from penstock.broker.subscriptions.state import TYPE_NAMES
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import TopicNotFound

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
+    from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
     from penstock.broker.publishing.producer import Producer
-    from penstock.broker.publishing.rates import DispatchLimiter, PublishLimiter, Rates
+    from penstock.broker.publishing.rates import Rates
     from penstock.broker.subscriptions.ports import ConsumedSubscription, DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.subscriptions.tail import TailCache

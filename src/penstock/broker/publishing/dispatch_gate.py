@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a subscription asks before it delivers: whether the rates that hold for it let it.
+
+Where: `rates` gives a subscription its gate, and none where no rate is set; the subscription sees it as a port.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.broker.policies.policy_defaults import PolicyDefaults
+    from penstock.broker.publishing.limiters import DispatchLimiter
+    from penstock.broker.subscriptions.subscription import Subscription
+    from penstock.core.clock import Clock
+    from penstock.storage.entry_log import Batch
+
+# A subscription this close to the end of its topic keeps up, as Pulsar counts it.
+_KEEPS_UP_ENTRIES: Final = 1_000
+
+
+class DispatchGate:
+    """What one subscription asks before it delivers: all limiters that hold for it, and how often each stopped it."""
+
+    __slots__ = ("_clock", "_limits", "_subscription", "limiters", "throttled")
+
+    def __init__(self, subscription: Subscription, clock: Clock, limits: Callable[[], PolicyDefaults]) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._subscription = subscription
+        self.limiters: tuple[tuple[str, DispatchLimiter], ...] = ()
+        # ("msg" or "bytes", "Subscription", "Topic" or "Broker") -> how often
+        self.throttled: dict[tuple[str, str], int] = {}
+
+    def _excused(self) -> bool:
+        subscription = self._subscription
+        if self._limits().dispatch_throttling_on_non_backlog_consumer_enabled:
+            return False
+        return subscription.topic.last_entry_id - subscription.read_entry_id < _KEEPS_UP_ENTRIES
+
+    def is_open(self) -> bool:
+        """Whether it may deliver now. If not, it is woken when it may."""
+        now_ns = self._clock.monotonic_ns()
+        for kind, limiter in self.limiters:
+            limiter.follow(now_ns)
+            spent = limiter.short_of(now_ns)
+            if spent is not None and not self._excused():
+                self._stop(kind, spent, limiter, now_ns)
+                return False
+        for _, limiter in self.limiters:
+            limiter.forget(self._subscription)
+        return True
+
+    def _stop(self, kind: str, spent: str, limiter: DispatchLimiter, now_ns: int) -> None:
+        subscription = self._subscription
+        if limiter.waits(subscription):
+            return
+        limiter.wait(subscription, now_ns)
+        if subscription.read_entry_id <= subscription.topic.last_entry_id:  # There is something that it holds up.
+            self.throttled[spent, kind] = self.throttled.get((spent, kind), 0) + 1
+
+    def stop_row(self, batch: Batch, row: int, stop: int) -> int:
+        """How far into these rows of a batch it may go: at least one, and what the limiters have left."""
+        if self._excused():
+            return stop
+        now_ns = self._clock.monotonic_ns()
+        for _, limiter in self.limiters:
+            messages, nbytes = limiter.messages_left(now_ns), limiter.bytes_left(now_ns)
+            if messages is not None:
+                stop = _rows_of(messages, batch.message_counts, row, stop)
+            if nbytes is not None:
+                stop = _rows_of(nbytes, batch.lengths, row, stop)
+        return stop
+
+    def entries_at_most(self, entries: int) -> int:
+        """How many entries are worth reading from the disk: no more can go out."""
+        now_ns = self._clock.monotonic_ns()
+        lefts = [limiter.messages_left(now_ns) for _, limiter in self.limiters]
+        return min([entries, *(left for left in lefts if left is not None)])
+
+    def delivered(self, entries: int, messages: int, nbytes: int) -> None:
+        """So much was delivered."""
+        if self._excused():
+            return
+        if self._limits().dispatch_throttling_on_batch_message_enabled:
+            messages = entries
+        now_ns = self._clock.monotonic_ns()
+        for _, limiter in self.limiters:
+            limiter.charge(messages, nbytes, now_ns)
+
+
+def gate_of(subscription: Subscription) -> DispatchGate | None:
+    gate = subscription.gate
+    assert gate is None or isinstance(gate, DispatchGate), "no one else gives subscriptions a gate"
+    return gate
+
+
+class ThrottledEvents(TypedDict):
+    """How often each kind of limiter stopped a subscription, under the names of Pulsar's statistics."""
+
+    dispatchThrottledMsgEventsBySubscriptionLimit: int
+    dispatchThrottledBytesEventsBySubscriptionLimit: int
+    dispatchThrottledMsgEventsByTopicLimit: int
+    dispatchThrottledBytesEventsByTopicLimit: int
+    dispatchThrottledMsgEventsByBrokerLimit: int
+    dispatchThrottledBytesEventsByBrokerLimit: int
+
+
+def throttled_events(subscription: Subscription) -> ThrottledEvents:
+    """How often each kind of limiter stopped a subscription."""
+    counts = subscription.gate.throttled if subscription.gate is not None else {}
+    return {
+        "dispatchThrottledMsgEventsBySubscriptionLimit": counts.get(("msg", "Subscription"), 0),
+        "dispatchThrottledBytesEventsBySubscriptionLimit": counts.get(("bytes", "Subscription"), 0),
+        "dispatchThrottledMsgEventsByTopicLimit": counts.get(("msg", "Topic"), 0),
+        "dispatchThrottledBytesEventsByTopicLimit": counts.get(("bytes", "Topic"), 0),
+        "dispatchThrottledMsgEventsByBrokerLimit": counts.get(("msg", "Broker"), 0),
+        "dispatchThrottledBytesEventsByBrokerLimit": counts.get(("bytes", "Broker"), 0),
+    }
+
+
+def _rows_of(left: int, amounts: Sequence[int] | None, row: int, stop: int) -> int:
+    """The row behind the one with which `left` is used up."""
+    if amounts is None:
+        return min(stop, row + left)
+    for at in range(row, stop):
+        left -= amounts[at]
+        if left <= 0:
+            return at + 1
+    return stop
