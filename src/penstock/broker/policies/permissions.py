@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What roles are granted: on a namespace, on one topic, on a subscription's name.
+"""Permissions of roles: on a namespace, on one topic, on a subscription name.
 
-Where: the admin port calls this on the broker's loop. What is granted stands in the namespace's policies under
-`auth_policies`, where `access` reads it; it is kept also while nobody has to show who it is.
+Where: the admin port calls this on the broker's loop. Permissions are stored in the namespace's policies
+under `auth_policies`, where `access` reads them. They are kept while authentication is disabled.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ GRANTABLE: Final = frozenset(
 
 
 class Permissions:
-    """What is granted, read and changed."""
+    """Reads and changes permissions."""
 
     def __init__(
         self, *, catalog: Catalog, policies: PolicyBook, check_namespace: Callable[[NamespaceName], None]
     ) -> None:
-        """Keep what it works with; `check_namespace` raises TenantNotFound or NamespaceNotFound."""
+        """Receive the parts that this uses; `check_namespace` raises TenantNotFound or NamespaceNotFound."""
         self._catalog = catalog
         self._policies = policies
         self._check_namespace = check_namespace
 
     def get_namespace(self, namespace: NamespaceName) -> Grants:
-        """Actions by role. Raises TenantNotFound, NamespaceNotFound."""
+        """Return actions by role. Raises TenantNotFound, NamespaceNotFound."""
         return _plain(self._granted(namespace).get(NAMESPACE))
 
     def get_topic(self, name: TopicName) -> Grants:
-        """Actions by role: those granted on the namespace, and those on this topic."""
+        """Return actions by role: those granted on the namespace and those granted on this topic."""
         granted = self._granted(name.namespace_name)
         grants = _plain(granted.get(NAMESPACE))
         of_topics = granted.get(TOPICS) or {}
@@ -59,27 +59,27 @@ class Permissions:
         return grants
 
     def get_subscription(self, namespace: NamespaceName) -> Grants:
-        """Roles by subscription."""
+        """Return roles by subscription name."""
         return _plain(self._granted(namespace).get(SUBSCRIPTIONS))
 
     async def grant_namespace(self, namespace: NamespaceName, role: str, actions: Iterable[str]) -> None:
-        """Let a role do exactly this on all topics of a namespace."""
+        """Grant a role these actions on all topics of a namespace, in place of earlier ones."""
         wanted = _checked(actions)
         await self._change(namespace, lambda granted: _put(_part(granted, NAMESPACE), role, wanted))
 
     async def revoke_namespace(self, namespace: NamespaceName, role: str) -> None:
-        """Take from a role what it was granted on the namespace."""
+        """Revoke the permissions of a role on a namespace."""
         await self._change(namespace, lambda granted: _put(_part(granted, NAMESPACE), role, None))
 
     async def grant_topic(self, name: TopicName, role: str, actions: Iterable[str]) -> None:
-        """Let a role do exactly this on one topic, and on its partitions."""
+        """Grant a role these actions on a topic and its partitions, in place of earlier ones."""
         wanted = _checked(actions)
         await self._change(
             name.namespace_name, lambda granted: _put(_part(_part(granted, TOPICS), str(name)), role, wanted)
         )
 
     async def revoke_topic(self, name: TopicName, role: str) -> None:
-        """Take from a role what it was granted on a topic. Raises PreconditionFailed when that is nothing."""
+        """Revoke the permissions of a role on a topic. Raises PreconditionFailed if it has none."""
 
         def change(granted: dict[str, Any]) -> None:
             topics = _part(granted, TOPICS)
@@ -90,12 +90,12 @@ class Permissions:
         await self._change(name.namespace_name, change)
 
     async def grant_subscription(self, namespace: NamespaceName, subscription: str, roles: Iterable[str]) -> None:
-        """Let only these roles use subscriptions of this name."""
+        """Allow only these roles to use subscriptions of this name."""
         wanted = sorted(set(roles))
         await self._change(namespace, lambda granted: _put(_part(granted, SUBSCRIPTIONS), subscription, wanted))
 
     async def revoke_subscription(self, namespace: NamespaceName, subscription: str, role: str) -> None:
-        """Take a subscription's name from a role. Raises PreconditionFailed when it did not have it."""
+        """Revoke a role's permission to use subscriptions of this name. Raises PreconditionFailed if it has none."""
 
         def change(granted: dict[str, Any]) -> None:
             of_names = _part(granted, SUBSCRIPTIONS)
@@ -107,7 +107,7 @@ class Permissions:
         await self._change(namespace, change)
 
     async def forget_topic(self, name: TopicName) -> None:
-        """A topic is gone: what was granted on it alone must not hold for another one of its name."""
+        """Remove the permissions on a deleted topic: they must not apply to another topic of that name."""
         namespace = f"{name.tenant}/{name.namespace}"
         stored = self._catalog.namespaces().get(namespace) or {}
         if str(name) in ((stored.get(AUTH) or {}).get(TOPICS) or {}):

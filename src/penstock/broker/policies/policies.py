@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies in force: what an administrator set for a topic, over its namespace, over the broker's configuration.
 
-Why: whoever decides something about a topic (may this producer join, what may be trimmed, how fast may it go) wants one
-value and no search. So `Topic.policies` is that value, replaced as a whole whenever anything it comes from changes.
-Where: the admin port sets and reads through `Broker.policies`; the directory asks for a topic's value when it loads it;
-`policy_table` knows what each policy is called and means.
+Why: decisions about a topic (may this producer be added, what may be deleted, at which rate) need one value without a
+search. `Topic.policies` is that value. It is replaced as a whole when anything that it is made of changes.
+Where: the admin port reads and sets policies through this; the directory asks for a topic's value when it loads it;
+`policy_table` has the names and meanings of policies.
 
 Namespaces keep Pulsar's Policies JSON, as `GET namespaces/{tenant}/{namespace}` shows it; a topic keeps what was set
 for it alone under the names of Pulsar's TopicPolicies. What is set for a partitioned topic holds for its partitions.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.shapes import Json
     from penstock.storage.catalog import Catalog
 
-# A change is carried to this many loaded topics before others get the loop.
+# A change is applied to so many loaded topics in one turn of the loop.
 _TOPICS_PER_TURN: Final = 100
 _RETENTION: Final = POLICIES["retention"]
 _QUOTAS: Final = POLICIES["backlog_quota"]
@@ -58,18 +58,18 @@ class PolicyBook:
         refresh_rates: Callable[[], bool],
         take_back: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """Keep what it works with.
+        """Receive the parts that this uses.
 
         Args:
-            catalog: holds what is set.
-            changes: stores it, one document at a time.
-            loop: where a change spreads to topics, some in each turn.
-            cluster: whose rates hold here.
-            defaults: what the configuration says at the moment.
-            exists: whether there is such a topic.
-            loaded: the topics that follow a change.
-            refresh_rates: reads the broker's own rates anew; says whether every topic must follow.
-            take_back: ends what clients do in a namespace (its tenant, its own name) and may not do any more.
+            catalog: stores what is set.
+            changes: carries changes of the catalog to their end, one document at a time.
+            loop: applies a change to many topics in several turns.
+            cluster: name of the cluster whose rates apply here.
+            defaults: returns the settings in force.
+            exists: returns whether a topic exists.
+            loaded: returns the loaded topics.
+            refresh_rates: applies changed rates of the whole broker; returns whether all topics must be refreshed.
+            take_back: disconnects clients that are no longer authorized in a namespace (its tenant, its local name).
         """
         self._catalog = catalog
         self._changes = changes
@@ -85,7 +85,7 @@ class PolicyBook:
     # -- in force
 
     def of_namespace(self, namespace: str) -> EffectivePolicies:
-        """What holds for topics of this namespace that say nothing of their own."""
+        """Return the policies in force for topics of a namespace without policies of their own."""
         found = self._of_namespaces.get(namespace)
         if found is None:
             found = self._effective(namespace, {})
@@ -93,7 +93,7 @@ class PolicyBook:
         return found
 
     def of_topic(self, name: TopicName) -> EffectivePolicies:
-        """What holds for a topic or a partition, loaded or not."""
+        """Return the policies in force for a topic or a partition, loaded or not."""
         own = self.topic(name)
         namespace = f"{name.tenant}/{name.namespace}"
         return self._effective(namespace, own) if own else self.of_namespace(namespace)
@@ -105,19 +105,19 @@ class PolicyBook:
     # -- as they are set
 
     def namespace(self, namespace: str) -> dict[str, Any]:
-        """What is stored for a namespace, as it is. Raises NamespaceNotFound."""
+        """Return the stored JSON of a namespace. Raises NamespaceNotFound."""
         stored = self._catalog.namespaces().get(namespace)
         if stored is None:
             raise NamespaceNotFound(namespace)
         return dict(stored)
 
     def as_pulsar_json(self, namespace: str) -> dict[str, Any]:
-        """The namespace's Policies JSON with every member Pulsar's has. Raises NamespaceNotFound."""
+        """Return the namespace's Policies JSON with all members that Pulsar's has. Raises NamespaceNotFound."""
         stored = {key: value for key, value in self.namespace(namespace).items() if value is not None}
         return copy.deepcopy({**EMPTY_NAMESPACE, **stored})
 
     def topic(self, name: TopicName | str) -> dict[str, Any]:
-        """What is set for this topic alone, or for the partitioned topic it is a partition of."""
+        """Return the stored JSON of a topic; of a partition, that of its partitioned topic."""
         text = str(name if isinstance(name, TopicName) else TopicName.parse(name))
         catalog = self._catalog
         document = catalog.documents(PARTITIONED).get(parent_text(text))
@@ -127,19 +127,19 @@ class PolicyBook:
         return dict(record.policies) if record is not None else {}
 
     def set_in_namespace(self, namespace: str, key: str) -> Json:
-        """One policy as it is set for a namespace, in the admin port's shape; None when it is not."""
+        """Return one policy as it is set for a namespace, in the admin port's shape; None if it is not set."""
         row, stored = policy(key), self.namespace(namespace)
         if row is None or row.namespace is None:
             return stored.get(key, EMPTY_NAMESPACE.get(key))
         return row.in_namespace(stored, self._cluster)
 
     def set_in_topic(self, name: TopicName | str, key: str) -> Json:
-        """One policy as it is set for a topic, in the admin port's shape; None when it is not."""
+        """Return one policy as it is set for a topic, in the admin port's shape; None if it is not set."""
         row, stored = policy(key), self.topic(name)
         return stored.get(key) if row is None else row.in_topic(stored)
 
     def applied_to_topic(self, name: TopicName, key: str) -> Json:
-        """One policy as it holds for a topic, in the admin port's shape (`applied=true`)."""
+        """Return one policy as it is in force for a topic, in the admin port's shape (`applied=true`)."""
         row = _row(key)
         namespace = self._catalog.namespaces().get(f"{name.tenant}/{name.namespace}", {})
         return row.applied(
@@ -149,18 +149,18 @@ class PolicyBook:
     # -- changing
 
     async def set_namespace(self, namespace: str, key: str, value: Json) -> None:
-        """Set one policy of a namespace, in the admin port's shape, or with None remove it.
+        """Set one policy of a namespace, in the admin port's shape; None removes it.
 
         Raises:
             NamespaceNotFound: there is no such namespace.
-            PreconditionFailed: there is no such policy, the value cannot be, or it contradicts another.
+            PreconditionFailed: there is no such policy, the value is invalid, or it contradicts another policy.
         """
         await self.change_namespace(namespace, key, lambda _: value)
 
     async def change_namespace(self, namespace: str, key: str, how: Callable[[Json], Json]) -> None:
-        """Replace one policy of a namespace by what `how` makes of it; raises as `set_namespace` does.
+        """Replace one policy of a namespace by `how` of its value; raises as `set_namespace` does.
 
-        Nobody else changes it in between: two administrators who each add to a map both find their part in it.
+        `how` is called under the lock of all changes: two administrators who each add to a map both find their part.
         """
         row = policy(key)
         if row is None or row.namespace is None:
@@ -183,19 +183,19 @@ class PolicyBook:
         await self.update_namespace(namespace, change)
 
     async def set_topic(self, name: TopicName | str, key: str, value: Json) -> None:
-        """Set one policy of a topic, in the admin port's shape, or with None remove it.
+        """Set one policy of a topic, in the admin port's shape; None removes it.
 
-        A partition's policies are those of its partitioned topic.
+        A partition has the policies of its partitioned topic.
 
         Raises:
             TopicNotFound: there is no such topic.
-            PreconditionFailed: there is no such policy, the value cannot be, or it contradicts another.
-            NotAllowed: policies of topics are switched off, or the topic keeps nothing.
+            PreconditionFailed: there is no such policy, the value is invalid, or it contradicts another policy.
+            NotAllowed: topic policies are disabled, or the topic is not persistent and has no partitions.
         """
         await self.change_topic(name, key, lambda _: value)
 
     async def change_topic(self, name: TopicName | str, key: str, how: Callable[[Json], Json]) -> None:
-        """Replace one policy of a topic by what `how` makes of it, alone as above; raises as `set_topic` does."""
+        """Replace one policy of a topic by `how` of its value, under the lock; raises as `set_topic` does."""
         row = policy(key)
         if row is None or row.topic is None:
             if key not in KEPT_OF_TOPICS:
@@ -211,34 +211,35 @@ class PolicyBook:
         await self.update_topic(name, change)
 
     async def set_namespace_quota(self, namespace: str, kind: str, quota: Json) -> None:
-        """Set one kind of backlog quota of a namespace, or with None remove it; raises as `set_namespace` does."""
+        """Set one kind of backlog quota of a namespace; None removes it. Raises as `set_namespace` does."""
         checked_quota = _checked_quota(kind, quota)
         await self.change_namespace(
             namespace, "backlogQuotaMap", lambda quotas: _put(dict(quotas or {}), kind, checked_quota) or None
         )
 
     async def set_topic_quota(self, name: TopicName | str, kind: str, quota: Json) -> None:
-        """Set one kind of backlog quota of a topic, or with None remove it; raises as `set_topic` does."""
+        """Set one kind of backlog quota of a topic; None removes it. Raises as `set_topic` does."""
         checked_quota = _checked_quota(kind, quota)
         await self.change_topic(
             name, "backlogQuotaMap", lambda quotas: _put(dict(quotas or {}), kind, checked_quota) or None
         )
 
     async def set_subscription_rate(self, name: TopicName | str, subscription: str, rate: Json) -> None:
-        """Set the dispatch rate of one subscription, or with None remove it; raises as `set_topic` does."""
+        """Set the dispatch rate of one subscription; None removes it. Raises as `set_topic` does."""
         own = {"dispatchRate": rate} if rate is not None else None
         await self.change_topic(
             name, "subscriptionPolicies", lambda rates: _put(dict(rates or {}), subscription, own) or None
         )
 
     async def delete_topic_policies(self, name: TopicName | str) -> None:
-        """Forget all that is set for a topic alone."""
+        """Remove all policies of a topic."""
         await self.update_topic(name, lambda stored: stored.clear())
 
     async def update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change what is stored for a namespace, in place; nothing else changes it in between.
+        """Let `change` modify a copy of a namespace's JSON under the lock of all changes, store it, and apply it.
 
-        To its end also when nobody waits any more: what is stored must be in force.
+        This and `update_topic` are the only ways to write a policy. The change is carried to its end even if the caller
+        is cancelled, so that everything that is stored is in force.
         """
         await self._changes.finish(self._update_namespace(namespace, change))
 
@@ -254,7 +255,7 @@ class PolicyBook:
             await self._take_back(tenant, local)
 
     async def update_topic(self, name: TopicName | str, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change what is stored for a topic, in place, to the end; nothing else changes it in between."""
+        """Let `change` modify a copy of a topic's JSON under the lock of all changes, store it, and apply it."""
         if not self._defaults().topic_level_policies_enabled:
             raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
         name = TopicName.parse(name) if isinstance(name, str) else name
@@ -281,9 +282,10 @@ class PolicyBook:
     # -- spreading a change
 
     def refresh(self) -> None:
-        """Something changed: work out anew what holds for every loaded topic, and tell those for which it differs.
+        """Apply a change of stored policies or settings to all loaded topics.
 
-        Whoever asks from now on gets the new values. Topics follow in this turn of the loop, many of them in a few.
+        Callers of this class get the new values at once. Loaded topics get them in this turn of the loop, or in the
+        next few turns if there are many.
         """
         self._of_namespaces.clear()
         self._spread(self._loaded(), all_differ=self._refresh_rates())
@@ -328,7 +330,7 @@ def _checked_quota(kind: str, quota: Json) -> Json:
 
 
 def _check_quota_fits_retention(retention: Json, quotas: Json) -> None:
-    """A backlog that may grow beyond what is retained promises what retention breaks. Raises PreconditionFailed."""
+    """Raises PreconditionFailed unless retention, if there is any, exceeds the backlog quota."""
     if retention is None or not quotas or retention["retentionSizeInMB"] == retention["retentionTimeInMinutes"] == 0:
         return
     size, age = quotas.get(QUOTA_SIZE), quotas.get(QUOTA_AGE)

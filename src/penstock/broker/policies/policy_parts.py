@@ -77,7 +77,7 @@ def some_time(policy: dict[str, Json]) -> dict[str, Json]:
 
 
 def with_tick(policy: dict[str, Json]) -> dict[str, Json]:
-    """Where messages may not be delayed, clients leave the tick at 0."""
+    """Check the tick. Clients leave it at 0 when they disable delayed delivery."""
     low = int(policy["active"])
     if policy["tickTime"] < low:
         raise ValueError(f"delayedDelivery: tickTime={policy['tickTime']} cannot be: want {low} ms or more")
@@ -86,7 +86,8 @@ def with_tick(policy: dict[str, Json]) -> dict[str, Json]:
 
 BACKLOG_QUOTA: Final = Object(
     "backlogQuota",
-    "How large (bytes) or old (seconds) a backlog may become, and what happens then. `limit` is an older name.",
+    "Size (bytes) or age (seconds) that a backlog may have, and what happens when it exceeds it. `limit` is an older "
+    "name of `limitSize`.",
     {
         "limit": whole(long=True),
         "limitSize": whole(long=True),
@@ -97,7 +98,7 @@ BACKLOG_QUOTA: Final = Object(
 )
 DISPATCH_RATE: Final = Object(
     "dispatchRate",
-    "Messages and bytes that may be delivered in a period; -1: any.",
+    "Messages and bytes that may be delivered per period; -1: no limit.",
     {
         "dispatchThrottlingRateInMsg": whole(-1),
         "dispatchThrottlingRateInByte": whole(-1, long=True),
@@ -197,7 +198,7 @@ def bound(
     long: bool = False,
     example: int = 7,
 ) -> Policy[int]:
-    """A row of a plain bound: a whole number of which 0 is none."""
+    """Declare a limit: a whole number; 0 means no limit."""
     return Policy(
         name=name,
         namespace=namespace,
@@ -220,7 +221,7 @@ def switch(
     nothing: Json = None,
     example: bool = True,
 ) -> Policy[bool]:
-    """A row that says yes or no."""
+    """Declare a policy that is true or false."""
     return Policy(
         name=name,
         namespace=namespace,

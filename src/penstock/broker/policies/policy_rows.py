@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of the table of policies is, and how what is stored of it is read.
+"""Rows of the table of policies: what a row consists of, and how stored JSON is read through it.
 
 Where: `policy_table` declares rows with `row`; `policies` reads and stores values through them.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where a policy stands for namespaces, or for topics."""
+    """Where namespaces, or topics, have a policy: its key in their JSON, and its routes."""
 
     key: str  # in the JSON that is stored
     path: str = ""  # the last part of its path on the admin port, where that is not the policy's name
@@ -34,7 +34,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A policy as it is stored and shown; one that is only that means nothing here and is kept as it is set."""
+    """A policy as it is stored and shown. One that is not a `Policy` has no effect here and is kept as it is set."""
 
     name: str  # the last part of its path on the admin port
     namespace: Level | None = None  # None: only topics have it
@@ -47,7 +47,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(Stored, Generic[T]):
-    """One row: what a policy is called, what it may say, what holds when nobody says so, and what it means."""
+    """One row of the table: a policy with its default, and how its value is read."""
 
     text: str
     default: Callable[[PolicyDefaults], Json]
@@ -57,34 +57,34 @@ class Policy(Stored, Generic[T]):
     older: tuple[str, Mapping[str, str]] | None = None
 
     def says(self, value: Json) -> bool:
-        """Whether the value sets anything in a namespace, where Pulsar's JSON has some values for "not set"."""
+        """Return whether a namespace's value sets the policy. Pulsar's JSON has some values that mean "not set"."""
         return value is not None and value != self.nothing
 
     def says_of_topic(self, value: Json) -> bool:
-        """Whether it sets anything in a topic, which can say no where its namespace says yes."""
+        """Return whether a topic's value sets the policy. A topic may say False where its namespace says True."""
         return value is False or self.says(value)
 
     def checked(self, value: Json) -> Json:
-        """The value as it is to be stored. Raises PreconditionFailed."""
+        """Check a value and return it as it is to be stored. Raises PreconditionFailed."""
         try:
             return self.shape.check(value)
         except ValueError as error:
             raise PreconditionFailed(str(error)) from None
 
     def sound(self, value: Json) -> Json:
-        """A stored value with every member, or None if it is nothing that can be."""
+        """Return a stored value with all its members, or None if it is invalid."""
         try:
             return self.shape.check(value)
         except ValueError:
-            return None  # Whoever stored it knew another version of this policy.
+            return None  # Another version of penstock or Pulsar stored it.
 
     def in_topic(self, policies: Mapping[str, Json]) -> Json:
-        """What a topic's JSON says of this policy; None when it says nothing."""
+        """Return what a topic's JSON sets, or None."""
         value = policies.get(self.topic.key) if self.topic is not None else None
         return self.sound(value) if self.says_of_topic(value) else None
 
     def in_namespace(self, policies: Mapping[str, Json], cluster: str) -> Json:
-        """What a namespace's JSON says of this policy; None when it says nothing."""
+        """Return what a namespace's JSON sets, or None."""
         value = policies.get(self.namespace.key) if self.namespace is not None else None
         if value is not None and self.per_cluster:
             value = value.get(cluster)
@@ -96,7 +96,7 @@ class Policy(Stored, Generic[T]):
     def applied(
         self, *, topic: Mapping[str, Json], namespace: Mapping[str, Json], defaults: PolicyDefaults, cluster: str
     ) -> Json:
-        """The value in force, in the shape of the admin port."""
+        """Return the value in force, in the shape of the admin port."""
         of_topic, of_namespace = self.in_topic(topic), self.in_namespace(namespace, cluster)
         if self.merged:
             return {**self.default(defaults), **(of_namespace or {}), **(of_topic or {})}
@@ -106,7 +106,7 @@ class Policy(Stored, Generic[T]):
 
 
 def row(policy: Policy[T]) -> T:
-    """Declare an attribute of EffectivePolicies as a policy; its default is what the default configuration says."""
+    """Declare a field of EffectivePolicies. Its default is what the default configuration comes to."""
     value = policy.read(policy.default(PolicyDefaults()))
     declared: T = field(default_factory=lambda: value, metadata={"policy": policy})
     return declared

@@ -66,9 +66,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectivePolicies:
-    """What holds for one topic: its own policies over its namespace's over the broker's defaults.
+    """Policies in force for one topic: its own over its namespace's over the broker's defaults.
 
-    Topics that say nothing of their own share one value. Bounds of 0 are none, but for `retention`.
+    Topics without policies of their own share one value. A bound of 0 means no limit, except in `retention`.
     """
 
     retention: RetentionBounds = row(
@@ -76,10 +76,10 @@ class EffectivePolicies:
             name="retention",
             namespace=Level("retention_policies"),
             topic=Level("retentionPolicies"),
-            text="How long and how much is kept of what every subscription has acknowledged.",
+            text="How long, and how many, messages are retained that every subscription has acknowledged.",
             shape=Object(
                 "retention",
-                "How long and how much is kept of what is acknowledged; -1: without bound.",
+                "How long, and how many, acknowledged messages are retained; -1: without limit.",
                 {
                     "retentionTimeInMinutes": whole(0, required=True),
                     "retentionSizeInMB": whole(0, long=True, required=True),
@@ -99,7 +99,7 @@ class EffectivePolicies:
             name="messageTTL",
             namespace=Level("message_ttl_in_seconds"),
             topic=Level("messageTTLInSeconds", routed=False),
-            text="Seconds after which a message that nobody acknowledged counts as acknowledged.",
+            text="Seconds after which a message expires: it counts as acknowledged by every subscription.",
             shape=Whole("messageTTL", refusal="Invalid value for message TTL: want seconds, 0 or more"),
             default=lambda of: max(0, of.ttl_duration_default_in_seconds),
             read=lambda value: max(0, cast("int", value)),
@@ -111,7 +111,7 @@ class EffectivePolicies:
             name="backlogQuotaMap",
             namespace=Level("backlog_quota_map", routed=False),
             topic=Level("backLogQuotaMap", routed=False),
-            text="How large and how old a backlog may become, and what happens then.",
+            text="Size and age that a backlog may have, and what happens when it exceeds them.",
             shape=Each("backlog quotas", BACKLOG_QUOTA, (QUOTA_SIZE, QUOTA_AGE)),
             default=default_quotas,
             read=backlog_quotas_of,
@@ -129,10 +129,10 @@ class EffectivePolicies:
             namespace=Level("publishMaxMessageRate"),
             topic=Level("publishRate"),
             per_cluster=True,
-            text="Messages and bytes a second that may be published to a topic.",
+            text="Messages and bytes per second that may be published to a topic.",
             shape=Object(
                 "publishRate",
-                "Messages and bytes a second that may be published; -1: any.",
+                "Messages and bytes per second that may be published; -1: no limit.",
                 {"publishThrottlingRateInMsg": whole(-1), "publishThrottlingRateInByte": whole(-1, long=True)},
             ),
             default=lambda of: {
@@ -151,7 +151,7 @@ class EffectivePolicies:
             namespace=Level("topicDispatchRate"),
             topic=Level("dispatchRate"),
             per_cluster=True,
-            text="Messages and bytes in a period that a topic delivers, over all its subscriptions.",
+            text="Messages and bytes per period that a topic delivers to all its subscriptions together.",
             shape=DISPATCH_RATE,
             default=lambda of: default_dispatch(
                 of, of.dispatch_throttling_rate_per_topic_in_msg, of.dispatch_throttling_rate_per_topic_in_byte
@@ -166,7 +166,7 @@ class EffectivePolicies:
             namespace=Level("subscriptionDispatchRate"),
             topic=Level("subscriptionDispatchRate"),
             per_cluster=True,
-            text="Messages and bytes in a period that each subscription delivers.",
+            text="Messages and bytes per period that each subscription delivers.",
             shape=DISPATCH_RATE,
             default=lambda of: default_dispatch(
                 of,
@@ -182,7 +182,7 @@ class EffectivePolicies:
         Policy(
             name="subscriptionPolicies",
             topic=Level("subscriptionPolicies", path="{subscription}/dispatchRate", routed=False),
-            text="The same for one subscription of the topic.",
+            text="Dispatch rates of single subscriptions of a topic.",
             shape=SubscriptionRates(),
             default=lambda _: {},
             read=lambda value: MappingProxyType(
@@ -197,10 +197,10 @@ class EffectivePolicies:
             namespace=Level("clusterSubscribeRate"),
             topic=Level("subscribeRate"),
             per_cluster=True,
-            text="How often one consumer may subscribe in a period.",
+            text="How often one consumer may subscribe per period.",
             shape=Object(
                 "subscribeRate",
-                "How often a consumer may subscribe in a period; -1: as it likes.",
+                "How often a consumer may subscribe per period; -1: no limit.",
                 {"subscribeThrottlingRatePerConsumer": whole(-1), "ratePeriodInSecond": whole(30)},
                 with_period,
             ),
@@ -217,7 +217,7 @@ class EffectivePolicies:
     max_producers: int = row(
         bound(
             "maxProducersPerTopic",
-            "Producers a topic takes at the same time.",
+            "Maximum number of producers of a topic.",
             lambda of: of.max_producers_per_topic,
             namespace=Level("max_producers_per_topic"),
             topic=Level("maxProducerPerTopic", path="maxProducers"),
@@ -226,7 +226,7 @@ class EffectivePolicies:
     max_consumers: int = row(
         bound(
             "maxConsumersPerTopic",
-            "Consumers a topic takes at the same time.",
+            "Maximum number of consumers of a topic.",
             lambda of: of.max_consumers_per_topic,
             namespace=Level("max_consumers_per_topic"),
             topic=Level("maxConsumerPerTopic", path="maxConsumers"),
@@ -235,7 +235,7 @@ class EffectivePolicies:
     max_consumers_per_subscription: int = row(
         bound(
             "maxConsumersPerSubscription",
-            "Consumers a subscription takes at the same time.",
+            "Maximum number of consumers of a subscription.",
             lambda of: of.max_consumers_per_subscription,
             namespace=Level("max_consumers_per_subscription"),
             topic=Level("maxConsumersPerSubscription"),
@@ -244,7 +244,7 @@ class EffectivePolicies:
     max_subscriptions: int = row(
         bound(
             "maxSubscriptionsPerTopic",
-            "Subscriptions a topic takes.",
+            "Maximum number of subscriptions of a topic.",
             lambda of: of.max_subscriptions_per_topic,
             namespace=Level("max_subscriptions_per_topic"),
             topic=Level("maxSubscriptionsPerTopic"),
@@ -253,7 +253,7 @@ class EffectivePolicies:
     max_unacked_per_consumer: int = row(
         bound(
             "maxUnackedMessagesPerConsumer",
-            "Unacknowledged messages at which a Shared or Key_Shared consumer gets no more.",
+            "Unacknowledged messages with which a Shared or Key_Shared consumer gets no more messages.",
             lambda of: of.max_unacked_messages_per_consumer,
             namespace=Level("max_unacked_messages_per_consumer"),
             topic=Level("maxUnackedMessagesOnConsumer", path="maxUnackedMessagesOnConsumer"),
@@ -262,7 +262,7 @@ class EffectivePolicies:
     max_unacked_per_subscription: int = row(
         bound(
             "maxUnackedMessagesPerSubscription",
-            "The same over all consumers of such a subscription.",
+            "Unacknowledged messages with which a Shared or Key_Shared subscription delivers no more messages.",
             lambda of: of.max_unacked_messages_per_subscription,
             namespace=Level("max_unacked_messages_per_subscription"),
             topic=Level("maxUnackedMessagesOnSubscription", path="maxUnackedMessagesOnSubscription"),
@@ -271,7 +271,7 @@ class EffectivePolicies:
     deduplication: bool = row(
         switch(
             "deduplication",
-            "Whether a message that a producer sends again is stored once.",
+            "Whether message deduplication is enabled.",
             lambda of: of.broker_deduplication_enabled,
             namespace=Level("deduplicationEnabled"),
             topic=Level("deduplicationEnabled", path="deduplicationEnabled"),
@@ -280,7 +280,7 @@ class EffectivePolicies:
     compaction_threshold: int = row(
         bound(
             "compactionThreshold",
-            "Bytes not yet compacted at which a topic is compacted.",
+            "Size of the uncompacted backlog, in bytes, at which a topic is compacted.",
             lambda of: of.broker_service_compaction_threshold_in_bytes,
             namespace=Level("compaction_threshold", verb="PUT"),
             topic=Level("compactionThreshold"),
@@ -292,10 +292,10 @@ class EffectivePolicies:
             name="delayedDelivery",
             namespace=Level("delayed_delivery_policies"),
             topic=Level("delayedDelivery"),
-            text="Whether messages may be delayed, at which resolution, and for how long at most.",
+            text="Whether delayed delivery is enabled, its resolution, and the maximum delay.",
             shape=Object(
                 "delayedDelivery",
-                "Whether messages may be delayed, at which resolution and for how long.",
+                "Whether delayed delivery is enabled, its resolution, and the maximum delay; 0: no limit.",
                 {
                     "tickTime": whole(1000, long=True),
                     "active": flag(default=True),
@@ -319,10 +319,10 @@ class EffectivePolicies:
             name="inactiveTopicPolicies",
             namespace=Level("inactive_topic_policies"),
             topic=Level("inactiveTopicPolicies"),
-            text="Whether, and after how long without use, a topic is deleted.",
+            text="Whether an inactive topic is deleted, and when it counts as inactive.",
             shape=Object(
                 "inactiveTopicPolicies",
-                "Whether, and when, topics that nobody uses are deleted.",
+                "Whether an inactive topic is deleted, and when it counts as inactive.",
                 {
                     "inactiveTopicDeleteMode": text(INACTIVE_MODES[0], *INACTIVE_MODES),
                     "maxInactiveDurationSeconds": whole(60),
@@ -346,7 +346,7 @@ class EffectivePolicies:
             name="subscriptionTypesEnabled",
             namespace=Level("subscription_types_enabled", unset=[]),
             topic=Level("subscriptionTypesEnabled"),
-            text="Types of subscription that consumers may ask for.",
+            text="Subscription types that consumers may use.",
             shape=Words("subscription types", SUBSCRIPTION_TYPES),
             default=lambda of: list(of.subscription_types_enabled),
             read=lambda value: frozenset(cast("list[str]", value)),
@@ -357,7 +357,7 @@ class EffectivePolicies:
     subscription_expiration_minutes: int = row(
         bound(
             "subscriptionExpirationTime",
-            "Minutes after which a subscription without consumers and acknowledgements is deleted.",
+            "Minutes after which an unused subscription is deleted.",
             lambda of: of.subscription_expiration_time_minutes,
             namespace=Level("subscription_expiration_time_minutes"),
         )
@@ -367,7 +367,7 @@ class EffectivePolicies:
             name="schemaCompatibilityStrategy",
             namespace=Level("schema_compatibility_strategy", verb="PUT", unset="UNDEFINED"),
             topic=Level("schemaCompatibilityStrategy", verb="PUT"),
-            text="What a new schema of a topic must be compatible with.",
+            text="Compatibility check of a new schema of a topic.",
             shape=Word("schemaCompatibilityStrategy", COMPATIBILITIES),
             older=("schema_auto_update_compatibility_strategy", AUTO_UPDATE),
             default=lambda of: of.schema_compatibility_strategy,
@@ -379,7 +379,7 @@ class EffectivePolicies:
     schema_validation_enforced: bool = row(
         switch(
             "schemaValidationEnforced",
-            "Whether producers without a schema are turned away from a topic that has one.",
+            "Whether producers without a schema are rejected on a topic with a schema.",
             lambda of: of.is_schema_validation_enforced,
             namespace=Level("schema_validation_enforced", removable=False, unset=False),
             topic=Level("schemaValidationEnforced", removable=False, unset=False),
@@ -389,7 +389,7 @@ class EffectivePolicies:
     allow_auto_update_schema: bool = row(
         switch(
             "isAllowAutoUpdateSchema",
-            "Whether producers may bring a new version of a schema.",
+            "Whether producers may register new versions of a schema.",
             lambda of: of.is_allow_auto_update_schema_enabled,
             namespace=Level("is_allow_auto_update_schema", removable=False, unset=True),
             example=False,
@@ -398,7 +398,7 @@ class EffectivePolicies:
     encryption_required: bool = row(
         switch(
             "encryptionRequired",
-            "Whether messages that are not encrypted are turned away.",
+            "Whether producers must encrypt their messages.",
             lambda of: of.encryption_require_on_producer,
             namespace=Level("encryption_required", removable=False, unset=False),
             nothing=False,
@@ -408,7 +408,7 @@ class EffectivePolicies:
         Policy(
             name="maxMessageSize",
             topic=Level("maxMessageSize"),
-            text="The largest message, in bytes, that a topic takes.",
+            text="Maximum size of a message of a topic, in bytes.",
             shape=Whole("maxMessageSize"),
             default=lambda of: of.max_message_bytes,
             read=int,
@@ -420,10 +420,10 @@ class EffectivePolicies:
         Policy(
             name="autoTopicCreation",
             namespace=Level("autoTopicCreationOverride"),
-            text="Whether producers and consumers create the topics they name, and with how many partitions.",
+            text="Whether producers and consumers create a topic that does not exist, and with how many partitions.",
             shape=Object(
                 "autoTopicCreation",
-                "Whether topics are created by whoever names them, and of which kind.",
+                "Whether producers and consumers create a topic that does not exist, and with how many partitions.",
                 {
                     "allowAutoTopicCreation": flag(default=True, required=True),
                     "topicType": text("non-partitioned"),
@@ -441,10 +441,10 @@ class EffectivePolicies:
             name="autoSubscriptionCreation",
             namespace=Level("autoSubscriptionCreationOverride"),
             topic=Level("autoSubscriptionCreationOverride"),
-            text="Whether consumers create the subscriptions they name.",
+            text="Whether consumers create a subscription that does not exist.",
             shape=Object(
                 "autoSubscriptionCreation",
-                "Whether subscriptions are created by whoever names them.",
+                "Whether consumers create a subscription that does not exist.",
                 {"allowAutoSubscriptionCreation": flag(default=True, required=True)},
             ),
             default=lambda of: {"allowAutoSubscriptionCreation": of.allow_auto_subscription_creation},
@@ -455,7 +455,7 @@ class EffectivePolicies:
     max_topics_per_namespace: int = row(
         bound(
             "maxTopicsPerNamespace",
-            "Topics a namespace takes, each partition counted.",
+            "Maximum number of topics in a namespace, each partition counted.",
             lambda of: of.max_topics_per_namespace,
             namespace=Level("max_topics_per_namespace", unset=0),
             example=70,
@@ -479,14 +479,14 @@ _BY_ANY_NAME: Final = {
 
 
 def policy(key: str) -> Policy[Any] | None:
-    """The row of this key: the name on a path, the key in a namespace's JSON or that in a topic's."""
+    """Find a row by its name on the admin port, its key in a namespace's JSON or its key in a topic's JSON."""
     return _BY_ANY_NAME.get(key)
 
 
 def effective(
     *, topic: Mapping[str, Json], namespace: Mapping[str, Json], defaults: PolicyDefaults, cluster: str
 ) -> EffectivePolicies:
-    """What all rows together mean."""
+    """Combine what is set for a topic and its namespace with the defaults."""
     return EffectivePolicies(
         **{
             attribute: row.read(row.applied(topic=topic, namespace=namespace, defaults=defaults, cluster=cluster))

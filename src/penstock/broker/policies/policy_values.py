@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that policies come to, and the words that they are said with.
+"""Values of policies in force, and the words that policies are set with.
 
 Where: `policy_table` makes them; the rest of the broker reads them from `Topic.policies`. Nothing here but values.
 """
@@ -41,7 +41,7 @@ INACTIVE_MODES: Final = ("delete_when_no_subscriptions", "delete_when_subscripti
 
 
 class Rate(NamedTuple):
-    """So many messages and bytes in a period; 0: not limited in that. `relative` adds what is published."""
+    """A rate: messages and bytes per period; 0: no limit. `relative`: the current publish rate is added."""
 
     messages: int = 0
     bytes: int = 0
@@ -55,14 +55,14 @@ class Rate(NamedTuple):
 
 
 class BacklogQuota(NamedTuple):
-    """How much backlog (bytes or seconds; 0: any) a topic may have, and what happens beyond it."""
+    """Size or age (bytes or seconds; 0: no limit) that a backlog may have, and what happens when it exceeds it."""
 
     limit: int = 0
     policy: str = HOLD
 
 
 class DelayedDelivery(NamedTuple):
-    """Whether messages may be delayed, at which resolution and for how long at most (0: any)."""
+    """Whether delayed delivery is enabled, its resolution, and the maximum delay (0: no limit)."""
 
     active: bool = True
     tick_ms: int = 1000
@@ -70,7 +70,7 @@ class DelayedDelivery(NamedTuple):
 
 
 class Inactive(NamedTuple):
-    """Whether, and after how long without use, a topic is deleted."""
+    """Whether an inactive topic is deleted, and when it counts as inactive."""
 
     mode: str = INACTIVE_MODES[0]
     max_inactive_s: int = 60
@@ -78,21 +78,21 @@ class Inactive(NamedTuple):
 
 
 class RetentionBounds(NamedTuple):
-    """How long and how much is kept of what is acknowledged: 0 keeps nothing, -1 is without bound."""
+    """How long, and how many MiB of, acknowledged messages are retained; 0: none, -1: without limit."""
 
     minutes: int = 0
     mb: int = 0
 
 
 class BacklogQuotas(NamedTuple):
-    """Both quotas of a backlog."""
+    """Quotas of a backlog by size and by age."""
 
     size: BacklogQuota = BacklogQuota()  # bytes
     age: BacklogQuota = BacklogQuota()  # seconds
 
 
 class AutoTopicCreation(NamedTuple):
-    """Whether topics are created by whoever names them, and with how many partitions (0: not partitioned)."""
+    """Whether producers and consumers create a topic that does not exist, and its partitions (0: not partitioned)."""
 
     allowed: bool = True
     partitions: int = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SubscribedPort(Protocol):
-    """The topic of a subscription, as far as the age of its messages is concerned."""
+    """What expiry uses of a subscription's topic."""
 
     @property
     def text(self) -> str:
@@ -42,7 +42,7 @@ class SubscribedPort(Protocol):
 
 
 class SubscriptionPort(Protocol):
-    """A subscription, as far as retention and quotas are concerned."""
+    """What retention and quotas use of a subscription."""
 
     name: str
     durable: bool
@@ -52,36 +52,36 @@ class SubscriptionPort(Protocol):
 
     @property
     def topic(self) -> SubscribedPort:
-        """The topic that it reads."""
+        """The topic of the subscription."""
         ...
 
     @property
     def consumers(self) -> Sized:
-        """Who reads through it now."""
+        """The connected consumers."""
         ...
 
     def give_up_through(self, entry_id: int, /) -> int:
-        """Acknowledge everything up to this entry; returns how many entries that were."""
+        """Acknowledge all entries up to this one; returns the number of entries."""
         ...
 
     def expire_through(self, entry_id: int, /) -> int:
-        """The same, counted as expired."""
+        """Acknowledge all entries up to this one as expired; returns the number of entries."""
         ...
 
 
 class ProducerPort(Protocol):
-    """A producer, as far as bounds of their number are concerned."""
+    """What limits of producers use of a producer."""
 
     name: str
 
     @property
     def address(self) -> str:
-        """Where its client is, as `host:port`."""
+        """Address of its client, as `host:port`."""
         ...
 
 
 class WritersPort(Protocol):
-    """A topic, as far as the number of its producers is concerned."""
+    """What limits of producers use of a topic."""
 
     @property
     def text(self) -> str:
@@ -90,7 +90,7 @@ class WritersPort(Protocol):
 
     @property
     def policies(self) -> EffectivePolicies:
-        """What is in force for it."""
+        """The policies in force."""
         ...
 
     @property
@@ -100,7 +100,7 @@ class WritersPort(Protocol):
 
 
 class TopicPort(Protocol):
-    """A loaded topic, as far as policies are concerned."""
+    """What policies use of a loaded topic."""
 
     name: TopicName
     text: str
@@ -122,9 +122,9 @@ class TopicPort(Protocol):
         ...
 
     def first_needed(self) -> int | None:
-        """The first entry that somebody still needs, whatever retention says; None without a durable subscription."""
+        """Return the first entry that a durable subscription needs, regardless of retention; None without one."""
         ...
 
     def policies_changed(self) -> None:
-        """`policies` is another value now."""
+        """Apply the new value of `policies`."""
         ...

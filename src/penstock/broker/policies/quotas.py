@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas: how large and how old a topic's backlog may become, and how many producers it takes.
+"""Quotas: the size and age that a topic's backlog may have, and the number of producers of a topic.
 
-Why: a subscription that nobody reads keeps everything that is published; a quota says when its publishers shall wait,
-fail, or its oldest messages shall be given up.
-Where: `rounds` checks backlogs now and then, `producers` asks before it lets one in. The backlog of a topic is that of
-its slowest durable subscription, in bytes of entries as they are stored; where that begins and ends the index knows to
-a block.
+Why: a subscription without consumers keeps everything that is published. A backlog quota says when producers must wait
+or fail, or when the oldest messages are dropped.
+Where: `rounds` checks backlogs periodically, and `producers` asks before it adds a producer. The backlog of a topic is
+that of its slowest durable subscription, in bytes of entries as they are stored, with the precision of a block.
 
-A producer of a topic over its quota is disconnected, whichever way its policy says; its client comes back at once, and
-is told then: to keep its messages and try again (`producer_request_hold`), or that it failed (`producer_exception`).
+When a topic exceeds its quota, its producers are disconnected. Their clients reconnect at once and get an error: to
+keep their messages and try again (`producer_request_hold`), or that they failed (`producer_exception`).
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ T = TypeVar("T", bound=TopicPort)
 
 log = logging.getLogger(__name__)
 
-# Eviction goes on to this part of the quota, in percent, so that the next message does not start it anew; as in Pulsar.
+# Eviction goes down to this percentage of the quota, so that the next message does not start it again; as in Pulsar.
 _EVICT_TO_PERCENT: Final = 90
 # What clients are told, word for word as Pulsar does.
 REFUSED: Final = "Cannot create producer on topic with backlog quota exceeded"
 
 
 class Sizes(NamedTuple):
-    """How many bytes a topic keeps, and how many of them each subscription still has before it."""
+    """Size of a topic, and of the backlog of each subscription, in bytes."""
 
     storage: int
     backlogs: Mapping[str, int]
 
 
 class Quotas(Generic[T]):
-    """Checks backlogs against quotas, and tells how large they are."""
+    """Measures backlogs, and enforces quotas."""
 
     def __init__(
         self,
@@ -69,7 +68,6 @@ class Quotas(Generic[T]):
     # -- sizes
 
     async def sizes(self, topic: TopicPort) -> Sizes:
-        """How large the topic and its subscriptions' backlogs are."""
         if not topic.persistent:
             return Sizes(0, dict.fromkeys(topic.subscriptions, 0))
         subscriptions = list(topic.subscriptions.values())
@@ -78,16 +76,16 @@ class Quotas(Generic[T]):
         return Sizes(storage, {one.name: nbytes for one, nbytes in zip(subscriptions, backlogs, strict=True)})
 
     async def bytes_from(self, topic: TopicPort, entry_id: int) -> int:
-        """How many bytes an entry and all behind it take."""
+        """Return the size of an entry and all entries behind it, in bytes."""
         return (await self._reads.bytes_from(topic.ledger_id, [entry_id]))[0] if topic.persistent else 0
 
     async def backlog_bytes(self, topic: TopicPort) -> int:
-        """How many bytes the slowest durable subscription is behind; 0 without one."""
+        """Return the backlog of the slowest durable subscription in bytes; 0 without one."""
         slowest = _slowest(topic)
         return await self.bytes_from(topic, slowest.cursor.mark_delete + 1) if slowest is not None else 0
 
     async def backlog_age_s(self, topic: TopicPort) -> int:
-        """How old the oldest message is that the slowest durable subscription has before it; 0 without one."""
+        """Return the age of the oldest message in the backlog of the slowest durable subscription; 0 without one."""
         slowest = _slowest(topic)
         if slowest is None:
             return 0
@@ -99,17 +97,17 @@ class Quotas(Generic[T]):
     # -- backlogs
 
     def concerns(self, topic: TopicPort) -> bool:
-        """Whether the topic's backlog is bounded."""
+        """Return whether the topic has a backlog quota."""
         policies = topic.policies
         bounded = policies.backlog_quota.size.limit > 0 or policies.backlog_quota.age.limit > 0
         return bounded and topic.persistent and not is_system_topic(topic.text)
 
     def checks(self, topic: TopicPort) -> bool:
-        """Whether the round has to look at this topic."""
+        """Return whether the periodic check must look at this topic."""
         return self._defaults().backlog_quota_check_enabled and self.concerns(topic)
 
     async def check(self, topic: T) -> None:
-        """Do what the policies say if the backlog is over a quota."""
+        """Disconnect producers or drop messages if the backlog exceeds a quota, as its policy says."""
         size, age = topic.policies.backlog_quota
         if size.limit > 0 and await self.backlog_bytes(topic) > size.limit:
             if size.policy == EVICTION:
@@ -145,7 +143,7 @@ class Quotas(Generic[T]):
             _tell_of_eviction(subscription, await self._retention.expire(subscription, seconds))
 
     async def check_producer(self, topic: TopicPort) -> None:
-        """Ask before a producer joins. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
+        """Check the backlog quotas before a producer is added. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
         if not self.concerns(topic):
             return
         size, age = topic.policies.backlog_quota
@@ -157,15 +155,15 @@ class Quotas(Generic[T]):
     # -- how many
 
     def check_room(self, topic: WritersPort, address: str, name: str | None = None) -> None:
-        """Ask before a producer joins, and again right before.
+        """Check the number of producers, before the checks of a new producer and again right before it is added.
 
         Args:
-            topic: which it joins.
+            topic: the topic of the producer.
             address: where its client is, as `host:port`.
             name: the producer that it replaces.
 
         Raises:
-            ProducerBusy: the topic, or this host, has as many producers as it may have.
+            ProducerBusy: the topic, or this client's host, has the maximum number of producers.
         """
         bound = topic.policies.max_producers
         same_address_max = self._defaults().max_same_address_producers_per_topic
@@ -180,7 +178,7 @@ class Quotas(Generic[T]):
 
 
 def _durable(topic: TopicPort) -> Iterable[SubscriptionPort]:
-    """Those whose backlog counts; what is not compacted yet is nobody's."""
+    """Durable subscriptions, without the one of compaction: its backlog does not count."""
     return (one for one in topic.subscriptions.values() if one.durable and one.name != COMPACTION_SUBSCRIPTION)
 
 

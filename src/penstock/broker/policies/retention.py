@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention: what may go from a topic, what counts as acknowledged because it is too old, and idle subscriptions.
+"""Retention: which entries of a topic are deleted, which messages expire, which subscriptions are deleted.
 
-What is kept, as in Pulsar:
-- What a durable subscription has not acknowledged stays, however old and large; TTL and backlog quotas acknowledge in
-  its stead.
-- Without retention, what all durable subscriptions have acknowledged goes at once (in steps, see `Topic`).
-- With retention it goes when it is older than the time *or* when what is behind it is as large as the size, whichever
-  comes first; a bound of -1 never comes, and when either is 0 there is no retention.
-- A topic without a durable subscription keeps what retention says; without retention it keeps everything. (Pulsar drops
-  it ledger by ledger, hours later, at a moment that nobody can foresee. Whoever publishes first and subscribes later
-  shall find it; topics that nobody uses go as a whole, see `inactive`.)
+What is retained, as in Pulsar:
+- Entries that a durable subscription has not acknowledged are kept, regardless of age and size. Message TTL and backlog
+  quotas acknowledge them on its behalf.
+- Without retention, entries are deleted as soon as all durable subscriptions have acknowledged them (in steps, see
+  `Topic`).
+- With retention, acknowledged entries are deleted when they are older than the time *or* when the entries behind them
+  are as large as the size. A bound of -1 is no limit. If either bound is 0 there is no retention.
+- A topic without a durable subscription keeps what retention covers, and without retention everything. (Pulsar deletes
+  it ledger by ledger, some hours later. Here, a subscription that is created after publishing finds the messages.
+  Inactive topics are deleted as a whole, see `inactive`.)
 
-Age is the broker's wall clock against the time at which producers stamped a message; a step of the clock makes messages
-older or younger, as users would say. What went once does not come back.
-Where: `rounds` calls this now and then, the admin port expires messages through it. Reads are few: one entry says
-whether anything is old enough at all, a binary search finds where that ends.
+The age of a message is the broker's wall clock minus the publish time that its producer set. If the clock is changed,
+messages become older or younger. Deleted entries do not come back.
+Where: `rounds` calls this periodically, and the admin port expires messages through it. It reads little: one entry
+shows whether any entry is old enough, and a binary search finds the last one.
 """
 
 from __future__ import annotations
@@ -47,22 +48,22 @@ log = logging.getLogger(__name__)
 _MS_PER_S: Final = 1_000
 _MS_PER_MINUTE: Final = 60 * _MS_PER_S
 _NS_PER_MINUTE: Final = 60 * NS_PER_S
-# Entries that do not say when they were published are passed over, so many in a row.
+# So many entries without a publish time are skipped in a row.
 _UNDATED_MAX: Final = 16
 
 
 def retains(policies: EffectivePolicies) -> bool:
-    """Whether acknowledged messages are kept for some time or up to some size."""
+    """Return whether acknowledged messages are retained for some time and up to some size."""
     return policies.retention.minutes != 0 and policies.retention.mb != 0
 
 
 def retains_all(policies: EffectivePolicies) -> bool:
-    """Whether they are kept for ever."""
+    """Return whether acknowledged messages are retained without limit."""
     return policies.retention.minutes < 0 and policies.retention.mb < 0
 
 
 class Retention(Generic[T]):
-    """Carries out retention, TTL and the expiration of subscriptions."""
+    """Deletes entries by retention, expires messages by TTL, and deletes unused subscriptions."""
 
     def __init__(
         self,
@@ -76,17 +77,17 @@ class Retention(Generic[T]):
         save_cursors: Callable[[T], Awaitable[None]],
         delete_subscription: Callable[[T, str], Awaitable[None]],
     ) -> None:
-        """Keep what it works with.
+        """Receive the parts that this uses.
 
         Args:
-            catalog: knows the first entry that each topic keeps.
-            changes: stores it.
-            reads: finds entries by their size and age.
-            clock: the time against which messages are old.
-            trim_log: gives up entries of a ledger before one of them.
-            replay_from: the first entry of a topic that deduplication needs; None when it needs none.
+            catalog: stores the first entry that each topic keeps.
+            changes: carries changes of the catalog to their end.
+            reads: finds entries by size and publish time.
+            clock: the wall clock that ages are measured with.
+            trim_log: deletes the entries of a ledger before an entry id.
+            replay_from: returns the first entry that deduplication of a topic needs, or None.
             save_cursors: stores all cursors of a topic; returns when they are durable, raises MetadataFailed.
-            delete_subscription: ends a subscription of a topic.
+            delete_subscription: deletes a subscription of a topic by its name.
         """
         self._catalog = catalog
         self._changes = changes
@@ -100,12 +101,12 @@ class Retention(Generic[T]):
     # -- what may go
 
     def may_trim(self, topic: TopicPort) -> bool:
-        """Whether retention may have something to do."""
+        """Return whether retention can have entries of this topic to delete."""
         policies = topic.policies
         return topic.persistent and retains(policies) and not retains_all(policies)
 
     async def trim(self, topic: T) -> None:
-        """Give up what nobody needs and retention does not keep, to the entry. Raises MetadataFailed."""
+        """Delete the entries that no subscription needs and retention does not cover. Raises MetadataFailed."""
         policies = topic.policies
         first, acknowledged = topic.first_entry_id, self._unneeded_until(topic)
         if acknowledged <= first or not topic.persistent or retains_all(policies):
@@ -125,7 +126,7 @@ class Retention(Generic[T]):
         await self._give_up(topic, keep)
 
     async def give_up_all(self, topic: T, before_entry: int) -> None:
-        """Give up what is before an entry, whatever retention says; nothing that is not acknowledged by then."""
+        """Delete the acknowledged entries before an entry, regardless of retention. Raises MetadataFailed."""
         await self._give_up(topic, before_entry)
 
     async def _give_up(self, topic: T, keep: int) -> None:
@@ -144,7 +145,7 @@ class Retention(Generic[T]):
                 self._trim_log(topic.ledger_id, keep)
 
     def _unneeded_until(self, topic: T) -> int:
-        """The first entry that a subscription needs, or deduplication; the end when nobody needs any."""
+        """Return the first entry that a subscription or deduplication needs; one behind the last if there is none."""
         needed = topic.first_needed()
         if needed is None:
             needed = self._replay_from(topic)
@@ -153,18 +154,18 @@ class Retention(Generic[T]):
     # -- what is too old
 
     def may_expire(self, topic: TopicPort) -> bool:
-        """Whether messages of this topic get too old."""
+        """Return whether messages of this topic can expire."""
         return topic.policies.ttl_s > 0 and topic.persistent and bool(topic.subscriptions)
 
     async def expire_topic(self, topic: TopicPort) -> None:
-        """Acknowledge, for every subscription, what is older than the topic's TTL."""
+        """Expire the messages that are older than the topic's TTL, for every durable subscription."""
         for subscription in list(topic.subscriptions.values()):
             expires = subscription.durable and subscription.name != COMPACTION_SUBSCRIPTION
             if expires and topic.policies.ttl_s > 0:
                 await self.expire(subscription, topic.policies.ttl_s)
 
     async def expire(self, subscription: SubscriptionPort, older_than_s: int) -> int:
-        """Acknowledge, for one subscription, messages older than this; returns how many entries that were."""
+        """Expire the messages of one subscription that are older than this; returns the number of entries."""
         topic = subscription.topic
         first = subscription.cursor.next_unacknowledged(subscription.cursor.mark_delete + 1)
         before_ms = self._clock.wall_ms() - older_than_s * _MS_PER_S
@@ -182,11 +183,11 @@ class Retention(Generic[T]):
     # -- idle subscriptions
 
     def may_end_subscriptions(self, topic: TopicPort) -> bool:
-        """Whether subscriptions of this topic end when nobody uses them."""
+        """Return whether unused subscriptions of this topic are deleted."""
         return topic.policies.subscription_expiration_minutes > 0 and topic.persistent
 
     async def end_idle_subscriptions(self, topic: T) -> None:
-        """Delete the subscriptions that nobody has used for too long."""
+        """Delete the subscriptions that were unused for longer than the topic's policy allows."""
         now_ns = self._clock.monotonic_ns()
         for subscription in list(topic.subscriptions.values()):
             minutes = topic.policies.subscription_expiration_minutes
@@ -207,10 +208,10 @@ class Retention(Generic[T]):
     # -- when entries were published
 
     async def first_published_since(self, ledger_id: int, wall_ms: int, low: int, high: int) -> int:
-        """The first entry of `low` to `high` - 1 that was published at this time or later; `high` when there is none.
+        """Return the first entry of `low` to `high` - 1 published at this time or later; `high` if there is none.
 
-        Producers' clocks mostly agree; where they do not, a close neighbour is found. What says nothing of its time
-        counts neither as old nor as new, and where nothing else is, as new: it is not given up.
+        The search is binary: if producers' clocks disagree, it finds an entry near that one. Entries without a publish
+        time are skipped. If there are no others, they count as new, so that they are not deleted.
         """
         entry_id, published_ms = await self.published(ledger_id, low, high)
         if entry_id >= high or published_ms >= wall_ms:
@@ -226,7 +227,7 @@ class Retention(Generic[T]):
         return low
 
     async def published(self, ledger_id: int, entry_id: int, stop: int) -> tuple[int, int]:
-        """The first entry from here on that says when it was published, and when; `stop` and 0 if none does."""
+        """Return the first entry from here on that has a publish time, and that time; `stop` and 0 if there is none."""
         for _ in range(_UNDATED_MAX):
             if entry_id >= stop:
                 break

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of policies' values: what a value may be as JSON, checked and made complete.
+"""Shapes of policies' values as JSON. A shape checks a value and fills in what it leaves out.
 
-`check` returns the value to store, with every member that it may have; it raises ValueError with a sentence for the
-administrator, in Pulsar's words where people know those.
+`check` returns the value to store, with all its members. It raises ValueError with a sentence for the administrator, in
+Pulsar's words where people know those.
 Where: each row of `policy_table` has a shape. The admin port makes its models of the same shapes. Pure.
 """
 
@@ -18,18 +18,18 @@ Json: TypeAlias = Any  # what json.loads returns
 
 
 class Shape(Protocol):
-    """What a value may be."""
+    """A kind of value."""
 
     def __hash__(self) -> int: ...
 
     def check(self, value: Json) -> Json:
-        """The value with every member. Raises ValueError."""
+        """Return the value with all its members. Raises ValueError if it is invalid."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """A whole number; `long` is beyond Java's int."""
+    """A whole number. `long`: it may exceed Java's int."""
 
     what: str
     low: int = 0
@@ -69,7 +69,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """Some words, each once; of these, or any."""
+    """A list of words, each once. `allowed`: which words; empty for any."""
 
     what: str
     allowed: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member of an object. What is left out, or null where that is allowed, is the default."""
+    """A member of an object. A member that is left out has its default."""
 
     kind: type[int | float | str]
     default: Json = None
@@ -115,7 +115,7 @@ def _nothing_more(value: dict[str, Json]) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Object:
-    """A JSON object of these members; `more` checks what no member says by itself, and may complete it."""
+    """A JSON object with these members. `more` checks them together, and may change them."""
 
     what: str
     text: str
@@ -139,7 +139,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Each:
-    """An object whose members are all of one shape; those that are null are left out. `allowed`: their names."""
+    """An object whose members all have one shape; null members are dropped. `allowed`: their names; empty for any."""
 
     what: str
     shape: Shape

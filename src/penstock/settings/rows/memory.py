@@ -10,7 +10,7 @@ from penstock.core.setting import any_number, choice, row, size, switch, whole
 from penstock.core.units import parse_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Keeping:
     """Durability."""
 
@@ -31,7 +31,7 @@ class Keeping:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Memory(MessageDefaults):
     """Memory."""
 
@@ -110,7 +110,7 @@ class Memory(MessageDefaults):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Listings:
     """Memory of topic listings."""
 

@@ -10,7 +10,7 @@ from penstock.broker.limit_rows import ConnectionLimits
 from penstock.core.setting import choice, listeners, names, port_number, port_or_none, row, switch, whole
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Network:
     """Listeners."""
 
@@ -68,7 +68,7 @@ class Network:
     cluster_name: str = row("clusterName", str, "standalone", "Name of the cluster.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Tls:
     """TLS."""
 
@@ -111,7 +111,7 @@ class Tls:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Connecting(ConnectionLimits):
     """Connections."""
 
@@ -152,7 +152,7 @@ class Connecting(ConnectionLimits):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Logging:
     """Logging."""
 

@@ -19,7 +19,7 @@ TOKEN_ALGORITHMS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Authentication:
     """Authentication."""
 
@@ -76,7 +76,7 @@ class Authentication:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Authorization:
     """Authorization."""
 

@@ -25,22 +25,22 @@ from penstock.broker.policies.policy_defaults import (
 from penstock.core.setting import row, whole
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Topics(TopicDefaults, TopicLimits):
     """Tenants, namespaces and topics."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Finding(FindingLimits):
     """Lookups and listings."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Clients(ClientDefaults, ClientLimits):
     """Producers, consumers and subscriptions."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Delivery(DeliveryDefaults, DeliveryLimits):
     """Delivery."""
 
@@ -67,21 +67,21 @@ class Delivery(DeliveryDefaults, DeliveryLimits):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Retention(RetentionDefaults):
     """Retention, expiry and backlog."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Deduplication(DeduplicationLimits, DeduplicationDefaults):
     """Deduplication and compaction."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Rates(RateDefaults):
     """Rates. 0 or less: no bound."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Schemas(SchemaLimits, SchemaDefaults):
     """Schemas."""
