@@ -6,7 +6,7 @@ what comes back by its length fields, at about 1 µs an entry. Its own processor
 a load that it could not drive is void.
 Where: `run` starts it as a process of its own for each load; by hand:
 
-    python -m benchmarks.generator publish --port 6650 --message-bytes 1024 --window 1000 --seconds 5
+    python -m benchmarks.generator publish '{"port": 6650, "topic": "t", "message_bytes": 1024, "seconds": 5}'
 
 Prints one line of JSON. Any receipt missing, twice or out of order, any error, any wrong byte in a sampled message ends
 it with status 1.
@@ -327,7 +327,7 @@ MODES: dict[str, Callable[[Load], Figures]] = {
 
 def main() -> None:
     """Drive one load and print its result."""
-    mode, load = parse_load(MODES)
+    mode, load = parse_load()
     print(json.dumps(MODES[mode](load)))
 
 

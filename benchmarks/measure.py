@@ -7,10 +7,10 @@ Where: `generator` and `pyclient` read a `Load`, take a `Reading` before and aft
 
 from __future__ import annotations
 
-import argparse
+import json
+import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.frames import Shape
@@ -18,7 +18,8 @@ from benchmarks.loads import COST, RATE, VOLUME
 from benchmarks.process import usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
 Figures: TypeAlias = dict[str, float]
 
@@ -98,35 +99,8 @@ def percentiles(ordered: Sequence[float]) -> dict[str, float]:
     return {name: ordered[round(last * share)] for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
 
-def parse_load(modes: Iterable[str], argv: Sequence[str] | None = None) -> tuple[str, Load]:
-    """Read the command line of a load: its mode, one of `modes`, and all the rest."""
-    parser = argparse.ArgumentParser(description="Drive one load against one broker.")
-    parser.add_argument("mode", choices=list(modes))
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--topic", default=f"persistent://public/default/benchmark-{time.time_ns()}")
-    parser.add_argument("--message-bytes", type=int, default=1024)
-    parser.add_argument("--messages", type=int, default=1, help="messages in an entry (default: 1, no batch)")
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--producers", type=int, default=1, help="on each connection, interleaved entry by entry")
-    parser.add_argument("--connections", type=int, default=1)
-    parser.add_argument("--window", type=int, default=1_000, help="entries in flight on each connection")
-    parser.add_argument("--subscriptions", type=int, default=0, help="publish: idle ones; tail: consumers")
-    parser.add_argument("--entries", type=int, default=100_000, help="backlog, catch-up: how many")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pid", type=int, help="the broker's process, whose processor time is wanted")
-    parser.add_argument("--tls-ca", type=Path, help="speak TLS and trust this certificate")
-    given = parser.parse_args(argv)
-    return given.mode, Load(
-        port=given.port,
-        topic=given.topic,
-        shape=Shape(given.message_bytes, given.messages),
-        seconds=given.seconds,
-        producers=given.producers,
-        connections=given.connections,
-        window=given.window,
-        subscriptions=given.subscriptions,
-        entries=given.entries,
-        seed=given.seed,
-        broker_pid=given.pid,
-        tls_ca=given.tls_ca,
-    )
+def parse_load() -> tuple[str, Load]:
+    """The command line: a mode, and a load as JSON: `publish '{"port": 6650, "topic": "t", "message_bytes": 1024}'`."""
+    mode, given = sys.argv[1:]
+    fields = json.loads(given)
+    return mode, Load(shape=Shape(fields.pop("message_bytes"), fields.pop("messages", 1)), **fields)

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`penstock serve` as a process of its own, started and stopped the way its peer is.
 
-Where: `run` always; by hand: `python -m benchmarks.penstock_peer` keeps one up until Ctrl-C.
+Where: all benchmarks of a running broker.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,15 +60,3 @@ def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def main() -> None:
-    """Keep one broker up until Ctrl-C or SIGTERM, and print where it is as one line of JSON."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), penstock() as address:
-        print(json.dumps({"port": address.port, "admin_port": address.admin_port, "pid": address.pid}), flush=True)
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()

@@ -219,7 +219,7 @@ MODES: dict[str, Callable[[Load], Figures]] = {
 
 def main() -> None:
     """Drive one load and print its result."""
-    mode, load = parse_load(MODES)
+    mode, load = parse_load()
     print(json.dumps(MODES[mode](load)), flush=True)
     # The client's threads may outlive its close(), and an orderly exit then aborts in their destructor ("terminate
     # called without an active exception", client 3.13): leave without destructors.

@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.client import Client
 from benchmarks.frames import Block, Shape
@@ -21,7 +21,7 @@ from benchmarks.loads import FIRST
 from benchmarks.process import Address, forget_pages, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from benchmarks.loads import Plan
@@ -62,28 +62,33 @@ class Subject:
 
     def drive(self, plan: Plan, *, seconds: float, seed: int, note: str) -> dict[str, float]:
         """Run one load and return its figures. Raises LoadFailed."""
-        arguments = [
-            *("--topic", f"{TOPIC}{plan.name}-{note}"),
-            *("--message-bytes", plan.shape.message_bytes, "--messages", plan.shape.messages),
-            *("--seconds", seconds, "--producers", plan.producers, "--connections", plan.connections),
-            *("--window", plan.window, "--subscriptions", plan.subscriptions, "--seed", seed),
-        ]
+        load = {
+            "topic": f"{TOPIC}{plan.name}-{note}",
+            "message_bytes": plan.shape.message_bytes,
+            "messages": plan.shape.messages,
+            "seconds": seconds,
+            "producers": plan.producers,
+            "connections": plan.connections,
+            "window": plan.window,
+            "subscriptions": plan.subscriptions,
+            "entries": round(plan.backlog_per_s * seconds),
+            "seed": seed,
+        }
         if plan.mode == "catch-up":
-            arguments += ["--entries", round(plan.backlog_per_s * seconds)]
-            self.generate(plan.tool, "backlog", arguments)
+            self.generate(plan.tool, "backlog", load)
             if plan.cold:
                 self.restart_cold()
         # What one broker left to be written must not be written during the other one's load.
         os.sync()
-        return self.generate(plan.tool, plan.mode, arguments)
+        return self.generate(plan.tool, plan.mode, load)
 
-    def generate(self, tool: str, mode: str, arguments: list[Any]) -> dict[str, float]:
+    def generate(self, tool: str, mode: str, load: Mapping[str, object]) -> dict[str, float]:
         """Run a generator process and return what it printed."""
         assert self.address is not None, "a subject is driven only while it runs"
-        own = ["--port", self.address.port, "--pid", self.address.pid]
+        load = {"port": self.address.port, "broker_pid": self.address.pid, **load}
         try:
             done = subprocess.run(
-                [sys.executable, "-m", f"benchmarks.{tool}", mode, *map(str, [*own, *arguments])],
+                [sys.executable, "-m", f"benchmarks.{tool}", mode, json.dumps(load)],
                 capture_output=True,
                 text=True,
                 check=False,
