@@ -26,7 +26,7 @@ from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
 from penstock.broker.broker import Broker
 from penstock.broker.commands.caps import refusal
-from penstock.broker.composition import administration, commands, snapshots
+from penstock.broker.composition.commands import commands
 from penstock.broker.limits_in_force import LimitsInForce
 from penstock.broker.service_urls import Addresses, ServiceUrls
 from penstock.core.errors import ConfigurationError, PersistenceFailed
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from penstock.admin.server import HttpLimits
     from penstock.broker.access.authentication import Authenticator
+    from penstock.broker.administration.administration import Administration
     from penstock.broker.configuration import Keys
     from penstock.broker.stats.snapshot import BrokerSnapshot
     from penstock.settings import Settings
@@ -271,7 +272,7 @@ class Ports:
         for listener in (self.plain, self.secure):
             if listener is not None:
                 listener.start(open_session)
-        self.admin.start(BrokerGateway(cache(partial(administration, broker)), broker.loop, _render_metrics))
+        self.admin.start(BrokerGateway(cache(partial(_administration, broker)), broker.loop, _render_metrics))
         for what, urls in (("clients", self.bound), ("callers of the admin port", self.addresses.web)):
             if urls.tls is not None:
                 log.info("%s with TLS are served at %s", what, urls.tls)
@@ -347,6 +348,12 @@ def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:
     return replace(tls, protocols=settings.admin_tls_protocols, ciphers=settings.admin_tls_ciphers)
 
 
+def _administration(broker: Broker) -> Administration:
+    from penstock.broker.composition.administration import administration  # noqa: PLC0415 -- see there
+
+    return administration(broker)
+
+
 def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
     from penstock.telemetry.prometheus import render  # noqa: PLC0415 -- a broker that nobody scrapes does without
 
@@ -363,7 +370,8 @@ def _push_metrics(broker: Broker, instance: str, stack: contextlib.AsyncExitStac
         return
 
     def take() -> BrokerSnapshot:
-        return asyncio.run_coroutine_threadsafe(snapshots(broker).take(), broker.loop).result(SNAPSHOT_S)
+        snapshots = _administration(broker).snapshots
+        return asyncio.run_coroutine_threadsafe(snapshots.take(), broker.loop).result(SNAPSHOT_S)
 
     push = MetricsPush(take, os.environ, instance)
     push.start()

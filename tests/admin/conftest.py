@@ -11,7 +11,7 @@ import pytest
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator

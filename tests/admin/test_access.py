@@ -23,7 +23,7 @@ from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer, HttpLimits
 from penstock.broker.access.authentication import Authenticator
 from penstock.broker.access.rules import AccessRules, ProviderOptions
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.testing.certificates import Certificate
 from penstock.testing.tokens import SECRET, data_url, token, unsigned

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 
 from penstock.admin import models_stats as models
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.telemetry.prometheus import render
 from tests.broker.consuming import SHARED, Peer, subscription_of, topic_of
 from tests.net.harness import Harness, running, until

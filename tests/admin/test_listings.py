@@ -15,7 +15,7 @@ import pytest
 from penstock.admin import api
 from penstock.admin.gateway import Ask, BrokerGateway
 from penstock.admin.listings import ListingResponse
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.topics.listing import Mode
 from penstock.core.names import NamespaceName
 from penstock.core.units import KIB, NS_PER_MS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName, TopicName

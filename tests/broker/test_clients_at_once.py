@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.errors import PenstockError
 from penstock.core.names import TopicName
 from penstock.testing.client import Type, frame

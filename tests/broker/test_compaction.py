@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER
 from penstock.core.checksum import is_sealed, seal

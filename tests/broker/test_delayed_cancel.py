@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.broker.administration import delayed_admin
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position

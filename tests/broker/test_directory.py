@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.core.errors import NotAllowed, TopicNotFound, WireCode
 from penstock.core.names import NamespaceName, TopicName

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 import penstock.broker
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
 from penstock.core.names import NamespaceName, TopicName
 from tests.net.harness import running

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.commands import membership
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.errors import WireCode
 from penstock.core.names import TopicName
 from penstock.core.units import KIB

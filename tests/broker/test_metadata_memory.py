@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from penstock.testing.client import Type, entry, send

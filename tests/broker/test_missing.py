@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.names import TopicName
 from penstock.storage.limits import LogLimits
 from penstock.wire import codec

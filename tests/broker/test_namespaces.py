@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.access import AccessRules
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,

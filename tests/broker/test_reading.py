@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.core.errors import ReadFailed
 from penstock.core.names import TopicName

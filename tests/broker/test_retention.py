@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.units import KIB, MIB
 from penstock.testing.client import Type, frame

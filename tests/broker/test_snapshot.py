@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.composition import administration, commands
+from penstock.broker.composition.administration import administration
+from penstock.broker.composition.commands import commands
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.limits_in_force import LimitsInForce
 from penstock.broker.stats import snapshot

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.stats.stats_partitioned import added
 from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import NotFound

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.errors import WireCode
 from penstock.core.names import TopicName
 from penstock.testing.client import Refused

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.errors import (
     AlreadyExists,
     NamespaceNotFound,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.topics.inactive import InactiveTopics
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER, ledgers_in_use

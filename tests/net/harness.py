@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.broker.broker import Broker
 from penstock.broker.commands.caps import refusal
-from penstock.broker.composition import commands
+from penstock.broker.composition.commands import commands
 from penstock.broker.configuration import Keys, NoKeys
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.limits_in_force import LimitsInForce

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.composition import commands
+from penstock.broker.composition.commands import commands
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, connect, turns

@@ -21,7 +21,7 @@ from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.administration import schema_admin
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.names import TopicName
 from penstock.core.position import EARLIEST
 from penstock.testing.client import Type

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 import apsw
 
-from penstock.broker.composition import administration
+from penstock.broker.composition.administration import administration
 from penstock.core.errors import PenstockError
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, MIB, NS_PER_MS

@@ -53,7 +53,8 @@ class BrokerGateway:
     """A broker on its own loop. Constructed anywhere; its methods are awaited on any other loop.
 
     Args:
-        administration: what the broker can be asked; called on its loop, each time something is asked.
+        administration: returns what the broker can be asked; called on the thread of whoever asks, so that the first
+            caller's thread imports it, not the broker's.
         loop: the broker's.
         render_metrics: makes Prometheus' text of a snapshot, on the thread of whoever asked.
         answer_s: after how many seconds a broker that has only to look counts as one that does not answer.
@@ -90,10 +91,7 @@ class BrokerGateway:
         return self._render_metrics(snapshot)
 
     async def _ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]], within_s: float) -> T:
-        async def answered() -> T:
-            return await question(self._administration())
-
-        asked = answered()
+        asked = question(self._administration())
         try:
             answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
         except RuntimeError as error:  # The loop is closed.

@@ -138,8 +138,7 @@ class Broker:
         )
         self.sessions = Sessions()
         self.revocation = Revocation(self.access, self.sessions)
-        addresses = addresses or Addresses()
-        self.service_urls, self.web_urls, self.listeners = addresses.service, addresses.web, addresses.listeners
+        self.addresses = addresses or Addresses()
         self._apply_elsewhere = apply_elsewhere
         self.configuration = Configuration(catalog, self.changes, keys or NoKeys(limits.now), self._put_in_force)
         self.shut_down = shut_down

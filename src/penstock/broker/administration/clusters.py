@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.service_urls import ServiceUrls
+    from penstock.broker.service_urls import Addresses
     from penstock.storage.catalog import Catalog
 
 KIND: Final = "cluster"  # the kind of document a cluster is
@@ -31,14 +31,12 @@ class Clusters:
         catalog: Catalog,
         changes: Changes,
         limits: Callable[[], BrokerLimits],
-        service_urls: Callable[[], ServiceUrls],
-        web_urls: Callable[[], ServiceUrls],
+        addresses: Addresses,
     ) -> None:
         self._catalog = catalog
         self._changes = changes
         self._limits = limits
-        self._service_urls = service_urls
-        self._web_urls = web_urls
+        self._addresses = addresses
 
     @property
     def own(self) -> str:
@@ -54,7 +52,7 @@ class Clusters:
         self._check(cluster)
         stored = dict(self._catalog.documents(KIND).get(cluster) or {})
         if cluster == self.own:
-            web, service = self._web_urls(), self._service_urls()
+            web, service = self._addresses.web, self._addresses.service
             stored.setdefault("serviceUrl", web.plain or None)
             stored.setdefault("serviceUrlTls", web.tls)
             stored.setdefault("brokerServiceUrl", service.plain or None)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import PreconditionFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from penstock.broker.service_urls import ServiceUrls
+    from penstock.broker.service_urls import Addresses
     from penstock.broker.topics.places import Places
     from penstock.core.names import TopicName
 
@@ -26,9 +26,7 @@ class LookupAdmin:
     Args:
         places: where topics may be.
         check_serving: raises ServiceNotReady, which names the topic, when topics are no longer served.
-        service_urls: what clients connect to.
-        listeners: what clients connect to that ask for a listener by its name.
-        web_urls: of the admin port.
+        addresses: where clients, and callers of the admin port, connect.
     """
 
     def __init__(
@@ -36,15 +34,11 @@ class LookupAdmin:
         *,
         places: Places,
         check_serving: Callable[[TopicName], None],
-        service_urls: Callable[[], ServiceUrls],
-        listeners: Callable[[], Mapping[str, ServiceUrls]],
-        web_urls: Callable[[], ServiceUrls],
+        addresses: Addresses,
     ) -> None:
         self._places = places
         self._check_serving = check_serving
-        self._service_urls = service_urls
-        self._listeners = listeners
-        self._web_urls = web_urls
+        self._addresses = addresses
 
     def of_topic(self, name: TopicName, listener: str | None = None) -> dict[str, str | None]:
         """Where clients of this topic connect, whether or not it exists.
@@ -56,9 +50,9 @@ class LookupAdmin:
         """
         self._check_serving(name)
         self._places.check_namespace(name.namespace_name)
-        urls, web_urls = self._service_urls(), self._web_urls()
+        urls, web_urls = self._addresses.service, self._addresses.web
         if listener is not None and listener.strip():
-            named = self._listeners().get(listener)
+            named = self._addresses.listeners.get(listener)
             if named is None:
                 raise PreconditionFailed(f"the broker do not have {listener} listener")
             urls = named

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.broker.health import Health
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.rounds import Rounds
-    from penstock.broker.service_urls import ServiceUrls
+    from penstock.broker.service_urls import Addresses
     from penstock.broker.topics.places import Places
     from penstock.storage.catalog import Catalog
 
@@ -47,9 +47,8 @@ class Service:
         rounds: Rounds,
         limits: Callable[[], BrokerLimits],
         health: Callable[[], Health],
-        service_urls: Callable[[], ServiceUrls],
-        web_urls: Callable[[], ServiceUrls],
-        shut_down: Callable[[], Callable[[], None] | None],
+        addresses: Addresses,
+        shut_down: Callable[[], None] | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._catalog = catalog
@@ -57,15 +56,14 @@ class Service:
         self._rounds = rounds
         self._limits = limits
         self._health = health
-        self._service_urls = service_urls
-        self._web_urls = web_urls
-        self._shut_down = shut_down
+        self._addresses = addresses
+        self._shut_down = shut_down  # ends the process; None: administrators cannot
         self._loop = loop
 
     @property
     def id(self) -> str:
         """The broker's name among brokers: host and port of its admin port."""
-        web, service = self._web_urls(), self._service_urls()
+        web, service = self._addresses.web, self._addresses.service
         return (web.plain or web.tls or service.plain or service.tls or "").partition("://")[2]
 
     def names(self, cluster: str | None = None) -> list[str]:
@@ -75,7 +73,7 @@ class Service:
 
     def leader(self) -> Json:
         """The broker that leads: alone, this one."""
-        web = self._web_urls()
+        web = self._addresses.web
         return {"brokerId": self.id, "serviceUrl": web.plain or web.tls}
 
     def owned_namespaces(self, cluster: str, broker_id: str) -> Json:
@@ -119,14 +117,13 @@ class Service:
         Raises:
             NotAllowed: the broker runs inside another program.
         """
-        shut_down = self._shut_down()
-        if shut_down is None:
+        if self._shut_down is None:
             raise NotAllowed("this broker runs inside another program, which alone can end it")
-        self._loop.call_soon(shut_down)
+        self._loop.call_soon(self._shut_down)
 
     def place(self) -> Place:
         """What a load report says of the broker beside its load."""
-        web, service, limits = self._web_urls(), self._service_urls(), self._limits()
+        web, service, limits = self._addresses.web, self._addresses.service, self._limits()
         return Place(
             web.plain or None,
             web.tls,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.commands.session import Handler, Session
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.service_urls import ServiceUrls
+    from penstock.broker.service_urls import Addresses, ServiceUrls
     from penstock.broker.topics.gate import Gate
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.places import Places
@@ -57,8 +57,7 @@ class Discovery:
         clock: Clock,
         stopping: Callable[[], bool],
         check_serving: Callable[[TopicName], None],
-        service_urls: Callable[[], ServiceUrls],
-        listeners: Callable[[], Mapping[str, ServiceUrls]],
+        addresses: Addresses,
     ) -> None:
         self._lookups = lookups  # how many requests look for topics at the same time
         self._places = places
@@ -69,8 +68,7 @@ class Discovery:
         self._clock = clock
         self._stopping = stopping
         self._check_serving = check_serving  # raises ServiceNotReady, which names the topic, when stopping
-        self._service_urls = service_urls
-        self._listeners = listeners  # where clients connect that ask for a listener by its name
+        self._addresses = addresses
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PARTITIONED_METADATA: self._on_partitioned_metadata,
             codec.BaseCommand.LOOKUP: self._on_lookup,
@@ -98,8 +96,8 @@ class Discovery:
     def _urls(self, listener: str) -> ServiceUrls:
         """Where clients of this listener connect; a blank name is none, as some clients send it."""
         if not listener.strip():
-            return self._service_urls()
-        urls = self._listeners().get(listener)
+            return self._addresses.service
+        urls = self._addresses.listeners.get(listener)
         if urls is None:
             # Pulsar's code and words: the C++ client goes by both.
             raise ServiceNotReady(f"the broker do not have {listener} listener")

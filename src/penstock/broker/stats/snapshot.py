@@ -234,7 +234,7 @@ class Snapshots:
         tail_cache: TailCache,
         delayed_memory: Callable[[], DelayedMemory],
         rows: Sequence[Row],
-        loop_turns: Callable[[], LoopTurns],
+        loop_turns: LoopTurns,
         clock: Clock,
     ) -> None:
         self._cluster = cluster
@@ -264,7 +264,7 @@ class Snapshots:
         connections = self._connections
         request_memory = connections.memory.snapshot(self._clock.monotonic_ns())
         muted = await self._muted_connections({reader.owner: reader for reader in request_memory.muted}, pace)
-        log_health, loop_turns, delayed_memory = self._log.health, self._loop_turns(), self._delayed_memory()
+        log_health, loop_turns, delayed_memory = self._log.health, self._loop_turns, self._delayed_memory()
         return BrokerSnapshot(
             cluster=self._cluster,
             started_at_ms=self._started_at_ms,

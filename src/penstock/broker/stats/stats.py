@@ -24,12 +24,11 @@ from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.quotas import Quotas
     from penstock.broker.publishing.producer import Producer
-    from penstock.broker.service_urls import ServiceUrls
     from penstock.broker.stats import shapes
     from penstock.broker.stats.meters import Meters
     from penstock.broker.subscriptions.consumer import Consumer
@@ -95,7 +94,7 @@ class TopicStats:
         reads: LogReads,
         compaction: Compactor,
         clock: Clock,
-        web_urls: Callable[[], ServiceUrls],
+        web_url: str,
     ) -> None:
         self._topics = topics
         self._partitions = partitions
@@ -104,7 +103,7 @@ class TopicStats:
         self._reads = reads
         self._compaction = compaction
         self._clock = clock
-        self._web_urls = web_urls
+        self._web_url = web_url  # of the admin port; empty without one
 
     async def of_topic(self, name: TopicName, options: StatsOptions | None = None) -> shapes.TopicStats:
         """TopicStats of a topic or a partition. Raises TopicNotFound, also for a partitioned topic."""
@@ -183,7 +182,7 @@ class TopicStats:
                 "lastCompactionFailedTimestamp": progress.failed_ms,
                 "lastCompactionDurationTimeInMills": progress.duration_ms,
             },
-            "ownerBroker": self._web_urls().plain.removeprefix("http://"),
+            "ownerBroker": self._web_url.removeprefix("http://"),
             "topicCreationTimeStamp": topic.created_ms,
         }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts together what clients and administrators use of a broker: the parts above its topics, each given what it uses.
+"""Puts together what administrators use of a broker: administration and statistics, each part given what it uses.
 
-Where: `app` gives listeners the `commands`, and `administration` to the gateway of the admin port, which calls it when
-the port is first used.
+Why apart: the first caller of the admin port imports this, on the port's own thread; the start does without.
+Where: `app` hands it to the gateway of the admin port.
 """
 
 from __future__ import annotations
@@ -24,13 +24,6 @@ from penstock.broker.administration.service import Service
 from penstock.broker.administration.subscription_admin import SubscriptionAdmin
 from penstock.broker.administration.tenants import Tenants
 from penstock.broker.administration.topic_admin import TopicAdmin
-from penstock.broker.commands.commands import Commands
-from penstock.broker.commands.consumers import Consumers
-from penstock.broker.commands.discovery import Discovery
-from penstock.broker.commands.handshake import Handshake
-from penstock.broker.commands.last_message import LastMessage
-from penstock.broker.commands.producers import Producers
-from penstock.broker.commands.schemas import Schemas
 from penstock.broker.stats.backlog_analysis import BacklogAnalysis
 from penstock.broker.stats.snapshot import Snapshots
 from penstock.broker.stats.stats import TopicStats
@@ -39,83 +32,14 @@ from penstock.broker.stats.stats_partitioned import PartitionedStats
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.limits import BrokerLimits
-    from penstock.broker.service_urls import ServiceUrls
-
-
-def commands(broker: Broker) -> Commands:
-    """What answers the clients of this broker, each part given what it uses."""
-    clock, reads, memory, limits = broker.clock, broker.reads, broker.sessions_memory, broker.limits_in_force
-    return Commands(
-        sessions=broker.sessions,
-        handshake=Handshake(access=broker.access, limits=limits, clock=clock),
-        discovery=Discovery(
-            lookups=broker.lookups,
-            places=broker.places,
-            partitions=broker.partitions,
-            shared_listings=broker.shared_listings,
-            memory=memory,
-            limits=limits,
-            clock=clock,
-            stopping=lambda: broker.stopping,
-            check_serving=broker.check_lookup,
-            service_urls=lambda: broker.service_urls,
-            listeners=lambda: broker.listeners,
-        ),
-        producers=Producers(
-            topics=broker.topics,
-            quotas=broker.quotas,
-            schemas=broker.schemas,
-            deduplication=broker.deduplication,
-            states=broker.states,
-            rates=broker.rates,
-            reads=reads,
-            memory=memory,
-            clock=clock,
-            check_writable=broker.check_writable,
-            names=broker.producer_names,
-        ),
-        consumers=Consumers(
-            topics=broker.topics,
-            schemas=broker.schemas,
-            rates=broker.rates,
-            changes=broker.changes,
-            reads=reads,
-            store=broker.subscription_store,
-            memory=memory,
-            clock=clock,
-            limits=limits,
-        ),
-        last_message=LastMessage(log=broker.log, reads=reads),
-        schemas=Schemas(registry=broker.schemas, topics=broker.topics),
-        access=broker.access,
-        limits=limits,
-        clock=clock,
-        loop=broker.loop,
-        reads=reads,
-        publishing=broker.publish_services,
-        commands_memory=broker.commands_memory,
-        sessions_memory=memory,
-        listings=broker.listings,
-    )
 
 
 def administration(broker: Broker) -> Administration:
     """All that an administrator can ask of this broker."""
     catalog, changes, reads = broker.catalog, broker.changes, broker.reads
-    topics, places, partitions = broker.topics, broker.places, broker.partitions
-
-    def limits() -> BrokerLimits:
-        return broker.limits
-
-    def service_urls() -> ServiceUrls:
-        return broker.service_urls
-
-    def web_urls() -> ServiceUrls:
-        return broker.web_urls
-
+    topics, places, partitions, limits = broker.topics, broker.places, broker.partitions, broker.limits_in_force
     finder = Finder(topics=topics, catalog=catalog, places=places, partitions=partitions)
-    clusters = Clusters(catalog=catalog, changes=changes, limits=limits, service_urls=service_urls, web_urls=web_urls)
+    clusters = Clusters(catalog=catalog, changes=changes, limits=limits, addresses=broker.addresses)
     namespaces = Namespaces(
         catalog=catalog,
         changes=changes,
@@ -135,7 +59,7 @@ def administration(broker: Broker) -> Administration:
         reads=reads,
         compaction=broker.compaction,
         clock=broker.clock,
-        web_urls=web_urls,
+        web_url=broker.addresses.web.plain,
     )
     internal_stats = InternalStats(stats=stats, quotas=broker.quotas, reads=reads)
     return Administration(
@@ -147,9 +71,8 @@ def administration(broker: Broker) -> Administration:
             rounds=broker.rounds,
             limits=limits,
             health=lambda: broker.health,
-            service_urls=service_urls,
-            web_urls=web_urls,
-            shut_down=lambda: broker.shut_down,
+            addresses=broker.addresses,
+            shut_down=broker.shut_down,
             loop=broker.loop,
         ),
         configuration=broker.configuration,
@@ -206,9 +129,7 @@ def administration(broker: Broker) -> Administration:
         lookup=LookupAdmin(
             places=places,
             check_serving=broker.check_lookup,
-            service_urls=service_urls,
-            listeners=lambda: broker.listeners,
-            web_urls=web_urls,
+            addresses=broker.addresses,
         ),
         listings=ListingAdmin(
             shared=broker.shared_listings,
@@ -224,33 +145,28 @@ def administration(broker: Broker) -> Administration:
         ),
         internal_stats=internal_stats,
         backlogs=BacklogAnalysis(stats=stats, reads=reads),
-        snapshots=snapshots(broker),
-    )
-
-
-def snapshots(broker: Broker) -> Snapshots:
-    """What takes snapshots of this broker."""
-    return Snapshots(
-        cluster=broker.limits.cluster_name,
-        started_at_ms=broker.started_at_ms,
-        stopping=lambda: broker.stopping,
-        health=lambda: broker.health,
-        topics=broker.topics,
-        lookups=broker.lookups,
-        clients=broker.sessions,
-        meters=broker.meters,
-        connections=broker.connections,
-        log=broker.log,
-        listings=broker.shared_listings,
-        tail_cache=broker.tail_cache,
-        delayed_memory=lambda: broker.delays.memory,
-        rows=(
-            broker.commands_memory,
-            broker.sessions_memory,
-            broker.metadata_memory,
-            broker.dispatch_memory,
-            broker.http_memory,
+        snapshots=Snapshots(
+            cluster=broker.limits.cluster_name,
+            started_at_ms=broker.started_at_ms,
+            stopping=lambda: broker.stopping,
+            health=lambda: broker.health,
+            topics=broker.topics,
+            lookups=broker.lookups,
+            clients=broker.sessions,
+            meters=broker.meters,
+            connections=broker.connections,
+            log=broker.log,
+            listings=broker.shared_listings,
+            tail_cache=broker.tail_cache,
+            delayed_memory=lambda: broker.delays.memory,
+            rows=(
+                broker.commands_memory,
+                broker.sessions_memory,
+                broker.metadata_memory,
+                broker.dispatch_memory,
+                broker.http_memory,
+            ),
+            loop_turns=broker.loop_turns,
+            clock=broker.clock,
         ),
-        loop_turns=lambda: broker.loop_turns,
-        clock=broker.clock,
     )

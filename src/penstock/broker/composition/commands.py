@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts together what clients use of a broker: the handlers of their commands, each given what it uses.
+
+Where: `app` gives listeners `open_session` of what this returns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.commands.commands import Commands
+from penstock.broker.commands.consumers import Consumers
+from penstock.broker.commands.discovery import Discovery
+from penstock.broker.commands.handshake import Handshake
+from penstock.broker.commands.last_message import LastMessage
+from penstock.broker.commands.producers import Producers
+from penstock.broker.commands.schemas import Schemas
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def commands(broker: Broker) -> Commands:
+    """What answers the clients of this broker, each part given what it uses."""
+    clock, reads, memory, limits = broker.clock, broker.reads, broker.sessions_memory, broker.limits_in_force
+    return Commands(
+        sessions=broker.sessions,
+        handshake=Handshake(access=broker.access, limits=limits, clock=clock),
+        discovery=Discovery(
+            lookups=broker.lookups,
+            places=broker.places,
+            partitions=broker.partitions,
+            shared_listings=broker.shared_listings,
+            memory=memory,
+            limits=limits,
+            clock=clock,
+            stopping=lambda: broker.stopping,
+            check_serving=broker.check_lookup,
+            addresses=broker.addresses,
+        ),
+        producers=Producers(
+            topics=broker.topics,
+            quotas=broker.quotas,
+            schemas=broker.schemas,
+            deduplication=broker.deduplication,
+            states=broker.states,
+            rates=broker.rates,
+            reads=reads,
+            memory=memory,
+            clock=clock,
+            check_writable=broker.check_writable,
+            names=broker.producer_names,
+        ),
+        consumers=Consumers(
+            topics=broker.topics,
+            schemas=broker.schemas,
+            rates=broker.rates,
+            changes=broker.changes,
+            reads=reads,
+            store=broker.subscription_store,
+            memory=memory,
+            clock=clock,
+            limits=limits,
+        ),
+        last_message=LastMessage(log=broker.log, reads=reads),
+        schemas=Schemas(registry=broker.schemas, topics=broker.topics),
+        access=broker.access,
+        limits=limits,
+        clock=clock,
+        loop=broker.loop,
+        reads=reads,
+        publishing=broker.publish_services,
+        commands_memory=broker.commands_memory,
+        sessions_memory=memory,
+        listings=broker.listings,
+    )
