@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock config`: every setting with its value, and who set it.
+"""`penstock config`: every setting with its value and its source.
 
-Why: a value that surprises must be traceable to a line, a variable, a flag or an administrator, without reading three
-files and guessing which of them wins.
-Where: `main` calls it. It reads what `penstock serve` would read; a broker may run meanwhile.
+Why: an operator must be able to trace a value to a line, a variable, a flag or an administrator, without reading three
+files and knowing their precedence. Where: `main` calls it. It reads the same sources as `penstock serve`; a broker may
+be running.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ Keys and passwords are shown as ***.
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `config` to the command line."""
     parser = commands.add_parser(
         "config",
         help="print every setting, its value, and who set it",
@@ -51,7 +50,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print; returns the exit status.
+    """Print the settings; return the exit status.
 
     Raises:
         ConfigurationError: a setting cannot be used, or the directory is not a data directory.
@@ -67,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _with_changes(start: Settings, data_dir: Path) -> tuple[Settings, Sequence[str]]:
-    """The settings with what an administrator changed, and what of it cannot be used."""
+    """Return the settings with an administrator's changes, and the changes that cannot be used."""
     from penstock.broker.configuration import usable
     from penstock.settings.limits import Live
     from penstock.storage.stored_configuration import read_configuration
@@ -93,7 +92,7 @@ def _rows(effective: Settings) -> list[dict[str, object]]:
 
 
 def _lines(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """As people read it: `key = value`, and behind it who set it and whether it can be changed."""
+    """Return lines of `key = value`, with the source and whether the setting is dynamic."""
     lines: list[str] = []
     width = max((len(f"{row['key']}={row['value']}") for row in rows), default=0)
     group = None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `penstock` command: finds the subcommand and hands over.
+"""The `penstock` command: parses the command line and runs the subcommand.
 
-Why: `--help` and `--version` must answer at once, so nothing but argparse is imported until a subcommand runs.
-Where: the console script, and `python -m penstock`.
+Why: `--help` and `--version` must answer at once, so only argparse is imported until a subcommand runs. Where: the
+console script, and `python -m penstock`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXIT_USAGE: Final = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 1 failed, 2 called or configured wrongly."""
+    """Run one command and return its exit status: 0 success, 1 failure, 2 wrong usage or configuration."""
     arguments = build_parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the whole command line; the reference documentation is checked against it."""
+    """Return the parser of the whole command line; the reference documentation is checked against it."""
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="A Pulsar broker in pure Python: durable, small, and it never takes more memory than it was given.",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock serve`: reads the configuration and runs a broker until it is told to stop.
+"""`penstock serve`: reads the configuration and runs a broker until it is stopped.
 
-Where: `main` calls it. The broker itself is imported only when every setting has been read and found good.
+Where: `main` calls it. The broker is imported only after all settings were read and checked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `serve` to the command line."""
     parser = commands.add_parser(
         "serve",
         help="run a broker",
@@ -82,13 +81,13 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_given(arguments: argparse.Namespace) -> dict[str, str]:
-    """What was set with those flags, by key."""
+    """Return the settings of these flags, by key."""
     given = vars(arguments)
     return {key.name: given[key.name] for key in KEYS.values() if given.get(key.name) is not None}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop; returns the exit status.
+    """Serve until stopped; return the exit status.
 
     Raises:
         ConfigurationError: a setting, a flag or the data directory cannot be used.
@@ -111,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _add_setting(group: argparse._ArgumentGroup, flag: str, key: Key) -> None:
-    """Add a setting's flag. Its value stays text: the table parses it, with one wording for every source."""
+    """Add a setting's flag. Its value stays text: the table parses it, with the same errors for every source."""
     group.add_argument(
         flag,
         dest=key.name,

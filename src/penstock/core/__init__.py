@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everything else is said in: names, positions, units, time, errors. Imports nothing else of penstock."""
+"""The vocabulary of all other packages: names, positions, units, time, errors. Imports nothing else of penstock."""

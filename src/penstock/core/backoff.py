@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long to wait before trying again: twice as long each time, up to a bound, and never quite the same.
+"""Waiting times of retries: doubled each time, up to a maximum, with jitter.
 
-Why the jitter: those who were refused together would come back together.
-Where: whoever tries again keeps one of its own (one watcher's failures say nothing of another's), and resets it when
-the attempt succeeds. Pure: chance is handed in.
+Why jitter: clients that were refused together would retry together. Where: each caller that retries has its own
+`Backoff`, and resets it after a success. Pure: the random generator is an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ JITTER_RATIO: Final = 0.05
 
 
 class Backoff:
-    """The waits of one who tries again, in seconds."""
+    """The waiting times of retries, in seconds."""
 
     __slots__ = ("_chance", "_first_s", "_last_s", "_next_s")
 
@@ -28,11 +27,11 @@ class Backoff:
         self._last_s = last_s
 
     def next_s(self) -> float:
-        """How long to wait now; within 5 % of what it would be without chance, and never beyond the last."""
+        """Return the next waiting time; within 5 % of the time without jitter, and never above the maximum."""
         wait_s = self._next_s * self._chance.uniform(1 - JITTER_RATIO, 1 + JITTER_RATIO)
         self._next_s = min(self._last_s, self._next_s * FACTOR)
         return min(self._last_s, wait_s)
 
     def reset(self) -> None:
-        """It has worked: begin anew."""
+        """Start again after a success."""
         self._next_s = self._first_s

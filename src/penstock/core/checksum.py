@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seal: how an entry proves that it is whole.
+"""The seal of an entry: its checksum, as the client sent it.
 
-Why: what a client sends "from the checksum magic on" already carries a CRC32C over everything behind it. Kept as it
-came, an entry seals itself: it is checked once on arrival, stored without a checksum of our own, and checked again
-whenever it is read back from disk.
+Why: the bytes that a client sends from the checksum magic on already have a CRC32C over everything behind it. So an
+entry is checked once on arrival, stored without another checksum, and checked again when it is read from disk.
 
     0x0e01 | crc32c(rest), 4 bytes, big-endian | rest (metadata size, metadata, payload)
 
-Where: `wire` checks seals as frames arrive, the broker seals entries that came without one, `storage` checks on read.
+Where: `wire` checks seals when frames arrive, the broker seals entries that came without one, `storage` checks on read.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ SEAL_BYTES: Final = 6  # the magic and the checksum
 
 
 def seal(body: Buffer) -> bytes:
-    """Put magic and checksum before `body` (metadata size, metadata, payload). Copies it once."""
+    """Return `body` (metadata size, metadata, payload) with magic and checksum in front. Copies it once."""
     return b"".join((SEAL_MAGIC, crc32c(body).to_bytes(4, "big"), body))
 
 
 def is_sealed(entry: Buffer) -> bool:
-    """Say whether `entry` begins with the magic and its checksum fits the rest."""
+    """Return whether `entry` begins with the magic and its checksum matches."""
     view = memoryview(entry)
     if len(view) < SEAL_BYTES or view[:2].tobytes() != SEAL_MAGIC:
         return False

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors: what can go wrong for a client, an administrator or the disk, and how each of them is told.
+"""Errors of clients, administrators and disks, and how each of them is reported.
 
-Why: one failure has three readers: a client that switches on the protocol's error code, an administrator who sees an
-HTTP status, and a person who reads the message. An error class says all three once.
-Where: raised anywhere, answered in two places: the broker's sessions (wire code) and the admin port (HTTP status).
-Our own mistakes are not in this tree; they are assertions.
+Why: one failure has three readers: a client that evaluates the protocol's error code, an administrator who sees an HTTP
+status, and a person who reads the message. An error class defines all three. Where: raised anywhere, answered in two
+places: the broker's sessions (wire code) and the admin port (HTTP status). Bugs of penstock are not in this tree; they
+are assertions.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class WireCode(IntEnum):
 
 
 class PenstockError(Exception):
-    """Something a client, an administrator or the disk did, with the message to tell whoever asked."""
+    """An error caused by a client, an administrator or the disk, with a message for the caller."""
 
     wire_code: ClassVar[WireCode] = WireCode.UNKNOWN_ERROR
     http_status: ClassVar[int] = 500
 
 
 class ConfigurationError(PenstockError):
-    """A setting, flag or limit that cannot be; penstock does not start with it."""
+    """An invalid setting, flag or limit; penstock does not start with it."""
 
 
 class DataDirectoryLocked(PenstockError):
@@ -60,7 +60,7 @@ class DataDirectoryLocked(PenstockError):
 
 
 class InvalidTopicName(PenstockError):
-    """A topic or namespace name that does not read as one."""
+    """Not a valid topic or namespace name."""
 
     wire_code, http_status = WireCode.INVALID_TOPIC_NAME, 412
 
@@ -70,7 +70,7 @@ class InvalidTopicName(PenstockError):
 
 
 class TopicNotFound(PenstockError):
-    """The topic does not exist and may not be created on the way."""
+    """The topic does not exist and may not be auto-created."""
 
     wire_code, http_status = WireCode.TOPIC_NOT_FOUND, 404
 
@@ -90,43 +90,43 @@ class SubscriptionNotFound(PenstockError):
 
 
 class ConsumerBusy(PenstockError):
-    """The subscription is taken, or of another type than this consumer wants."""
+    """The subscription has another consumer or another type than this consumer requests."""
 
     wire_code, http_status = WireCode.CONSUMER_BUSY, 409
 
 
 class ProducerBusy(PenstockError):
-    """A producer of this name is connected, or the topic takes no more producers."""
+    """A producer of this name is connected, or the topic has its maximum of producers."""
 
     wire_code, http_status = WireCode.PRODUCER_BUSY, 409
 
 
 class NotAllowed(PenstockError):
-    """The request reads well but is not permitted on this topic, subscription or connection."""
+    """The request is valid but not permitted on this topic, subscription or connection."""
 
     wire_code, http_status = WireCode.NOT_ALLOWED_ERROR, 405
 
 
 class ServiceNotReady(PenstockError):
-    """Not now: starting, stopping or still busy with the same thing. The client should try again."""
+    """The broker is starting, stopping or busy with the same operation. The client should retry."""
 
     wire_code, http_status = WireCode.SERVICE_NOT_READY, 503
 
 
 class UnsupportedVersion(PenstockError):
-    """The client speaks a protocol version, or asks for a command, that penstock does not serve."""
+    """The client uses a protocol version or a command that penstock does not support."""
 
     wire_code, http_status = WireCode.UNSUPPORTED_VERSION_ERROR, 501
 
 
 class PersistenceFailed(PenstockError):
-    """The disk refused a write or a sync: nothing of it was acknowledged."""
+    """A write or a sync failed: nothing of it was acknowledged."""
 
     wire_code, http_status = WireCode.PERSISTENCE_ERROR, 500
 
 
 class StorageReadOnly(PersistenceFailed):
-    """An earlier failure left the log read-only; a restart leaves that state."""
+    """The log is read-only after an earlier failure, until a restart."""
 
     http_status = 503
 
@@ -136,7 +136,7 @@ class StorageReadOnly(PersistenceFailed):
 
 
 class ReadFailed(PenstockError):
-    """The disk could not read what is stored. Nothing counts as lost: whoever asked should try again."""
+    """The disk could not read stored data. Nothing counts as lost: the caller should retry."""
 
     wire_code, http_status = WireCode.SERVICE_NOT_READY, 503
 
@@ -148,19 +148,19 @@ class MetadataFailed(PenstockError):
 
 
 class AuthenticationFailed(PenstockError):
-    """The client did not show who it is. The message says no more than that: the reason goes to the log."""
+    """The client is not authenticated. The message says no more than that: the reason goes to the log."""
 
     wire_code, http_status = WireCode.AUTHENTICATION_ERROR, 401
 
 
 class AuthorizationFailed(PenstockError):
-    """The client is known, and may not do this."""
+    """The client is authenticated but not authorized."""
 
     wire_code, http_status = WireCode.AUTHORIZATION_ERROR, 403
 
 
 class TenantNotFound(PenstockError):
-    """There is no such tenant."""
+    """The tenant does not exist."""
 
     wire_code, http_status = WireCode.TOPIC_NOT_FOUND, 404
 
@@ -170,7 +170,7 @@ class TenantNotFound(PenstockError):
 
 
 class NamespaceNotFound(PenstockError):
-    """There is no such namespace."""
+    """The namespace does not exist."""
 
     wire_code, http_status = WireCode.TOPIC_NOT_FOUND, 404
 
@@ -180,49 +180,49 @@ class NamespaceNotFound(PenstockError):
 
 
 class NotFound(PenstockError):
-    """Something else that an administrator named does not exist."""
+    """Another object that an administrator named does not exist."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 404
 
 
 class AlreadyExists(PenstockError):
-    """What should be made is there already, or in the way."""
+    """The object to be created exists already, or another one has its name."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 409
 
 
 class NothingToDo(PenstockError):
-    """The request reads well, and leaves everything as it is: whoever asked should know."""
+    """The request is valid but changes nothing, which the caller should know."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 409
 
 
 class PreconditionFailed(PenstockError):
-    """The request reads well, and what it wants does not fit what is there; or a value cannot be."""
+    """The request is valid but conflicts with the current state; or a value is not allowed."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 412
 
 
 class NotAcceptable(PenstockError):
-    """A number that Pulsar answers with 406: so many partitions cannot be."""
+    """A number of partitions that is not allowed; Pulsar returns 406."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 406
 
 
 class Unprocessable(PenstockError):
-    """A change that reads well and leads nowhere, which Pulsar answers with 422."""
+    """A valid change that is impossible; Pulsar returns 422."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 422
 
 
 class TooManyRequests(PenstockError):
-    """Others are being served; the client should back off and try again."""
+    """Other requests are being served; the client should retry with back-off."""
 
     wire_code, http_status = WireCode.TOO_MANY_REQUESTS, 429
 
 
 class TopicTerminated(PenstockError):
-    """The topic takes no more messages, for ever."""
+    """The topic is terminated: it accepts no more messages."""
 
     wire_code, http_status = WireCode.TOPIC_TERMINATED_ERROR, 405
 
@@ -232,36 +232,36 @@ class TopicTerminated(PenstockError):
 
 
 class ProducerFenced(PenstockError):
-    """Another producer has, or had since, the exclusive right to this topic."""
+    """Another producer has, or had since, exclusive access to this topic."""
 
     wire_code, http_status = WireCode.PRODUCER_FENCED, 409
 
 
 class BacklogQuotaHold(PenstockError):
-    """The backlog is over its quota; the client keeps its messages and tries again."""
+    """The backlog exceeds its quota; the client keeps its messages and retries."""
 
     wire_code, http_status = WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR, 412
 
 
 class BacklogQuotaExceeded(PenstockError):
-    """The backlog is over its quota; the client's producer fails."""
+    """The backlog exceeds its quota; the client's producer fails."""
 
     wire_code, http_status = WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION, 412
 
 
 class IncompatibleSchema(PenstockError):
-    """The schema cannot be used beside those the topic has."""
+    """The schema is incompatible with the topic's schema."""
 
     wire_code, http_status = WireCode.INCOMPATIBLE_SCHEMA, 409
 
 
 class InvalidSchema(PenstockError):
-    """What should be a schema does not read as one."""
+    """Not a valid schema."""
 
     wire_code, http_status = WireCode.INCOMPATIBLE_SCHEMA, 422
 
 
 class ConsumerAssignFailed(PenstockError):
-    """The hash ranges that a Key_Shared consumer asks for cannot be given to it."""
+    """The hash ranges that a Key_Shared consumer requests cannot be assigned to it."""
 
     wire_code, http_status = WireCode.CONSUMER_ASSIGN_ERROR, 412

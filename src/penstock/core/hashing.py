@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes of keys that all of Pulsar's clients and brokers agree on.
+"""Hashes of keys that all of Pulsar's clients and brokers use.
 
-Why it matters: messages of one key are in order only if every producer puts that key on the same partition, and every
-broker gives it to the same consumer, whatever language they are written in.
-Where: Key_Shared and Failover dispatch; the partition that a row written by Spark goes to.
+Why: messages of one key are in order only if every producer puts that key into the same partition, and every broker
+assigns it to the same consumer, in every language. Where: Key_Shared and Failover dispatch; the partition of a row
+written by Spark.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MASK_32: Final = 0xFFFFFFFF
 
 
 def sticky_hash(key: bytes) -> int:
-    """Murmur3 (x86, 32 bits, seed 0) without its sign bit: the hash Pulsar's clients and brokers agree on."""
+    """Return Murmur3 (x86, 32 bits, seed 0) of a key without its sign bit, as Pulsar's clients and brokers do."""
     tail_at = len(key) & ~3
     return _finished(_mixed(0, key, tail_at), key[tail_at:], len(key))
 
 
 def sticky_hashes(prefix: bytes, suffixes: Iterable[bytes]) -> list[int]:
-    """The hash of `prefix` with each of these behind it. A long prefix is hashed once, 0.25 µs a byte."""
+    """Return the hash of `prefix` followed by each suffix. A long prefix is hashed once, 0.25 µs per byte."""
     tail_at = len(prefix) & ~3
     value, rest = _mixed(0, prefix, tail_at), prefix[tail_at:]
     hashes = []
@@ -37,7 +37,7 @@ def sticky_hashes(prefix: bytes, suffixes: Iterable[bytes]) -> list[int]:
 
 
 def hash_in_slices(key: bytes, slice_bytes: int) -> Generator[None, None, int]:
-    """`sticky_hash` of a long key, `slice_bytes` (a multiple of four) in each step; returns the hash."""
+    """Compute `sticky_hash` of a long key, `slice_bytes` (a multiple of four) per step; return the hash."""
     value, tail_at = 0, len(key) & ~3
     for start in range(0, tail_at, slice_bytes):
         piece = key[start : min(start + slice_bytes, tail_at)]
@@ -47,7 +47,7 @@ def hash_in_slices(key: bytes, slice_bytes: int) -> Generator[None, None, int]:
 
 
 def _mixed(value: int, key: bytes, stop: int) -> int:
-    """The state after the whole blocks of a key, up to `stop`."""
+    """Return the state after the whole blocks of a key, up to `stop`."""
     # Budget: 0.2 µs for each four bytes on one core; the two lines of `_scramble`, without the call.
     for block in unpack_from(f"<{stop // 4}I", key):
         block = block * 0xCC9E2D51 & _MASK_32  # noqa: PLW2901 - as Murmur3 is written down
@@ -69,7 +69,7 @@ def _scramble(block: int) -> int:
 
 
 def java_string_hash(key: bytes) -> int:
-    """`String.hashCode()` of a key in UTF-8, without its sign bit: how Java's and Go's producers choose by default."""
+    """Return `String.hashCode()` of a key in UTF-8, without its sign bit: the default of Java's and Go's producers."""
     value = 0
     units = key.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

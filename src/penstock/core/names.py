@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: tenants, namespaces and topics, read from text and printed back.
+"""Names of tenants, namespaces and topics, parsed and printed.
 
-Why: clients write one topic in three ways (`t`, `tenant/ns/t`, `persistent://tenant/ns/t`), and everything behind the
-session must agree on one. Rules and corner cases are Pulsar's, so that a name means the same topic on both.
-Where: sessions and the admin port parse once; the rest of the broker passes `TopicName` about and prints it with `str`.
+Why: clients write one topic in three ways (`t`, `tenant/ns/t`, `persistent://tenant/ns/t`), and the broker needs one.
+Rules and corner cases are Pulsar's, so a name means the same topic in both. Where: sessions and the admin port parse
+once; the rest of the broker uses `TopicName` and prints it with `str`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _SYSTEM_END: Final = "__transaction_pending_ack"
 
 
 def parent_text(topic: str) -> str:
-    """A topic's full name without its partition's suffix. On text, for those who walk a hundred thousand names."""
+    """Return a topic's full name without the suffix of its partition.
+
+    On text, for walks over a hundred thousand names.
+    """
     if _PARTITION_MARK not in topic:
         return topic
     match = _PARTITION_SUFFIX.search(topic)
@@ -56,7 +59,7 @@ def parent_text(topic: str) -> str:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether a full name is one of the topics that Pulsar keeps for itself."""
+    """Return whether a full name is that of a system topic of Pulsar."""
     if "__" not in topic and not topic.startswith(_SYSTEM_STARTS):
         return False
     parent = parent_text(topic)
@@ -69,7 +72,7 @@ def is_system_topic(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamespaceName:
-    """`tenant/namespace`: where policies are set."""
+    """`tenant/namespace`; it has policies."""
 
     tenant: str
     namespace: str
@@ -84,10 +87,10 @@ class NamespaceName:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceName:
-        """Read `tenant/namespace`.
+        """Parse `tenant/namespace`.
 
         Raises:
-            InvalidTopicName: the text has another shape, or characters that names may not hold.
+            InvalidTopicName: the text has another form, or characters that names may not have.
         """
         parts = text.split("/")
         if len(parts) != 2:
@@ -97,7 +100,7 @@ class NamespaceName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """One topic, or one partition of a partitioned topic, by its full name."""
+    """The full name of a topic, or of one partition of a partitioned topic."""
 
     domain: Domain
     tenant: str
@@ -116,10 +119,10 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """Read a full name or one of the short forms `t` and `tenant/ns/t`, which are persistent.
+        """Parse a full name or one of the short forms `t` and `tenant/ns/t`, which are persistent.
 
         Raises:
-            InvalidTopicName: the text has another shape, or characters that names may not hold.
+            InvalidTopicName: the text has another form, or characters that names may not have.
         """
         domain, mark, path = text.partition("://")
         parts = (path if mark else text).split("/")
@@ -141,12 +144,12 @@ class TopicName:
 
     @property
     def namespace_name(self) -> NamespaceName:
-        """The namespace this topic lies in."""
+        """The namespace of this topic."""
         return NamespaceName(self.tenant, self.namespace)
 
     @property
     def partition(self) -> int:
-        """The partition's index, read from the name; -1 for a topic that is no partition."""
+        """The index of the partition, from the name; -1 for a topic that is no partition."""
         match = _PARTITION_SUFFIX.search(self.local)
         if match is None:
             return -1
@@ -155,13 +158,13 @@ class TopicName:
 
     @property
     def parent(self) -> TopicName:
-        """The partitioned topic this is a partition of; itself when it is none."""
+        """The partitioned topic of this partition; the topic itself if it is no partition."""
         if self.partition < 0:
             return self
         return TopicName(self.domain, self.tenant, self.namespace, self.local[: self.local.rindex(_PARTITION_MARK)])
 
     def of_partition(self, index: int) -> TopicName:
-        """Name partition `index` of this topic."""
+        """Return the name of partition `index` of this topic."""
         assert self.partition < 0, f"{self} is a partition itself"
         assert 0 <= index <= _PARTITION_INDEX_MAX, index
         return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}{_PARTITION_MARK}{index}")

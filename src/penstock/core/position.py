@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions: where an entry is.
+"""Positions of entries.
 
-Why: a topic is one ledger, its entries count from 0, and everything that must name an entry (receipts, cursors,
-acknowledgements, seeks) names it by the pair.
-Where: made by `storage` when entries are appended; compared and sent by everyone above.
+Why: a topic is one ledger, whose entries count from 0. Receipts, cursors, acknowledgements and seeks name an entry by
+ledger id and entry id. Where: `storage` creates them when entries are appended; all layers above compare and send them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Position(NamedTuple):
-    """A ledger id and an entry id within it. Positions order as their tuples do."""
+    """A ledger id and an entry id within it. Positions are ordered like their tuples."""
 
     ledger_id: int
     entry_id: int

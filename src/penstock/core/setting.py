@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of the table of settings is: a key with its default, its parser and its meaning; and how values are read.
+"""The rows of the table of settings: a key with its default, parser and description; and the parsers of values.
 
-Where: groups of rows stand beside the code that reads them (`broker.limit_rows`, `broker.policies.policy_defaults`) and
-in `settings.rows`; `settings.model.Settings` joins the groups; `settings.sources` parses with them.
+Where: groups of rows are beside the code that reads them (`broker.limit_rows`, `broker.policies.policy_defaults`) and
+in `settings.rows`. `settings.model.Settings` joins the groups; `settings.sources` parses with them.
 Groups are never instantiated: they are dataclasses without methods, which saves time at the start.
 """
 
@@ -27,7 +27,7 @@ SEPARATOR: Final = ","
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One row of the table. `parse` raises ValueError with a sentence on what it wanted."""
+    """One row of the table. `parse` raises ValueError, which says what is allowed."""
 
     name: str
     parse: Callable[[str], object]
@@ -41,12 +41,12 @@ class Key:
 
     @property
     def variable(self) -> str:
-        """The name in the environment: `queued.max.requests` is PENSTOCK_QUEUED_MAX_REQUESTS."""
+        """Its name in the environment: `queued.max.requests` is PENSTOCK_QUEUED_MAX_REQUESTS."""
         return VARIABLE_PREFIX + self.snake_case.upper()
 
     @property
     def snake_case(self) -> str:
-        """The name as Python writes names: `maxMessageSize` is max_message_size."""
+        """Its name in Python's style: `maxMessageSize` is max_message_size."""
         return re.sub(r"\.|(?<=[a-z0-9])(?=[A-Z])", "_", self.name).lower()
 
 
@@ -61,7 +61,7 @@ def row(
     secret: bool = False,
     empty: bool = False,
 ) -> T:
-    """Declare a field as a row. A default in angle brackets is a sentence: `sources` works the value out."""
+    """Declare a field as a row. A default in angle brackets is a description: `sources` computes the value."""
     worked_out = isinstance(default, str) and default.startswith("<")
     key = Key(
         name=name,
@@ -80,7 +80,7 @@ def row(
 
 
 def spell(value: object) -> str:
-    """Write a value as a file would; nothing for what is not set."""
+    """Return a value as in a file; empty if it is not set."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -91,7 +91,7 @@ def spell(value: object) -> str:
 
 
 def whole(low: int, high: int | None = None) -> Callable[[str], int]:
-    """A whole number within bounds."""
+    """Parse a whole number within limits."""
     want = f"a whole number from {low} to {high}" if high is not None else f"a whole number, {low} or more"
 
     def parse(text: str) -> int:
@@ -107,7 +107,7 @@ def whole(low: int, high: int | None = None) -> Callable[[str], int]:
 
 
 def size(low: int) -> Callable[[str], int]:
-    """A number of bytes, at least so many."""
+    """Parse a number of bytes of at least `low`."""
 
     def parse(text: str) -> int:
         number = parse_bytes(text)
@@ -119,7 +119,7 @@ def size(low: int) -> Callable[[str], int]:
 
 
 def any_number(text: str) -> int:
-    """A whole number, of which 0 or less means no bound."""
+    """Parse a whole number; 0 or less means no limit."""
     try:
         return int(text)
     except ValueError:
@@ -127,7 +127,7 @@ def any_number(text: str) -> int:
 
 
 def fraction(text: str) -> float:
-    """A number with or without a decimal point, of which less than 0 means no bound."""
+    """Parse a number with or without a decimal point; less than 0 means no limit."""
     try:
         number = float(text)
     except ValueError:
@@ -138,7 +138,7 @@ def fraction(text: str) -> float:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """One of a few words, in any case; spelled as here."""
+    """Parse one of these words, in any case."""
     spelled = {word.lower(): word for word in allowed}
 
     def parse(text: str) -> str:
@@ -150,19 +150,19 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def switch(text: str) -> bool:
-    """True or false."""
+    """Parse true or false."""
     if text.lower() not in {"true", "false"}:
         raise ValueError("want true or false")
     return text.lower() == "true"
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A list with commas, in its order, each item once."""
+    """Parse a list separated by commas; repeated items count once."""
     return tuple(dict.fromkeys(item.strip() for item in text.split(SEPARATOR) if item.strip()))
 
 
 def names_among(*allowed: str) -> Callable[[str], tuple[str, ...]]:
-    """A list of which every item is one of a few words."""
+    """Parse a list of these words."""
 
     def parse(text: str) -> tuple[str, ...]:
         items = names(text)
@@ -178,7 +178,7 @@ _LISTENER: Final = re.compile(r"(?P<name>[^:,\s]+):(?P<url>(?P<scheme>pulsar|pul
 
 
 def listeners(text: str) -> tuple[str, ...]:
-    """A list of addresses, each with the name of a listener: `name:pulsar://host:port`."""
+    """Parse a list of listeners with addresses: `name:pulsar://host:port`."""
     items = names(text)
     for item in items:
         if _LISTENER.fullmatch(item) is None:
@@ -187,7 +187,7 @@ def listeners(text: str) -> tuple[str, ...]:
 
 
 def of_listener(item: str) -> tuple[str, str, str]:
-    """The name, the scheme and the whole address of an item of `listeners`."""
+    """Return the name, the scheme and the address of an item of `listeners`."""
     match = _LISTENER.fullmatch(item)
     assert match is not None
     return match["name"], match["scheme"], match["url"]
@@ -197,5 +197,5 @@ port_number = whole(0, 65_535)
 
 
 def port_or_none(text: str) -> int | None:
-    """A port; nothing means that it is not opened."""
+    """Parse a port; an empty text means that it is not opened."""
     return port_number(text) if text else None

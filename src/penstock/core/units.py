@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Units: how sizes and durations are counted, and how people write sizes.
+"""Units of sizes and durations, and a parser of sizes.
 
 Why: a bare `5 * 1024 * 1024` or a timeout in "ticks" hides its meaning. Inside penstock sizes are whole bytes and
-durations whole nanoseconds (milliseconds where the protocol says so); text is turned into them once, at the edge.
-Where: settings and the command line parse with these; every layer computes with the constants.
+durations whole nanoseconds (milliseconds where the protocol uses them). Text is converted once, when it is read. Where:
+settings and the command line parse with these functions; every layer uses the constants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUANTITY: Final = re.compile(r"([+-]?[0-9]+)\s*([a-z]*)", re.ASCII)
 
 
 def parse_bytes(text: str) -> int:
-    """Turn `5242880`, `64K`, `16 MiB` or `1g` into bytes. Units are powers of 1024, as in Pulsar's own tools.
+    """Parse `5242880`, `64K`, `16 MiB` or `1g` as bytes. Units are powers of 1024, as in Pulsar's own tools.
 
     Raises:
         ValueError: the text is not a whole number with an optional unit.

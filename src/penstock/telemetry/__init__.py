@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker tells people and their monitoring: metrics and log lines."""
+"""Metrics and log lines."""

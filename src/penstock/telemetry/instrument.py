@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a metric is: one row of the list that every exporter walks.
+"""The definition of a metric: one row of the list that every exporter reads.
 
-Where: `instruments` holds the list, part of it from modules of its own; `prometheus` and `otel` render it.
+Where: `instruments` has the list, part of it from other modules; `prometheus` and `otel` render it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NS_PER_UNIT: Final[Mapping[str, int]] = {"milliseconds": NS_PER_MS, "seconds": N
 
 @dataclass(frozen=True, slots=True)
 class Scope(Generic[Row]):
-    """What a metric is a metric of: the names of its labels, and the rows of a snapshot with their labels' values."""
+    """The objects that a metric exists for: label names, and the rows of a snapshot with their label values."""
 
     labels: tuple[str, ...]
     rows: Callable[[BrokerSnapshot], Iterable[tuple[tuple[str, ...], Row]]]
@@ -36,7 +36,7 @@ class Scope(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Instrument(Generic[Row]):
-    """One metric. `read` takes one row of the scope; a summary's gives a `WaitTimesSnapshot`."""
+    """One metric. `read` gets its value from one row of the scope; for a summary it returns a `WaitTimesSnapshot`."""
 
     name: str
     kind: Kind

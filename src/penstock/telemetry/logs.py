@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines: one event, one line, to standard error; as text for people or as JSON for machines.
+"""Log lines: one line per event, to standard error, as text or as JSON.
 
-Why one line: lines of several threads and of several brokers end in one file, and everything that reads logs reads
-lines. A name that a client chose, line breaks included, must not be able to look like an event of ours either.
-Where: `app.run` sets it up before anything else can want to log; modules use `logging.getLogger(__name__)`.
+Why one line: lines of several threads and brokers end in one file, and log tools read lines. A name that a client
+chose, with line breaks, must not look like another event. Where: `app.run` sets it up before anything else can log;
+modules use `logging.getLogger(__name__)`.
 
-What may be logged: names, addresses, sizes, counts, reasons. Never payloads, properties, tokens or keys.
+Log lines contain names, addresses, sizes, counts and reasons. They never contain payloads, properties, tokens or keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 
 def set_up_logging(log_format: str, log_level: str) -> None:
-    """Send everything from `log_level` on to standard error, as `text` or `json`."""
+    """Log everything from `log_level` on to standard error, as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
@@ -35,7 +35,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line with `time`, `level`, `logger` and `message`; after an exception also `traceback`."""
+    """One object per line with `time`, `level`, `logger` and `message`; after an exception also `traceback`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the event as one JSON object."""
@@ -57,13 +57,13 @@ def _utc(record: logging.LogRecord) -> str:
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """The exception and the stack, if the caller asked for them. A raised exception is a bug of ours."""
+    """Return the exception and the stack, if the caller asked for them. A raised exception is a bug of penstock."""
     parts = [formatter.formatException(record.exc_info) if record.exc_info else "", record.stack_info or ""]
     return "\n".join(part for part in parts if part)
 
 
 def _one_line(text: str) -> str:
-    """Escape what would break the line or steer a terminal."""
+    """Escape characters that would break the line or control a terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics pushed to an OpenTelemetry collector, by OTLP over HTTP.
+"""Pushes metrics to an OpenTelemetry collector, with OTLP over HTTP.
 
-Why not the SDK's own instruments: they would count a second time what mechanisms count already. Here the one list of
-`instruments` is read off a frozen snapshot, as for Prometheus, and what came of it is put into the SDK's values, which
-its exporter sends. An instrument with a name for its twin (`otel`) is pushed; nothing else is to be done for it.
-Where: app starts a `MetricsPush` when the environment asks for one; the variables are those of OpenTelemetry, most of
-them read by the exporter itself. It wants `penstock[otel]`, and loads it in its own thread.
+Why not the SDK's own instruments: they would count a second time what mechanisms count already. Here the list of
+`instruments` is read from a frozen snapshot, as for Prometheus, and converted to the SDK's values, which its exporter
+sends. Instruments with an OpenTelemetry name (`otel`) are pushed.
 
-A summary becomes a histogram in seconds: a collector can add histograms of several brokers up, but not quantiles.
+Where: app starts a `MetricsPush` if the environment asks for one; the variables are those of OpenTelemetry, and the
+exporter reads most of them. It needs `penstock[otel]`, and imports it in its own thread.
+
+A summary becomes a histogram in seconds: a collector can add histograms of several brokers, but not quantiles.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ _MISSING: Final = (
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the variables of OpenTelemetry ask for metrics: an endpoint, or the exporter, is named and not disabled.
+    """Return whether OpenTelemetry's variables ask for metrics: an endpoint or the exporter is set and not disabled.
 
-    `OTEL_SDK_DISABLED=false` alone asks for them too, as it does of Pulsar; the collector is then at the default place.
+    `OTEL_SDK_DISABLED=false` alone also asks for them, as in Pulsar; then the collector is at the default URL.
     """
     disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower()
     exporters = [
@@ -68,15 +69,15 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 
 
 class MetricsPush:
-    """A thread that pushes the metrics now and then, and once more at the end."""
+    """A thread that pushes the metrics periodically, and once more at the end."""
 
     def __init__(self, take: Callable[[], BrokerSnapshot], environment: Mapping[str, str], instance: str) -> None:
-        """Nothing is pushed before `start`.
+        """Create the thread; `start` starts it.
 
         Args:
-            take: makes a snapshot, called in the thread of this; it may raise when the broker does not answer.
+            take: returns a snapshot, called in this thread; it may raise if the broker does not answer.
             environment: the process's, of which the exporter reads its own part.
-            instance: what tells this broker from others of its cluster.
+            instance: identifies this broker in its cluster.
         """
         self._take = take
         self._instance = instance
@@ -86,11 +87,11 @@ class MetricsPush:
         self._thread = threading.Thread(target=self._run, name="otel", daemon=True)
 
     def start(self) -> None:
-        """Push from now on; the first time after one interval."""
+        """Push from now on, for the first time after one interval."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Push once more and end, within a second. Not on the broker's loop, which the last push still asks."""
+        """Push once more and end, within a second. Not on the broker's loop, which the last push needs."""
         self._ended.set()
         self._thread.join(LAST_PUSH_S)
 
@@ -118,7 +119,7 @@ class MetricsPush:
 
 
 def resource(instance: str) -> Resource:
-    """Who we are, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise."""
+    """Return the resource, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES set it."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - as above
 
     ours = Resource({"service.name": "penstock", "service.version": __version__, "service.instance.id": instance})
@@ -126,7 +127,7 @@ def resource(instance: str) -> Resource:
 
 
 def metrics_data(snapshot: BrokerSnapshot, resource: Resource) -> MetricsData:
-    """What the exporter sends of this moment: all instruments that have a twin."""
+    """Return the data to export now: all instruments with an OpenTelemetry name."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics  # noqa: PLC0415 - as above
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
 

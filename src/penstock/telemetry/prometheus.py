@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot in Prometheus' text format, version 0.0.4.
+"""Renders a snapshot in Prometheus' text format, version 0.0.4.
 
-Why not the client library: it keeps counters of its own and wants `_total` behind every counter's name, which neither
-Pulsar's names nor KIP-72's have; reading a list off a frozen snapshot is shorter, and starts faster.
-Where: the admin port calls `render` on its own thread, so that ten thousand topics cost the publishing loop nothing.
+Why not the client library: it has its own counters and requires `_total` at the end of a counter's name, which Pulsar's
+and KIP-72's names do not have. Reading a list from a frozen snapshot is shorter and starts faster. Where: the admin
+port calls `render` on its own thread, so ten thousand topics do not delay the event loop.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 def render(snapshot: BrokerSnapshot) -> Iterator[str]:
     """Yield every instrument's help, type and samples, in pieces of whole lines.
 
-    One with labels and no rows has no samples. In pieces, because joining a hundred thousand lines is a single step of
-    the interpreter, during which no other thread runs, the publishing loop's neither.
+    An instrument with labels and no rows has no samples. In pieces, because joining a hundred thousand lines is a
+    single step of the interpreter, during which no other thread runs, also not the event loop.
     """
     labelled: dict[Scope[Any], list[tuple[str, Any]]] = {}
     for instrument in INSTRUMENTS:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The twelve metrics of PIP-442, for whoever has a `TopicListMemoryLimiter`, and their twins in OpenTelemetry.
+"""The twelve metrics of PIP-442 for a `TopicListMemoryLimiter`, with their OpenTelemetry names.
 
-Where: `instruments` makes the broker's of them (`pulsar_broker_…`); a proxy's differ in the prefix and the scope alone.
+Where: `instruments` creates the broker's (`pulsar_broker_…`); a proxy's differ only in prefix and scope.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def topic_list_instruments(prefix: str, scope: Scope[TopicListSnapshot]) -> tuple[Instrument[TopicListSnapshot], ...]:
-    """The metrics, named `{prefix}topic_list_…`."""
+    """Return the metrics, named `{prefix}topic_list_…`."""
     heap = _memory(f"{prefix}topic_list_heap", "topic.list.heap", scope, lambda s: s.heap, "heap")
     direct = _memory(f"{prefix}topic_list_direct", "topic.list.direct", scope, lambda s: s.direct, "direct")
     return tuple(instrument for pair in zip(heap, direct, strict=True) for instrument in pair)
@@ -28,7 +28,7 @@ def topic_list_instruments(prefix: str, scope: Scope[TopicListSnapshot]) -> tupl
 def _memory(
     name: str, otel: str, scope: Scope[TopicListSnapshot], of: Callable[[TopicListSnapshot], PermitSnapshot], kind: str
 ) -> list[Instrument[TopicListSnapshot]]:
-    """The half that is about one memory."""
+    """Return the metrics of one of the two memories."""
     return [
         Instrument(
             f"{name}_memory_used_bytes",
