@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.units import NS_PER_S
 from penstock.governance.muting import MuteReason
@@ -17,14 +17,22 @@ from penstock.wire import codec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.limits import BrokerLimits
     from penstock.net.connection import Connection
+
+
+class KeepAliveLimits(Protocol):
+    """What the broker's limits say of it."""
+
+    @property
+    def keep_alive_ns(self) -> int: ...  # from one look to the next
+    @property
+    def liveness_check_ns(self) -> int: ...  # how long the answer to a probe may take
 
 
 class Liveness:
     """The keep-alive of one connection."""
 
-    def __init__(self, connection: Connection, limits: Callable[[], BrokerLimits], now_ns: int) -> None:
+    def __init__(self, connection: Connection, limits: Callable[[], KeepAliveLimits], now_ns: int) -> None:
         self._connection = connection
         self._limits = limits
         self._ping_outstanding = False
