@@ -4,29 +4,41 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.broker.changes import Changes
 from penstock.broker.rounds import Round, Rounds
 from penstock.core.errors import MetadataFailed
 from penstock.core.units import NS_PER_S
 from tests.broker.governed import MINUTE_MS, OTHER, configure, publish_now, topic_of
-from tests.net.harness import TOPIC, Client, Harness, running, turns, until
+from tests.net.harness import TOPIC, Client, running, turns, until
+
+NAME = "looking"
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from penstock.broker.topics.topic import Topic
+
+@dataclass
+class Visited:
+    """A topic, as rounds see it."""
+
+    text: str
+    fenced: bool = False
 
 
-def rounds_of(harness: Harness, *rounds: Round) -> Rounds:
+def rounds_of(work: Callable[[Visited], Awaitable[object]], *topics: Visited) -> Rounds[Visited]:
+    """One kind of round, every minute, which concerns all of these topics."""
     return Rounds(
-        rounds,
-        topics=harness.broker.topics.loaded,
-        changes=harness.broker.changes,
+        (Round(NAME, lambda: 60, lambda _: True, work),),
+        topics=lambda: topics,
+        changes=Changes(asyncio.get_running_loop()),
         stopping=lambda: False,
-        now_ns=harness.clock.monotonic_ns(),
+        now_ns=0,
     )
 
 
@@ -47,56 +59,43 @@ async def test_the_round_of_retention_comes_when_the_configuration_says(tmp_path
 
 
 @pytest.mark.parametrize("error", [MetadataFailed("the disk is full"), RuntimeError("ours")])
-async def test_one_topic_that_fails_does_not_end_the_round(
-    tmp_path: Path, error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        await Client.producing(harness.port, topic=OTHER)
-        seen: list[str] = []
+async def test_one_topic_that_fails_does_not_end_the_round(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
 
-        async def work(topic: Topic) -> None:
-            seen.append(topic.text)
-            if topic.text == TOPIC:
-                raise error
+    async def work(topic: Visited) -> None:
+        seen.append(topic.text)
+        if topic.text == TOPIC:
+            raise error
 
-        await rounds_of(harness, Round("looking", lambda: 60, lambda _: True, work)).run("looking")
-        assert seen == [TOPIC, OTHER]
-        assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == [f"looking of {TOPIC}"]
+    await rounds_of(work, Visited(TOPIC), Visited(OTHER)).run(NAME)
+    assert seen == [TOPIC, OTHER]
+    assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == [f"looking of {TOPIC}"]
 
 
-async def test_a_round_that_takes_long_is_not_started_again_beside_itself(tmp_path: Path) -> None:
-    async with running(tmp_path, keep_alive_ns=600 * NS_PER_S) as harness:
-        await Client.producing(harness.port)
-        started, go_on = 0, asyncio.Event()
+async def test_a_round_that_takes_long_is_not_started_again_beside_itself() -> None:
+    started, go_on = 0, asyncio.Event()
 
-        async def work(_topic: Topic) -> None:
-            nonlocal started
-            started += 1
-            await go_on.wait()
+    async def work(_topic: Visited) -> None:
+        nonlocal started
+        started += 1
+        await go_on.wait()
 
-        rounds = rounds_of(harness, Round("waiting", lambda: 60, lambda _: True, work))
-        for _ in range(3):
-            harness.clock.advance(ms=60_000)
-            rounds.tick(harness.clock.monotonic_ns())
-            await turns()
-        assert started == 1
-        go_on.set()
+    rounds = rounds_of(work, Visited(TOPIC))
+    for minute in (1, 2, 3):
+        rounds.tick(minute * 60 * NS_PER_S)
         await turns()
-        harness.clock.advance(ms=60_000)
-        rounds.tick(harness.clock.monotonic_ns())
-        await until(lambda: started == 2)
+    assert started == 1
+    go_on.set()
+    await turns()
+    rounds.tick(4 * 60 * NS_PER_S)
+    await until(lambda: started == 2)
 
 
-async def test_topics_that_are_on_their_way_out_are_left_alone(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        topic_of(harness).fenced = True
-        seen: list[str] = []
+async def test_topics_that_are_on_their_way_out_are_left_alone() -> None:
+    seen: list[str] = []
 
-        async def work(topic: Topic) -> None:
-            seen.append(topic.text)
+    async def work(topic: Visited) -> None:
+        seen.append(topic.text)
 
-        await rounds_of(harness, Round("looking", lambda: 60, lambda _: True, work)).run("looking")
-        assert not seen
-        topic_of(harness).fenced = False
+    await rounds_of(work, Visited(TOPIC, fenced=True)).run(NAME)
+    assert not seen

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the broker was told: its part of the configuration, in the units it computes with.
 
-Why one frozen value: configuration can change while the broker runs. `Broker.limits` is then replaced as a whole, so
-that nobody sees half of a change; whoever needs a limit reads it from there at that moment and keeps no copy.
+Why one frozen value: configuration can change while the broker runs. The value in `LimitsInForce` is then replaced as a
+whole, so that nobody sees half of a change; whoever needs a limit reads it from there at that moment and keeps no copy.
 Where: settings that the broker reads as they are written are rows in `limit_rows`. `settings.limits` fills a
 `BrokerLimits` by the names of its fields, and works out the others.
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.broker.publishing.deduplication import SNAPSHOTS_OFF_CHECK_S
 from penstock.core.errors import PenstockError
@@ -34,24 +34,41 @@ log = logging.getLogger(__name__)
 _TOPICS_PER_TURN: Final = 1_000
 
 
+class Visited(Protocol):
+    """A topic, as far as rounds themselves are concerned."""
+
+    @property
+    def text(self) -> str:
+        """Its full name."""
+        ...
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it is on its way out."""
+        ...
+
+
+T = TypeVar("T", bound=Visited)
+
+
 @dataclass(frozen=True, slots=True)
-class Round:
+class Round(Generic[T]):
     """One kind of work: how often, which topics it concerns, and what is done to one."""
 
     name: str
     interval_s: Callable[[], int]
-    concerns: Callable[[Topic], bool]
-    work: Callable[[Topic], Awaitable[object]]
+    concerns: Callable[[T], bool]
+    work: Callable[[T], Awaitable[object]]
 
 
-class Rounds:
+class Rounds(Generic[T]):
     """Starts rounds when they are due; one of each kind at a time."""
 
     def __init__(
         self,
-        rounds: tuple[Round, ...],
+        rounds: tuple[Round[T], ...],
         *,
-        topics: Callable[[], Sequence[Topic]],
+        topics: Callable[[], Sequence[T]],
         changes: Changes,
         stopping: Callable[[], bool],
         now_ns: int,
@@ -88,7 +105,7 @@ class Rounds:
         finally:
             self._running.discard(name)
 
-    async def _work(self, one: Round, topic: Topic) -> None:
+    async def _work(self, one: Round[T], topic: T) -> None:
         try:
             await one.work(topic)
         except PenstockError as error:
@@ -104,7 +121,7 @@ def kinds_of_rounds(
     quotas: Quotas[Topic],
     deduplication: Deduplication,
     compaction: Compactor,
-) -> tuple[Round, ...]:
+) -> tuple[Round[Topic], ...]:
     """All that is looked after so, as often as the limits say."""
     return (
         Round(

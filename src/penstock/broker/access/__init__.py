@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who a client is, and what it may do.
 
-access          the one object that the broker, its sessions and the admin port ask      (`broker.access`)
+access          the one object that the broker, its sessions and the admin port ask
 actions         what can be asked for
 rules           what the operator said
 credentials     what a client shows, and what comes of it

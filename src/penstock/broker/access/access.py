@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one object that is asked who somebody is and what they may do.
 
-Where: `broker.access`. Sessions ask before they carry out a command, routes of the admin port before they answer.
+Where: the broker makes one. Sessions ask before they carry out a command, routes of the admin port before they answer.
 """
 
 from __future__ import annotations

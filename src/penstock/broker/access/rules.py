@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operator said about clients: which roles stand above grants, and how to read what clients show.
 
-Where: `AccessRules` is a part of `broker.limits` and may be replaced at run time; `ProviderOptions` is read when the
+Where: `AccessRules` is a part of `BrokerLimits` and may be replaced at run time; `ProviderOptions` is read when the
 providers are made, and again on SIGHUP.
 """
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.rounds import Rounds
     from penstock.broker.service_urls import Addresses
     from penstock.broker.topics.places import Places
+    from penstock.broker.topics.topic import Topic
     from penstock.storage.catalog import Catalog
 
     Json = dict[str, Any]
@@ -44,7 +45,7 @@ class Service:
         *,
         catalog: Catalog,
         places: Places,
-        rounds: Rounds,
+        rounds: Rounds[Topic],
         limits: Callable[[], BrokerLimits],
         health: Callable[[], Health],
         addresses: Addresses,
