@@ -71,4 +71,4 @@ async def subscribe(
 
 def acknowledge_through(harness: Harness, entry_id: int, name: str = "s") -> None:
     """As if its consumer had acknowledged everything up to this entry."""
-    subscription_of(harness, name).give_up_through(entry_id)
+    subscription_of(harness, name).acknowledge_through(entry_id)

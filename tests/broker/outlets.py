@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.outbound import Holder
-    from penstock.net.connection import Parcel
+    from penstock.net.connection import QueuedEntries as Queued
     from penstock.net.send_queue import Buffer
     from penstock.storage.entry_log import EntryLog
 
@@ -64,13 +64,13 @@ class Outlet:
         assert isinstance(wanting, Consumer)
         self.wanted_bytes = nbytes
 
-    def deliver(self, buffers: Sequence[Buffer], nbytes: int, parcel: Parcel | None = None) -> None:
+    def deliver(self, buffers: Sequence[Buffer], nbytes: int, entries: Queued | None = None) -> None:
         assert sum(map(len, buffers)) == nbytes <= self.room_bytes
         self.wanted_bytes = 1
         self.room_bytes -= nbytes
         self.bytes_out += nbytes
-        assert isinstance(parcel, QueuedEntries)
-        self.queued.append(parcel)
+        assert isinstance(entries, QueuedEntries)
+        self.queued.append(entries)
 
     def write_frame(self, frame: bytes) -> None:
         self.frames.append(frame)

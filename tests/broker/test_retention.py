@@ -94,7 +94,7 @@ async def test_what_an_ended_subscription_acknowledges_late_is_not_another_ones(
         old = subscription_of(harness)
         await administration(harness.broker).subscriptions.delete(TopicName.parse(TOPIC), "s", force=True)
         await subscribe(harness)
-        old.give_up_through(9)
+        old.acknowledge_through(9)
         await harness.broker.cursors.save(old)
         stored_cursor = harness.broker.catalog.cursor(TOPIC, "s")
         assert stored_cursor is not None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.checksum import Buffer
-    from penstock.net.connection import Parcel
+    from penstock.net.connection import QueuedEntries
     from penstock.storage.results import ReadResult
     from penstock.wire.pulsar_pb2 import CommandAckResponse
 
@@ -301,9 +301,9 @@ async def test_ack_sets_on_their_way_to_a_client_take_no_more_than_its_room(
     sent: list[int] = []
     deliver = Connection.deliver
 
-    def noted(self: Connection, out: Sequence[Buffer], nbytes: int, parcel: Parcel | None = None) -> None:
+    def noted(self: Connection, out: Sequence[Buffer], nbytes: int, entries: QueuedEntries | None = None) -> None:
         sent.append(nbytes)
-        deliver(self, out, nbytes, parcel)
+        deliver(self, out, nbytes, entries)
 
     monkeypatch.setattr(Connection, "room_bytes", property(lambda _: 100_000))
     monkeypatch.setattr(Connection, "deliver", noted)

@@ -114,10 +114,10 @@ class Handler(Protocol):
         """The connection is closed; called exactly once."""
 
 
-class Parcel(Protocol):
+class QueuedEntries(Protocol):
     """Entries that were queued together, while they are not all sent."""
 
-    def keep_little(self) -> None:
+    def compact(self) -> None:
         """They were not all sent in the turn of the loop in which they were queued."""
 
     def put_back(self, taken_bytes: int) -> int:
@@ -166,7 +166,7 @@ class Connection:
         self._queued = 0  # the number of buffers that were ever queued
         self._unsent_bytes = 0  # all of the queue, shared bytes included
         self._borrowed: list[tuple[int, int]] = []  # ranges of buffers that may be views of runs
-        self._parcels: deque[tuple[int, int, Parcel]] = deque()  # ranges of bytes out, and their parcels
+        self._queued_entries: deque[tuple[int, int, QueuedEntries]] = deque()  # ranges of bytes out
         self._shared_runs: deque[tuple[int, int]] = deque()  # ranges of bytes out that are not charged here
         self._passing: deque[_Passing] = deque()
         self._stalled_at_bytes = -1  # `bytes_out` at the last `put_back_if_stalled`
@@ -260,7 +260,7 @@ class Connection:
         self._unsent_bytes = 0
         self._queue.clear()
         self._borrowed.clear()
-        self._parcels.clear()
+        self._queued_entries.clear()
         self._shared_runs.clear()
         self.wanting = None
         passing, self._passing = self._passing, deque()
@@ -586,16 +586,16 @@ class Connection:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def deliver(self, buffers: Sequence[Buffer], nbytes: int, parcel: Parcel | None = None) -> None:
+    def deliver(self, buffers: Sequence[Buffer], nbytes: int, entries: QueuedEntries | None = None) -> None:
         """Queue messages for consumers of this connection. One flush per turn sends everything that was queued."""
         if not self._open:
             return
         self.wanted_bytes, self.wanting = 1, None
-        if parcel is not None:
+        if entries is not None:
             start = self.bytes_out + self._unsent_bytes
-            self._parcels.append((start, start + nbytes, parcel))
+            self._queued_entries.append((start, start + nbytes, entries))
             if self._writer_added:
-                parcel.keep_little()
+                entries.compact()
         if self._writer_added:
             buffers = own(buffers)
         else:
@@ -702,8 +702,8 @@ class Connection:
         if not queue:
             return
         if self._borrowed:
-            for _, _, parcel in self._parcels:
-                parcel.keep_little()
+            for _, _, entries in self._queued_entries:
+                entries.compact()
             kept: list[Buffer] = []
             buffers, start, at = list(queue), self._queued - len(queue), 0
             for first, stop in self._borrowed:
@@ -735,7 +735,7 @@ class Connection:
         if self._stalled_at_bytes != self.bytes_out or not self._writer_added:
             self._stalled_at_bytes, self._stalled_since_ns = self.bytes_out, now_ns
             return 0
-        return self._put_back() if self._parcels and now_ns - self._stalled_since_ns >= STALLED_NS else 0
+        return self._put_back() if self._queued_entries and now_ns - self._stalled_since_ns >= STALLED_NS else 0
 
     def stalled_ns(self, now_ns: int) -> int:
         """Return for how long the client has received nothing although something is queued for it."""
@@ -744,13 +744,13 @@ class Connection:
 
     def _put_back(self) -> int:
         begun = self._begun()
-        parcels, self._parcels = self._parcels, deque()
+        queued, self._queued_entries = self._queued_entries, deque()
         gone: list[tuple[int, int]] = []
         nbytes = 0
-        for start, stop, parcel in parcels:
-            kept = parcel.put_back(max(0, begun - start))
+        for start, stop, entries in queued:
+            kept = entries.put_back(max(0, begun - start))
             if kept:
-                self._parcels.append((start - nbytes, start - nbytes + kept, parcel))
+                self._queued_entries.append((start - nbytes, start - nbytes + kept, entries))
             if start + kept < stop:
                 gone.append((start + kept, stop))
                 nbytes += stop - start - kept
@@ -809,8 +809,8 @@ class Connection:
         self.bytes_out += nbytes
         self._unsent_bytes -= nbytes
         self._discharge(nbytes - self._shared_between(start, self.bytes_out) if self._shared_runs else nbytes)
-        while self._parcels and self._parcels[0][1] <= self.bytes_out:
-            self._parcels.popleft()
+        while self._queued_entries and self._queued_entries[0][1] <= self.bytes_out:
+            self._queued_entries.popleft()
         while self._passing and self._passing[0].position <= self.bytes_out:
             one = self._passing.popleft()
             self._discharge(one.kept_bytes)

@@ -60,7 +60,7 @@ class SubscriptionPort(Protocol):
         """The connected consumers."""
         ...
 
-    def give_up_through(self, entry_id: int, /) -> int:
+    def acknowledge_through(self, entry_id: int, /) -> int:
         """Acknowledge all entries up to this one; returns the number of entries."""
         ...
 

@@ -136,7 +136,7 @@ class Quotas(Generic[T]):
         last = await self._reads.entry_within(topic.ledger_id, nbytes) - 1
         for subscription in _durable(topic):
             if subscription.cursor.mark_delete < last:
-                _tell_of_eviction(subscription, subscription.give_up_through(last))
+                _tell_of_eviction(subscription, subscription.acknowledge_through(last))
 
     async def _evict_to_age(self, topic: TopicPort, seconds: int) -> None:
         for subscription in list(_durable(topic)):

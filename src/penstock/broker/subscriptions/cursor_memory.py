@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.governance.memory_row import MemoryRow
     from penstock.storage.cursor import Cursor
 
-# Ack sets of batches leave one part in so many of the `dispatch` row to what is acknowledged as a whole, and owed.
+# Ack sets of batches leave one part in so many of the `dispatch` row to whole entries, acknowledged and pending.
 RESERVED_FOR_WHOLE: Final = 4
 
 

@@ -49,8 +49,8 @@ class Dispatcher:
 
     __slots__ = ("consumers",)
 
-    individual = False  # whether consumers acknowledge entries one by one, and are counted what they owe
-    blocked: bool = False  # nothing is delivered until consumers acknowledge some of what they owe
+    individual = False  # whether consumers acknowledge entries one by one: acknowledgements are pending until then
+    blocked: bool = False  # nothing is delivered until consumers acknowledge more
 
     def __init__(self, consumers: list[Consumer]) -> None:
         self.consumers = consumers  # of the subscription, which adds and removes them

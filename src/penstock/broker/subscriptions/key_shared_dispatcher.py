@@ -134,7 +134,7 @@ class KeyShared(Shared):
         return super().entry_bytes() + HELD_BYTES
 
     def held_bytes(self) -> int:
-        """With the slots of those that are owed, and of those that wait for theirs."""
+        """With the slots of entries that are pending, and of those that wait."""
         return super().held_bytes() + HELD_BYTES * self.order.held + WAITING_BYTES * len(self.order)
 
     # -- plans --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions that wait for dispatch memory: all of them try again twice a second.
 
-Where: a delivery that may let no consumer owe more adds its subscription; the broker has one of these for all.
+Where: a dispatcher without memory for pending acknowledgements adds its subscription. The broker has one `MemoryWaits`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Waiting(Protocol):
 
 
 class MemoryWaits:
-    """Who gets nothing at the moment, for there is no memory for what its consumers would owe."""
+    """Subscriptions that deliver nothing, for there is no memory for their pending acknowledgements."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.memory_row import MemoryRow
     from penstock.governance.outbound import Reading
-    from penstock.net.connection import Parcel
+    from penstock.net.connection import QueuedEntries
     from penstock.net.send_queue import Buffer
     from penstock.storage.compacted import CompactedLedger
     from penstock.storage.cursor import Cursor
@@ -68,8 +68,8 @@ class Outlet(Holder, Protocol):
         """Entries of `nbytes` bytes found no room: the subscription of the consumer `wanting` is woken when they do."""
         ...
 
-    def deliver(self, buffers: Sequence[Buffer], nbytes: int, parcel: Parcel | None = None) -> None:
-        """Queue encoded entries of `nbytes` bytes; `parcel` takes back what the client does not read in time."""
+    def deliver(self, buffers: Sequence[Buffer], nbytes: int, entries: QueuedEntries | None = None) -> None:
+        """Queue encoded entries of `nbytes` bytes; `entries` takes back what the client does not read in time."""
         ...
 
     def write_frame(self, frame: bytes) -> None:
@@ -390,7 +390,7 @@ class DispatchServices:
     log: EntryLog
     reads: Reads
     outlets: Outlets
-    memory: MemoryRow  # of what consumers owe, and of cursors
+    memory: MemoryRow  # of pending acknowledgements, and of cursors
     memory_waits: MemoryWaiters
     long_keys: KeyHashes
     cursors: Cursors

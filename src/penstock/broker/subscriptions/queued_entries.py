@@ -37,7 +37,7 @@ class QueuedEntries:
         self.counts = counts  # messages in each entry; None when each holds one
         self.nbytes = nbytes  # of all of it, with a header of the same length before each entry
 
-    def keep_little(self) -> None:
+    def compact(self) -> None:
         """The client does not take it at once: numbers as such, not as objects."""
         if not isinstance(self.lengths, array):
             self.lengths = array("I", self.lengths)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared subscriptions: consumers take turns, and what is not acknowledged comes back with a count.
 
-A consumer owes what it was sent until it acknowledges it; whoever owes too much gets no more.
+The acknowledgement of an entry that was sent is *pending* with its consumer. A consumer with too many unacknowledged
+messages gets no more.
 Where: the dispatcher of a subscription whose consumers said Shared; Key_Shared builds on it.
 """
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.governance.memory_row import MemoryRow
     from penstock.storage.results import Batch
 
-# So many entries a consumer may owe, however little memory there is for their ids.
+# A consumer may have so many pending acknowledgements, however little memory there is for their ids.
 PENDING_ALWAYS: Final = 64
 
 
@@ -32,7 +33,7 @@ class Shared(Dispatcher):
 
     Args:
         consumers: of the subscription.
-        memory: charged for the ids of entries that are owed, wait, or were given back.
+        memory: charged for the ids of entries with pending acknowledgements, that wait, or that were redelivered.
         wait_for_memory: called when a consumer gets nothing for want of that memory.
         wake: called when dispatch may go on.
         round_robin_entries_max: entries in one consumer's turn.
@@ -68,14 +69,14 @@ class Shared(Dispatcher):
     ) -> None:
         super().__init__(consumers)
         self.replay = Replay()
-        self.redeliveries = EntryCounts()  # how often an entry was given back, while it is not acknowledged
-        self.blocked = False  # consumers together owe too much
+        self.redeliveries = EntryCounts()  # redelivery counts of entries that are not acknowledged
+        self.blocked = False  # consumers together have too many unacknowledged messages
         self._memory = memory
         self._wait_for_memory = wait_for_memory
         self._wake = wake
         self._round_robin_entries_max = round_robin_entries_max
         self._turn = 0
-        self._pending = 0  # entries that consumers were sent and owe
+        self._pending = 0  # entries with a pending acknowledgement
         self._unacked = 0  # messages in them
         self._unacked_max = self._unacked_per_consumer_max = UNBOUNDED
         self._lacks_memory = False  # a consumer gets nothing because the row of the memory budget is used
@@ -90,12 +91,12 @@ class Shared(Dispatcher):
 
     def leave(self, consumer: Consumer) -> None:
         """What it did not acknowledge goes to others. That counts for no redelivery: it never asked for one."""
-        self._give_back(consumer, list(consumer.pending_acks))
+        self._deliver_again(consumer, list(consumer.pending_acks))
 
     # -- who may be sent something ------------------------------------------------------------------------------------
 
     def ready(self) -> list[Consumer]:
-        """Consumers with permits that do not owe too much."""
+        """Consumers with permits and without too many unacknowledged messages."""
         if self.blocked:
             return []
         return [
@@ -118,9 +119,9 @@ class Shared(Dispatcher):
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def _entries_left(self, consumer: Consumer) -> int:
-        """How many entries this consumer may owe in addition, by the memory that their ids take.
+        """How many more pending acknowledgements this consumer may have, by the memory that their ids take.
 
-        Once half of the row is used, nobody owes more than what is left: so something is always left for others.
+        Once half of the row is used, no consumer has more than what is left: so something is always left for others.
         """
         row, parts = self._memory, len(self.consumers) + 1
         free = row.available_bytes // self.entry_bytes()
@@ -134,11 +135,11 @@ class Shared(Dispatcher):
         return left
 
     def entry_bytes(self) -> int:
-        """Memory that is kept for an entry that a consumer owes."""
+        """Memory that one pending acknowledgement takes, in bytes."""
         return ENTRY_BYTES
 
     def held_bytes(self) -> int:
-        """Memory that is kept for all entries that consumers owe, that wait, or that were given back."""
+        """Memory of all pending acknowledgements, entries that wait and redelivery counts, in bytes."""
         return ENTRY_BYTES * (self._pending + len(self.replay) + 2 * len(self.redeliveries))
 
     def charge(self) -> None:
@@ -202,7 +203,7 @@ class Shared(Dispatcher):
         return sends, shares[-1].stop if shares else 0
 
     def sent(self, consumer: Consumer, entry_ids: Sequence[int], counts: Sequence[int] | None, messages: int) -> None:
-        """They are owed from now on, and wait no longer."""
+        """Their acknowledgements are pending from now on, and they wait no longer."""
         consumer.pending_acks.add(entry_ids, counts)
         self._pending += len(entry_ids)
         self.replay.discard(entry_ids)
@@ -216,7 +217,7 @@ class Shared(Dispatcher):
 
     def returned(self, consumer: Consumer, entry_ids: list[int]) -> None:
         """They go to others, or wait; that counts for no redelivery."""
-        self._give_back(consumer, [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks])
+        self._deliver_again(consumer, [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks])
 
     # -- redelivery ---------------------------------------------------------------------------------------------------
 
@@ -249,17 +250,17 @@ class Shared(Dispatcher):
         self.charge()
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> int:
-        """Those of them that it owes."""
+        """Those of them whose acknowledgement is pending."""
         del epoch
         pending = consumer.pending_acks
-        given_back = [entry for entry in entry_ids if entry in pending] if entry_ids else list(pending)
-        self.redeliveries.count_up(given_back)
-        messages = self._give_back(consumer, given_back)
+        again = [entry for entry in entry_ids if entry in pending] if entry_ids else list(pending)
+        self.redeliveries.count_up(again)
+        messages = self._deliver_again(consumer, again)
         consumer.messages_redelivered += messages
         return messages
 
-    def _give_back(self, consumer: Consumer, entry_ids: list[int]) -> int:
-        """Entries that this consumer owes are to be delivered again; returns how many messages they hold."""
+    def _deliver_again(self, consumer: Consumer, entry_ids: list[int]) -> int:
+        """Entries that were sent to this consumer are to be delivered again; returns how many messages they hold."""
         messages, _ = self._pop(consumer, entry_ids)
         self._wait_again(consumer, entry_ids)
         self._subtract_unacked(consumer, messages)
@@ -270,14 +271,14 @@ class Shared(Dispatcher):
         self.replay.update(entry_ids)
 
     def redelivery_counts(self, entry_ids: Sequence[int]) -> list[int] | None:
-        """How often each entry was given back."""
+        """How often redelivery of each entry was asked for."""
         counts = self.redeliveries
         return [counts.get(entry_id) for entry_id in entry_ids] if counts else None
 
     # -- acknowledged -------------------------------------------------------------------------------------------------
 
     def acknowledged(self, consumer: Consumer, entry_ids: Sequence[int], newly: int) -> None:
-        """No consumer owes them any more, and they do not wait."""
+        """They are pending with no consumer any more, and do not wait."""
         del newly
         messages, foreign = self._pop(consumer, entry_ids)
         consumer.acks += messages
@@ -289,7 +290,7 @@ class Shared(Dispatcher):
             self.charge()
 
     def _settle_elsewhere(self, entry_ids: Iterable[int]) -> None:
-        """Entries acknowledged by somebody who does not owe them: another consumer, or one that gave them back."""
+        """Entries acknowledged by a consumer with which they are not pending: they went to another, or wait."""
         entry_ids = list(entry_ids)
         self.missing(entry_ids)
         for consumer in self.consumers:
@@ -299,7 +300,7 @@ class Shared(Dispatcher):
             self._settle(consumer, settled)
 
     def _pop(self, consumer: Consumer, entry_ids: Sequence[int]) -> tuple[int, list[int]]:
-        """Entries that a consumer owes no more: the messages that they hold, and those that it did not owe."""
+        """End pending acknowledgements; returns how many messages they were of, and which were not pending."""
         before = len(consumer.pending_acks)
         messages, foreign = consumer.pending_acks.pop_all(entry_ids)
         self._pending -= before - len(consumer.pending_acks)
@@ -311,10 +312,10 @@ class Shared(Dispatcher):
         self._settled(consumer, entry_ids)
 
     def _settled(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """A consumer does not owe these any more."""
+        """These acknowledgements of a consumer are not pending any more."""
 
     def acknowledged_in_part(self, consumer: Consumer, entry_id: int, wanted: int | None) -> None:
-        """The consumer that was sent the batch owes the rest of it."""
+        """The rest of the batch is pending with the consumer that was sent it."""
         for owner in (consumer, *self.consumers):
             pending = owner.pending_acks.get(entry_id)
             if pending and wanted is not None:
@@ -325,7 +326,7 @@ class Shared(Dispatcher):
                 return
 
     def acknowledged_through(self, entry_id: int) -> None:
-        """No consumer owes what is before, and nothing of it waits."""
+        """Nothing up to this entry is pending or waits."""
         for consumer in self.consumers:
             self._settle(consumer, consumer.pending_acks.through(entry_id))
         self.replay.discard_through(entry_id)
@@ -333,13 +334,13 @@ class Shared(Dispatcher):
         self.charge()
 
     def acknowledged_elsewhere(self, entry_id: int) -> None:
-        """No consumer owes it, and it waits no longer."""
+        """It is pending with no consumer, and waits no longer."""
         self._settle_elsewhere([entry_id])
         self.redeliveries.pop(entry_id)
         self.charge()
 
     def _subtract_unacked(self, consumer: Consumer, messages: int) -> None:
-        """A consumer owes so many less. Dispatch goes on at half of the bound that had stopped it, as in Pulsar."""
+        """Subtract acknowledged messages. Dispatch goes on at half of the bound that had stopped it, as in Pulsar."""
         consumer.unacked -= messages
         self._unacked -= messages
         self.charge()
@@ -354,7 +355,7 @@ class Shared(Dispatcher):
             self._wake()
 
     def limits_changed(self, unacked_per_consumer: int, unacked_per_subscription: int) -> None:
-        """Consumers may owe more or less than before."""
+        """Other bounds of unacknowledged messages hold."""
         self._unacked_per_consumer_max = unacked_per_consumer or UNBOUNDED
         self._unacked_max = unacked_per_subscription or UNBOUNDED
         self.blocked = self._unacked >= self._unacked_max

@@ -84,7 +84,7 @@ class Subscription(SubscriptionState):
 
     @property
     def blocked(self) -> bool:
-        """Whether nothing is delivered until consumers acknowledge some of what they owe."""
+        """Whether nothing is delivered until consumers acknowledge more."""
         return self.dispatcher is not None and self.dispatcher.blocked
 
     @property
@@ -333,11 +333,11 @@ class Subscription(SubscriptionState):
         """See `CursorMoves.expire_through`."""
         return self._moves.expire_through(entry_id)
 
-    def give_up_through(self, entry_id: int) -> int:
-        """Acknowledge everything up to this entry, for the backlog is over its quota; returns how many entries."""
+    def acknowledge_through(self, entry_id: int) -> int:
+        """Acknowledge everything up to this entry on no consumer's behalf; returns how many entries that were."""
         return self._moves.acknowledge_through(min(entry_id, self.topic.last_entry_id))
 
-    def give_up(self, entry_id: int) -> None:
+    def acknowledge_cancelled(self, entry_id: int) -> None:
         """See `CursorMoves.acknowledge_cancelled`."""
         self._moves.acknowledge_cancelled(entry_id)
 

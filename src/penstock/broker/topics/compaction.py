@@ -259,7 +259,7 @@ class Compactor:
         if before is not None:
             self._log.drop(before.ledger_id)
         if current is not None and COMPACTION_SUBSCRIPTION in current.subscriptions:
-            current.subscriptions[COMPACTION_SUBSCRIPTION].give_up_through(compacted.horizon)
+            current.subscriptions[COMPACTION_SUBSCRIPTION].acknowledge_through(compacted.horizon)
 
 
 class Pace:
