@@ -205,18 +205,18 @@ def start_broker(
     keys: Callable[[BrokerLimits], Keys] = NoKeys,
     addresses: Addresses | None = None,
     shut_down: Callable[[], None] | None = None,
+    clock: ManualClock | VirtualClock | None = None,
 ) -> Harness:
     """Build a broker on the running loop; closing `stack` stops it. One that loses its power never closes it."""
     loop = asyncio.get_running_loop()
-    clock: ManualClock | VirtualClock
     disk: Disk | VirtualDisk
     vfs: str | None = None
     new_socket: Callable[[int, int], socket.socket] = socket.socket
     if isinstance(loop, VirtualLoop):
-        clock, disk = VirtualClock(loop.virtual_time), disk_of(loop)
+        clock, disk = clock or VirtualClock(loop.virtual_time), disk_of(loop)
         vfs, new_socket = stack.enter_context(sqlite_on(disk)), loop.network.socket
     else:
-        clock, disk = ManualClock(wall_ms=WALL_MS), Disk()
+        clock, disk = clock or ManualClock(wall_ms=WALL_MS), Disk()
     data = open_data_directory(directory / "data", disk)
     stack.push_async_callback(close_clients)
 

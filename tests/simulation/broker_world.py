@@ -11,6 +11,8 @@ What must hold
 - No message has two positions, though producers of the topic with deduplication send again what was not answered.
 - What an ACK_RESPONSE has confirmed is not delivered to anybody who subscribes later, also after a crash.
 - Exclusive, Failover and Key_Shared: of one key, messages come for the first time in the order of their positions.
+- A delayed message is not delivered to Shared and Key_Shared consumers more than a tick before its time.
+- Everything is acknowledged in the end, and no subscription has a backlog.
 - When all clients are gone, no memory, no permit and no task is left.
 
 Where: tests/simulation/test_broker.py runs it.
@@ -24,7 +26,7 @@ import contextvars
 import errno
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,6 +40,7 @@ from penstock.core.units import KIB, MIB, NS_PER_MS
 from penstock.governance.request_memory import RequestLimits
 from penstock.storage.limits import LogLimits
 from penstock.storage.metadata import close_untouched
+from penstock.testing.loop import VirtualClock
 from penstock.wire import codec
 from tests.net.harness import broker_limits, disk_of, nothing_left, start_broker
 from tests.simulation.wire_client import Gone, Refused, Type, Wire, payload_of
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 KINDS: Final = {"exclusive": EXCLUSIVE, "shared": SHARED, "failover": FAILOVER, "key-shared": KEY_SHARED}
 KEYS: Final = 5
+# The key of messages with a delay, for which Shared and Key_Shared consumers wait.
+LATE: Final = "late"
+TICK_MS: Final = 1_000
 # How long all of it lasts, and how long the broker has at the end to give everybody what is due, in virtual seconds.
 LASTS_S: Final = 8.0
 REST_S: Final = 240.0
@@ -71,6 +77,7 @@ class Sent:
     payload: bytes
     key: str
     sequence_id: int
+    at_ms: int = 0  # not to be delivered before
     answered: bool = False
 
 
@@ -94,6 +101,7 @@ class World:
         self.loop = loop
         self.chance = chance
         self.disk = disk_of(loop)
+        self.clock = VirtualClock(loop.virtual_time)
         self.harness: Harness | None = None
         self.ending = False  # no more faults, no more messages
         self.over = False
@@ -128,10 +136,19 @@ class World:
             start_broker,
             self._stack,
             DATA,
-            request_limits=RequestLimits(request_bytes_max=MIB, requests_max=-1, frame_bytes_max=FRAME_BYTES_MAX),
-            outbound_bytes=MIB,
-            limits=broker_limits(FRAME_BYTES_MAX),
+            request_limits=RequestLimits(
+                request_bytes_max=self.chance.choice((2 * FRAME_BYTES_MAX, MIB)),
+                requests_max=self.chance.choice((-1, 20)),
+                frame_bytes_max=FRAME_BYTES_MAX,
+            ),
+            outbound_bytes=self.chance.choice((FRAME_BYTES_MAX, MIB)),
+            limits=replace(
+                broker_limits(FRAME_BYTES_MAX),
+                tail_cache_bytes=self.chance.choice((0, MIB)),
+                failover_delay_s=self.chance.choice((0.0, 1.0)),
+            ),
             log_limits=LOG_LIMITS,
+            clock=self.clock,
         )
         await self.in_broker(lambda: self._set_up(harness))
         self.harness = harness
@@ -261,6 +278,7 @@ class World:
         self.tell("the end begins")
         await asyncio.gather(faults, administrator, *producers)
         await self._all_is_told()
+        await self._all_is_acknowledged()
         self.over = True
         await asyncio.gather(*consumers)
         await self._nothing_is_left()
@@ -271,6 +289,23 @@ class World:
             await self.loop.until(self._all_have_all, REST_S)
         except Exception as error:
             raise AssertionError(f"never delivered: {self.missing()[:5]} of {len(self.missing())}") from error
+
+    async def _all_is_acknowledged(self) -> None:
+        harness = self.harness
+        assert harness is not None
+
+        def backlogs() -> dict[tuple[str, str], int]:
+            return {
+                (topic.text, name): subscription.backlog
+                for topic in harness.broker.topics.loaded()
+                for name, subscription in topic.subscriptions.items()
+                if subscription.backlog
+            }
+
+        try:
+            await self.loop.until(lambda: not backlogs(), REST_S)
+        except Exception as error:
+            raise AssertionError(f"never acknowledged: {backlogs()}") from error
 
     def _all_have_all(self) -> bool:
         return all(len(told.seen) == self._due[told.topic] for told in self.told)
@@ -292,7 +327,8 @@ class World:
         broker = harness.broker
         await self.loop.until(lambda: not broker.sessions and not len(harness.connections), REST_S)
         await self.loop.until(lambda: not broker.changes.unfinished, REST_S)
-        rows = {row.name: row for row in (broker.sessions_memory, broker.dispatch_memory)}
+        rows = (broker.sessions_memory, broker.dispatch_memory)
+        await self.loop.until(lambda: not any(row.used_bytes for row in rows), REST_S)
         await self.loop.until(lambda: not harness.connections.outbound.used_bytes, REST_S)
         await self.loop.until(lambda: harness.used == 0, REST_S)
         for topic in broker.topics.loaded():
@@ -300,7 +336,6 @@ class World:
             for subscription in topic.subscriptions.values():
                 assert not subscription.consumers, subscription.name
                 assert not subscription.unacked, subscription.name
-        assert {name: row.used_bytes for name, row in rows.items() if name == "sessions" and row.used_bytes} == {}
         left = [task for task in asyncio.all_tasks() if task not in self._own and not task.done()]
         assert left == [], left
 
@@ -312,6 +347,8 @@ class World:
             last: dict[str, tuple[int, int]] = {}
             for position in told.first:
                 key = self.published[self.positions[told.topic, *position]].key
+                if key == LATE and told.kind == KEY_SHARED:
+                    continue
                 before = last.get(key, (-1, -1))
                 assert before < position, f"{told.topic} {told.name}: {position} of {key} came after {before}"
                 last[key] = position
@@ -383,6 +420,7 @@ class World:
                     self._held_disk,
                     self._unreadable_disk,
                     self._failing_sync,
+                    self._stop_and_start,
                     self._full_disk,
                     self._crash,
                 )
@@ -399,6 +437,12 @@ class World:
 
     async def _crash(self) -> None:
         await self._restart(kill=self.chance.random() < 0.3)
+
+    async def _stop_and_start(self) -> None:
+        self.disk.heal_all()
+        await self.stop()
+        await self.pause(500)
+        await self.start()
 
     async def _slow_disk(self) -> None:
         slowest_ms = self.chance.choice((1, 10, 100))
@@ -469,7 +513,7 @@ class Producer:
             world.tell(f"producer {self._name}: stored up to {last}, not answered from {first} to {self._sequence}")
             self._pending = [sent for sent in self._pending if sent.sequence_id > last]
             for sent in self._pending:
-                wire.publish(self._name, sent.sequence_id, sent.key, sent.payload)
+                wire.publish(self._name, sent.sequence_id, sent.key, sent.payload, at_ms=sent.at_ms)
         else:
             self._pending = []
         idle = 0
@@ -491,10 +535,13 @@ class Producer:
         key = f"k{chance.randrange(KEYS)}"
         payload = f"{self._topic}|{self._name}|{self._sequence}|".encode()
         payload += bytes(chance.choice((0, 10, 3_000)))
-        sent = Sent(payload, key, self._sequence)
+        at_ms = 0
+        if chance.random() < 0.05:
+            key, at_ms = LATE, self._world.clock.wall_ms() + chance.randrange(5_000)
+        sent = Sent(payload, key, self._sequence, at_ms)
         self._pending.append(sent)
         self._world.published[payload] = sent
-        wire.publish(self._name, sent.sequence_id, key, payload)
+        wire.publish(self._name, sent.sequence_id, key, payload, at_ms=at_ms)
 
     def _received(self, command: codec.BaseCommand, _entry: bytes) -> None:
         if command.type == Type.SEND_RECEIPT:
@@ -617,6 +664,9 @@ class Consumer:
         position, payload = (message_id.ledgerId, message_id.entryId), payload_of(entry)
         assert payload in self._world.published, f"nobody has published {payload[:40]!r}"
         self._world.is_at(told.topic, position, payload)
+        if told.kind in {SHARED, KEY_SHARED}:
+            early_ms = self._world.published[payload].at_ms - self._world.clock.wall_ms()
+            assert early_ms <= TICK_MS, f"{told.topic} {told.name}: {position} came {early_ms} ms too early"
         confirmed = told.confirmed.get(position)
         assert confirmed is None or confirmed > self._since, f"{told.topic} {told.name}: {position} was confirmed"
         self._permits -= 1

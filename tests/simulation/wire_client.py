@@ -63,11 +63,14 @@ class Wire:
         if self.is_open:
             self._writer.write(data)
 
-    def publish(self, producer_name: str, sequence_id: int, key: str, payload: bytes) -> None:
-        """Send one message of producer 0."""
-        about = codec.MessageMetadata(
+    def publish(self, producer_name: str, sequence_id: int, key: str, payload: bytes, *, at_ms: int = 0) -> None:
+        """Send one message of producer 0, not to be delivered before this time."""
+        metadata = codec.MessageMetadata(
             producer_name=producer_name, sequence_id=sequence_id, publish_time=1, partition_key=key
-        ).SerializeToString()
+        )
+        if at_ms:
+            metadata.deliver_at_time = at_ms
+        about = metadata.SerializeToString()
         command = codec.BaseCommand(type=Type.SEND)
         command.send.producer_id, command.send.sequence_id = 0, sequence_id
         head = command.SerializeToString()
