@@ -63,10 +63,12 @@ class Row:
 
 
 class Clients:
-    """One process of `flood_clients`."""
+    """One process of `flood_clients`, or of another module of clients."""
+
+    module = "benchmarks.flood_clients"
 
     def __init__(self, kind: str, port: int, connections: int, *arguments: str, ca: Path | None) -> None:
-        command = [sys.executable, "-m", "benchmarks.flood_clients", kind, "--port", str(port)]
+        command = [sys.executable, "-m", self.module, kind, "--port", str(port)]
         command += ["--connections", str(connections), *arguments]
         command += [] if ca is None else ["--tls-ca", str(ca)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -74,9 +76,13 @@ class Clients:
 
     def ask(self, word: str) -> dict[str, Any]:
         """Send a word, wait for its answer."""
+        self.tell(word)
+        return self.answer()
+
+    def tell(self, word: str) -> None:
+        """Send a word."""
         assert self._process.stdin is not None
         print(word, file=self._process.stdin, flush=True)
-        return self.answer()
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer. Raises RuntimeError when the process failed."""
