@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark reads and writes topics: the data source `pulsar`, in Python, for Spark 4.
+"""The Spark data source `pulsar`, in Python, for Spark 4: reads and writes topics.
 
-Why in Python: no jar to match with the versions of Spark and Scala; `pip install penstock[spark]` is all there is.
-Where: beside the broker, never in it: it speaks to penstock and to Apache Pulsar over the wire. `source` is what Spark
-calls, `client` what speaks the protocol. Spark finds the source by itself as `format("pulsar")`, by way of the package
-`pyspark_pulsar`.
+Why in Python: there is no jar to match with the versions of Spark and Scala; `pip install penstock[spark]` is enough.
+
+Where: beside the broker, never in it: it connects to penstock and to Apache Pulsar with the client protocol. `source`
+is what Spark calls, `client` speaks the protocol. Spark finds `format("pulsar")` by the package `pyspark_pulsar`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pulsar")` known to a session, where Spark has not found it by itself."""
+    """Register `format("pulsar")` with a session, if Spark has not found it automatically."""
     from penstock.spark.source import PulsarDataSource  # noqa: PLC0415 -- pyspark is large
 
     spark.dataSource.register(PulsarDataSource)

@@ -52,7 +52,7 @@ _PER_SECOND: Final = {
 
 
 class Run:
-    """Values that are read side by side: where each goes on, and where it ends."""
+    """Values that are read side by side: the current position and the end of each."""
 
     def __init__(self, data: Bytes, at: Ints, stops: Ints) -> None:
         self.data = data
@@ -63,13 +63,13 @@ class Run:
         return len(self.at)
 
     def numbers(self) -> Ints:
-        """The next number of each value."""
+        """Read the next number of each value."""
         coded, at = varints(self.data, self.at)
         self._go_to(at)
         return (coded.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(coded & 1)
 
     def skip(self, sizes: Ints) -> tuple[Ints, Ints]:
-        """From where to where the next bytes of each value are."""
+        """Skip the next bytes of each value; return where they begin and end."""
         if ((sizes < 0) | (sizes > len(self.data))).any():
             raise ProtocolError("a text of a length that cannot be")
         before = self.at
@@ -77,17 +77,17 @@ class Run:
         return before, self.at
 
     def fixed(self, size: int) -> Bytes:
-        """The next bytes of each value, so many: a row each."""
+        """Read the next `size` bytes of each value, one row each."""
         starts = self.at
         self._go_to(starts + size)
         return windows(self.data, size)[starts]
 
     def some(self, rows: Ints) -> Run:
-        """Some of the values, to read on in them."""
+        """Return some of the values as a run of their own."""
         return Run(self.data, self.at[rows], self._stops[rows])
 
     def go_on(self, rows: Ints, some: Run) -> None:
-        """Some of the values were read on in."""
+        """Take over the positions of some of the values."""
         self.at = self.at.copy()
         self.at[rows] = some.at
 
@@ -108,7 +108,7 @@ class Records:
         self._known: dict[bytes, bool] = {}
 
     def reads(self, found: Messages) -> bool:
-        """Whether all values are written with the schema that they are read with."""
+        """Return whether all values were written with the schema that they are read with."""
         starts = found.schema_starts
         if (starts < 0).all():
             return True  # They do not say.
@@ -126,7 +126,10 @@ class Records:
         return known
 
     def decode(self, held: pa.BinaryArray) -> list[pa.Array] | None:
-        """A column of each field, null where the value or the field is; None: they must be decoded one by one."""
+        """Return a column for each field; None if the values must be decoded one by one.
+
+        A column is null where the value or the field is.
+        """
         edges = edges_in(held).astype(np.int64)
         if edges[0] == edges[-1]:
             return None
@@ -140,7 +143,7 @@ class Records:
 
 
 def records(found: Values, wanted: Sequence[pa.Field], schema_of: SchemaOf) -> Records | None:
-    """What decodes a topic's values; None when they are no records in Avro, or have fields of other types."""
+    """Return the decoder of a topic's values; None if they are no Avro records, or have fields of unsupported types."""
     if found.kind != Schema.Avro or not found.is_record:
         return None
     schema = json.loads(found.definition)
@@ -152,7 +155,7 @@ def records(found: Values, wanted: Sequence[pa.Field], schema_of: SchemaOf) -> R
 
 
 def _spread(column: pa.Array, rows: Ints, count: int) -> pa.Array:
-    """A column of which only these rows are there; the others are null."""
+    """Return a column with values only in these rows; the others are null."""
     if len(rows) == count:
         return column
     places = np.full(count, -1, np.int64)
@@ -164,7 +167,7 @@ def _spread(column: pa.Array, rows: Ints, count: int) -> pa.Array:
 
 
 class _OneByOne(Exception):
-    """There is a type that is not for all values at once."""
+    """The schema has a type that cannot be decoded for all values at once."""
 
 
 def _fields(avro: Avro, named: dict[str, Read]) -> dict[str, Read]:
@@ -172,14 +175,14 @@ def _fields(avro: Avro, named: dict[str, Read]) -> dict[str, Read]:
 
 
 def _reader(avro: Avro, named: dict[str, Read]) -> Read:
-    """What reads a type.
+    """Return the reader of a type.
 
     Args:
         avro: the type.
         named: the types that were defined before it; those that it defines are added.
 
     Raises:
-        _OneByOne: it is not for all values at once.
+        _OneByOne: it cannot be decoded for all values at once.
     """
     if isinstance(avro, list):
         return _nullable(avro, named)
@@ -202,7 +205,7 @@ def _reader(avro: Avro, named: dict[str, Read]) -> Read:
 
 
 def _defined(avro: Avro, named: dict[str, Read]) -> Read:
-    """What reads a type that is defined here."""
+    """Return the reader of a type that is defined here."""
     kind = avro["type"]
     if kind == "record" and avro["fields"]:
         read = _struct(_fields(avro, named))

@@ -40,7 +40,7 @@ _encode_u32: Final = struct.Struct(">I").pack
 
 
 class Messages(NamedTuple):
-    """Columns of equal length: what is sent, and what is said about it. A null value is a tombstone."""
+    """Columns of equal length: the values and properties of messages to send. A null value is a tombstone."""
 
     value: pa.BinaryArray
     key: pa.BinaryArray | None = None
@@ -49,16 +49,16 @@ class Messages(NamedTuple):
     properties: pa.BinaryArray | None = None  # as `encoded_properties` makes them
 
     def take(self, rows: pa.Array) -> Messages:
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         return Messages(*(None if column is None else column.take(rows) for column in self))
 
     def slice(self, start: int, length: int) -> Messages:
-        """Consecutive rows, not copied."""
+        """Return consecutive rows without a copy."""
         return Messages(*(None if column is None else column.slice(start, length) for column in self))
 
 
 class Batch(NamedTuple):
-    """Consecutive rows that make one entry: a batch's payload, not compressed."""
+    """Consecutive rows of one entry: an uncompressed batch."""
 
     first_row: int
     rows: int
@@ -66,7 +66,10 @@ class Batch(NamedTuple):
 
 
 def batches(messages: Messages, *, rows_max: int, bytes_max: int) -> Iterator[Batch]:
-    """Cut rows into batches of so many rows and bytes at most; a row that alone is larger gets a batch of its own."""
+    """Split rows into batches of at most `rows_max` rows and `bytes_max` bytes.
+
+    A larger row gets a batch of its own.
+    """
     column = _as_in_a_batch(messages)
     _, offsets_buffer, data = column.buffers()
     view = memoryview(data) if data is not None else memoryview(b"")
@@ -80,7 +83,7 @@ def batches(messages: Messages, *, rows_max: int, bytes_max: int) -> Iterator[Ba
 
 
 def _as_in_a_batch(messages: Messages) -> pa.BinaryArray:
-    """Every message with what stands before it."""
+    """Return every message with its size and metadata in front."""
     value = messages.value
     pieces: list[pa.Array] = []
     if messages.properties is not None:
@@ -100,18 +103,18 @@ def _as_in_a_batch(messages: Messages) -> pa.BinaryArray:
 
 
 def _joined(*columns: pa.Array) -> pa.BinaryArray:
-    """Row by row one after the other; a null adds nothing."""
+    """Concatenate columns row by row; a null adds nothing."""
     return pc.binary_join_element_wise(*columns, _NOTHING, null_handling="skip")
 
 
 def _by_number(numbers: pa.Array, encode: Callable[[int], bytes]) -> pa.BinaryArray:
-    """What each number is encoded as; each different one is encoded once. Nulls stay nulls."""
+    """Encode each number; each distinct number is encoded once. Nulls stay nulls."""
     coded = numbers.dictionary_encode()
     return pa.array(map(encode, coded.dictionary.to_pylist()), _BINARY).take(coded.indices)
 
 
 def encoded_properties(properties: pa.MapArray) -> pa.BinaryArray:
-    """A column of maps from text to text as the field `properties`; a null value is an empty one."""
+    """Encode a column of maps from text to text as the field `properties`; a null value becomes an empty one."""
     # Keys and values of all rows lie one after the other; a row's properties are consecutive there, and so they are
     # in the column of encoded pairs: the same bytes with fewer offsets.
     pairs = _encoded_pairs(properties.keys.cast(_BINARY), properties.items.cast(_BINARY))
@@ -134,7 +137,7 @@ def _encoded_pairs(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.BinaryArr
 
 
 def said_of(messages: Messages, row: int) -> SingleMessageMetadata:
-    """What is said about one message: for one that is sent alone, where the entry's metadata says it."""
+    """Return the metadata of one message that is sent without a batch."""
     said = SingleMessageMetadata(payload_size=0)
     if messages.properties is not None:
         said.MergeFromString(messages.properties[row].as_py())

@@ -31,11 +31,11 @@ PROBE_TIMEOUT_S: Final = 30.0
 
 
 class NoJava(RuntimeError):
-    """No Java runtime that Spark can use was found; the message says what was tried and what to do."""
+    """There is no Java runtime that Spark can use; the message says what was tried and what to do."""
 
 
 class Java(NamedTuple):
-    """A runtime that answered."""
+    """A working Java runtime."""
 
     home: Path
     major: int
@@ -79,7 +79,7 @@ def ensure_java(cache: Path | None = None) -> Path:
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
-    """Where a runtime may be, and its `java`."""
+    """Yield the places of possible runtimes."""
     if home := os.environ.get("JAVA_HOME"):
         yield f"JAVA_HOME={home}", Path(home, "bin", "java")
     if on_path := shutil.which("java"):
@@ -92,7 +92,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _probe(executable: Path) -> Java | str:
-    """Ask a `java` what it is; the reason if it will not do."""
+    """Ask a `java` for its version; return the reason if it cannot be used."""
     words = _settings(executable, ABSENT_MODULE)
     has_module = isinstance(words, dict)
     if not isinstance(words, dict):
@@ -106,7 +106,7 @@ def _probe(executable: Path) -> Java | str:
 
 
 def _settings(executable: Path, *arguments: str) -> dict[str, str] | str:
-    """Start it to have its properties printed; what it complained about if it did not start."""
+    """Start it to print its properties; return its errors if it did not start."""
     command = [str(executable), *arguments, "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(  # noqa: S603 -- the user's own java
@@ -160,7 +160,7 @@ def _without_module(home: Path, cache: Path) -> Path:
 
 
 def _cache() -> Path:
-    """The user's directory for caches; one of the system's for temporary files if that cannot be written."""
+    """Return the user's cache directory, or a temporary directory if that cannot be written."""
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "penstock")
     with suppress(OSError):
         kept.mkdir(parents=True, exist_ok=True)

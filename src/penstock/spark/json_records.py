@@ -49,7 +49,7 @@ _AS_OTHER: Final[dict[type[spark.DataType], pa.DataType]] = {
 
 
 class Column(NamedTuple):
-    """One field: as what Arrow reads it, by how much that is multiplied, and what it is then."""
+    """One field: the type that Arrow reads, the factor to multiply it by, and the final type."""
 
     name: str
     read: pa.DataType
@@ -57,7 +57,7 @@ class Column(NamedTuple):
     wanted: pa.DataType
 
     def finished(self, column: pa.Array) -> pa.Array:
-        """What was read as what is wanted. Raises pyarrow.ArrowInvalid when that is too large."""
+        """Convert what was read to the final type. Raises pyarrow.ArrowInvalid if a value is too large."""
         if self.factor != 1:
             column = pc.multiply_checked(column, self.factor)
         return column.cast(self.wanted)
@@ -73,11 +73,14 @@ class Records:
         )
 
     def reads(self, found: Messages) -> bool:  # noqa: ARG002 -- JSON names its fields
-        """Whether all values can be decoded, whichever version of the schema they are written with."""
+        """Return whether all values can be decoded, whichever version of the schema they were written with."""
         return True
 
     def decode(self, held: pa.BinaryArray) -> list[pa.Array] | None:
-        """A column of each field, null where the value or the field is; None: they must be decoded one by one."""
+        """Return a column for each field; None if the values must be decoded one by one.
+
+        A column is null where the value or the field is.
+        """
         if held.null_count:
             held = pc.fill_null(held, _SHORTEST)
         if not _in_braces(held):
@@ -98,7 +101,7 @@ class Records:
 
 
 def records(found: Values, wanted: Sequence[pa.Field]) -> Records | None:
-    """What decodes a topic's values; None when they are no records in JSON, or a wanted field has no type for it."""
+    """Return the decoder of a topic's values; None if they are no JSON records, or a field has an unsupported type."""
     if found.kind != Schema.Json or not found.is_record:
         return None
     written = {one["name"]: one["type"] for one in json.loads(found.definition)["fields"]}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of a stream: for each partition the id of the message that is next, as JSON that says everything.
+"""Offsets of a stream: the next message id of each partition, as self-contained JSON.
 
     {"persistent://public/default/t-partition-0": [ledger, entry, batch index], …}
 
-Why self-contained: Spark replays a batch from its checkpoint without asking what the offsets were.
-Where: the stream reader answers Spark with these; budgets say how far a batch goes. Pure: nothing here asks a broker.
+Why self-contained: Spark replays a batch from its checkpoint without asking for its offsets. Where: the stream reader
+gives them to Spark; budgets limit a batch. Pure: nothing here asks a broker.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Offsets: TypeAlias = dict[str, MessageId]
 
 
 def to_json(offsets: Mapping[str, MessageId]) -> dict[str, list[int]]:
-    """What Spark writes into its checkpoint; topics in order, so that equal offsets are equal text."""
+    """Return the text for Spark's checkpoint; topics are sorted, so that equal offsets are equal text."""
     return {topic: list(offsets[topic]) for topic in sorted(offsets)}
 
 
 def from_json(said: Mapping[str, object]) -> Offsets:
-    """Read a checkpoint's offsets.
+    """Parse a checkpoint's offsets.
 
     Raises:
-        ValueError: they are not ours; a checkpoint belongs to one source.
+        ValueError: they are not from this source; a checkpoint belongs to one source.
     """
     found: Offsets = {}
     for topic, place in said.items():
@@ -44,7 +44,7 @@ def from_json(said: Mapping[str, object]) -> Offsets:
 
 
 def entries_between(start: MessageId, end: MessageId) -> int:
-    """How many entries a range holds, as far as ids tell; never fewer than 1 if there may be any."""
+    """Return how many entries a range has according to its ids; at least 1 if it may have any."""
     if end <= start:
         return 0
     first = start.entry_id if start.ledger_id == end.ledger_id else 0
@@ -52,14 +52,14 @@ def entries_between(start: MessageId, end: MessageId) -> int:
 
 
 def shares(budget: int, backlogs: Mapping[str, int]) -> dict[str, int]:
-    """Divide a budget in proportion to what waits; nobody gets more than that, and no part of it is left over.
+    """Divide a budget in proportion to backlogs; no partition gets more than its backlog, and nothing is left over.
 
     Args:
-        budget: of messages or bytes.
-        backlogs: what waits, by partition, in the same unit or one that is near enough.
+        budget: in messages or bytes.
+        backlogs: by partition, in the same unit or a similar one.
 
     Returns:
-        A share for each; they add up to the budget, or to all that waits if that is less.
+        A share for each; their sum is the budget, or the sum of the backlogs if that is less.
     """
     total = sum(backlogs.values())
     if total <= budget:
@@ -74,7 +74,7 @@ def shares(budget: int, backlogs: Mapping[str, int]) -> dict[str, int]:
 
 
 def split(start: MessageId, end: MessageId, parts: int) -> list[tuple[MessageId, MessageId]]:
-    """Cut a range into so many of about the same number of entries, where ids tell how many there are."""
+    """Split a range into parts of about the same number of entries."""
     entries = entries_between(start, end)
     if parts <= 1 or start.ledger_id != end.ledger_id or entries < parts:
         return [(start, end)]

@@ -38,7 +38,7 @@ AUTO, BINARY, STRING = "auto", "binary", "string"
 
 
 class Option(NamedTuple):
-    """A row of the table: documentation is made of it, too."""
+    """A row of the table, which the documentation is generated from."""
 
     name: str
     default: str
@@ -120,7 +120,7 @@ _REGEX_SIGNS: Final = re.compile(r"[\\^$*+?{}\[\]|()]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """Everything about a read; can be pickled."""
+    """All settings of a read; can be pickled."""
 
     endpoint: Endpoint
     topics: tuple[str, ...] = ()  # full names
@@ -139,19 +139,19 @@ class ReadSettings:
 
     @property
     def is_durable(self) -> bool:
-        """Whether subscriptions follow the stream."""
+        """Whether the stream uses durable subscriptions."""
         return bool(self.subscription or self.subscription_prefix)
 
     def subscription_of(self, topic: str) -> str:
-        """The durable subscription's name on this topic or partition."""
+        """Return the durable subscription's name on this topic or partition."""
         return self.subscription or f"{self.subscription_prefix}-{TopicName.parse(topic).parent.local}"
 
 
 def parse_endpoint(given: Mapping[str, str]) -> Endpoint:
-    """Where to connect and as whom.
+    """Return the endpoint and the credentials.
 
     Raises:
-        ValueError: an option is missing or cannot be; the message names it.
+        ValueError: an option is missing or invalid; the message names it.
     """
     values = _Values(given)
     if not values["service.url"]:
@@ -184,10 +184,10 @@ def parse_endpoint(given: Mapping[str, str]) -> Endpoint:
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
-    """Everything about a read.
+    """Parse all options of a read.
 
     Raises:
-        ValueError: an option is missing, cannot be, or there is none of that name; the message says which.
+        ValueError: an option is missing, invalid or unknown; the message names it.
     """
     check_names(given, (*CONNECTION_OPTIONS, *READ_OPTIONS))
     endpoint, values = parse_endpoint(given), _Values(given)
@@ -217,7 +217,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
 
 
 def check_names(given: Mapping[str, str], table: Iterable[Option]) -> None:
-    """Refuse an option that is not in the table. Raises ValueError that names it and the nearest one there is."""
+    """Refuse unknown options. Raises ValueError, which names the option and the most similar known one."""
     known = {option.name.lower(): option.name for option in table}
     for name in given:
         plain = _plain(name)
@@ -231,12 +231,12 @@ def check_names(given: Mapping[str, str], table: Iterable[Option]) -> None:
 
 
 def _plain(name: str) -> str:
-    """In lower case, without the prefixes that other connectors want."""
+    """Return the name in lower case, without the prefixes of other connectors."""
     return name.lower().removeprefix(_CLIENT_PREFIX).removeprefix(_READER_PREFIX)
 
 
 class _Values:
-    """The options by their names, each as it was given or as it is by default."""
+    """Option values by name, given ones and defaults."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         defaults = {option.name.lower(): option.default for option in (*CONNECTION_OPTIONS, *READ_OPTIONS)}
@@ -284,7 +284,7 @@ def _existing(name: str, path: Path) -> Path:
 
 
 def _credentials(values: _Values, tls: TlsOptions) -> tuple[Credentials, TlsOptions]:
-    """What to show, in our words or in those of Java's client."""
+    """Return the credentials, from our options or from those of Java's client."""
     plugin = values["authPluginClassName"].rpartition(".")[2].lower().removeprefix("authentication")
     if plugin:
         return _of_plugin(plugin, values["authParams"], tls)
@@ -315,7 +315,7 @@ def _of_plugin(plugin: str, parameters: str, tls: TlsOptions) -> tuple[Credentia
 
 
 def _topics(values: _Values) -> tuple[tuple[str, ...], str]:
-    """Full names, or the pattern of them."""
+    """Return full topic names, or their pattern."""
     given = [name for name in ("topic", "topics", "topicsPattern") if values[name]]
     if len(given) != 1:
         found = f"not {' and '.join(given)} together" if given else "there is none"
@@ -330,7 +330,7 @@ def _topics(values: _Values) -> tuple[tuple[str, ...], str]:
 
 
 def _pattern(text: str) -> str:
-    """`tenant/namespace/expression`, checked; the namespace must be plain, for only one is listed."""
+    """Check a pattern `tenant/namespace/expression`; the namespace must be a plain name, because only one is listed."""
     path = text.removeprefix("persistent://")
     parts = path.split("/", 2)
     if len(parts) == 1:

@@ -45,38 +45,37 @@ _UNLIMITED: Final = 2**62
 
 
 class Planner:
-    """Asks brokers where things are. Use it on one thread; close it."""
+    """Asks brokers for partitions and message ids. For one thread; close it."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self.settings = settings
         self.cluster = Cluster(settings.endpoint)
 
     def close(self) -> None:
-        """Close the connection."""
         self.cluster.close()
 
     # -- where -------------------------------------------------------------------------------------------------------
 
     def partitions(self) -> list[str]:
-        """Full names of all partitions to read. Raises Refused, TOPIC_NOT_FOUND, for a topic that was named."""
+        """Return the full names of all partitions to read. Raises Refused, TOPIC_NOT_FOUND, for a missing topic."""
         if self.settings.pattern:
             return self._matching()
         return [name for topic in self.settings.topics for name in self._partitions_of(topic)]
 
     def ends(self, topics: Iterable[str]) -> Offsets:
-        """The id behind the last message of each; where there is none, the beginning."""
+        """Return the id after the last message of each topic; the beginning if there is none."""
         return {topic: self._end_of(topic) for topic in topics}
 
     def resolved(self, place: Place, topics: Iterable[str]) -> Offsets:
-        """A place in each of the topics.
+        """Return a position in each of the topics.
 
         Raises:
-            ValueError: it names ids for some topics, and not for this one.
+            ValueError: `place` has ids for some topics, and not for this one.
         """
         return {topic: self._resolved(place, topic) for topic in topics}
 
     def beginnings(self, topics: Iterable[str]) -> Offsets:
-        """The id of the first message that each of the topics has, of those that have any."""
+        """Return the id of the first message of each topic that has messages."""
         found = {topic: earliest_id(self.cluster, topic) for topic in topics}
         return {topic: place for topic, place in found.items() if place is not None}
 
@@ -124,7 +123,10 @@ class Planner:
     # -- how far -----------------------------------------------------------------------------------------------------
 
     def limited(self, start: Offsets, end: Offsets, messages_max: int | None, bytes_max: int | None) -> Offsets:
-        """How far a batch goes from `start` towards `end` within its budgets, shared by what waits in partitions."""
+        """Return how far a batch goes from `start` towards `end` within its budgets.
+
+        The budgets are shared in proportion to the backlogs of partitions.
+        """
         waiting = {topic: entries_between(start[topic], stop) for topic, stop in end.items() if start[topic] < stop}
         # Each is sent about what it will be asked for: the rest would be read by the broker, and by nobody else.
         total = sum(waiting.values())
@@ -143,7 +145,7 @@ class Planner:
     # -- what was committed ------------------------------------------------------------------------------------------
 
     def acknowledge(self, offsets: Offsets) -> None:
-        """Let the durable subscriptions follow to these offsets; they are made where they are not there."""
+        """Move the durable subscriptions to these offsets; create missing ones."""
         for topic, offset in offsets.items():
             name = self.settings.subscription_of(topic)
             with Subscription.durable(self.cluster, topic, name) as subscription:
@@ -152,7 +154,7 @@ class Planner:
 
 @dataclass(slots=True)
 class _Seen:
-    """Messages and bytes of the entries that were measured."""
+    """Messages and bytes of the measured entries."""
 
     entries: int = 0
     messages: int = 0
@@ -160,7 +162,7 @@ class _Seen:
 
 
 class _Measure:
-    """One partition, entry by entry, as far as its budget goes."""
+    """Measures one partition, entry by entry, up to its budget."""
 
     def __init__(self, planner: Planner, topic: str, start: MessageId, end: MessageId, ahead: int) -> None:
         self.topic = topic
@@ -176,11 +178,11 @@ class _Measure:
 
     @property
     def waiting(self) -> int:
-        """Entries that are left, as far as ids tell."""
+        """The number of remaining entries, according to ids."""
         return entries_between(self.position, self.end)
 
     def advance(self, messages: int, nbytes: int | None, *, at_least_one: bool) -> tuple[int, int]:
-        """Move on within these budgets; returns what was used of them. Not moving at all means there is no room."""
+        """Advance within these budgets; return what was used. Without any advance there is no room."""
         used_messages = used_bytes = 0
         while used_messages < messages and (entry := self._entry()) is not None:
             place, count, size = entry
@@ -219,7 +221,7 @@ class _Measure:
         return self._rows[self._next]
 
     def _reckon(self, messages: int, nbytes: int | None, used_messages: int, used_bytes: int) -> tuple[int, int]:
-        """The rest of the budget in entries like those that were seen."""
+        """Estimate how many entries the rest of the budget covers, from the entries that were measured."""
         seen = self.seen
         entries = (messages - used_messages) * seen.entries // seen.messages
         if nbytes is not None:
@@ -243,7 +245,7 @@ def _rows_of(run: Deliveries) -> list[tuple[MessageId, int, int]]:
 
 
 def _spend(measures: list[_Measure], messages_max: int | None, bytes_max: int | None) -> None:
-    """Share the budgets out, in turns: what one partition does not need, the others get in the next turn."""
+    """Divide the budgets among partitions in rounds: what one does not need, the others get in the next round."""
     messages, nbytes = messages_max or _UNLIMITED, bytes_max
     moved = False
     while messages > 0 and (nbytes is None or nbytes > 0):

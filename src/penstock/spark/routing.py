@@ -36,7 +36,7 @@ class KeyRouter:
         self._known: dict[bytes, int] = {}
 
     def partitions_of(self, keys: pa.BinaryArray) -> pa.Int32Array:
-        """The partition of each key; null where there is none."""
+        """Return the partition of each key; null for null keys."""
         coded = keys.dictionary_encode()
         known = self._known
         if len(known) > KEYS_REMEMBERED:

@@ -71,7 +71,7 @@ _KEY_FIELD, _VALUE_FIELD = 1, 2
 
 
 def schema_of(found: Values, columns: Iterable[str]) -> spark.StructType:
-    """The DataFrame's schema: all that is there by default, or the columns named, in that order.
+    """Return the DataFrame's schema: all columns by default, or the named columns in that order.
 
     Raises:
         ValueError: there is no such column.
@@ -88,7 +88,7 @@ def schema_of(found: Values, columns: Iterable[str]) -> spark.StructType:
 
 
 def check_schema(given: spark.StructType, found: Values) -> None:
-    """A schema that the user gave. Raises ValueError that names the column that does not fit."""
+    """Check a schema that the user gave. Raises ValueError, which names the column that does not match."""
     there = {one.name: one.dataType for one in found.fields} | {name: kind for name, kind, _ in COLUMNS}
     text = (spark.StringType, spark.BinaryType)
     for one in given.fields:
@@ -103,12 +103,12 @@ def check_schema(given: spark.StructType, found: Values) -> None:
 
 
 def parent_of(topic: str) -> str:
-    """The topic that a partition is of; itself when it is none."""
+    """Return the partitioned topic of a partition; the topic itself if it is none."""
     return str(TopicName.parse(topic).parent)
 
 
 class RowBuilder:
-    """Makes the batches of one topic, or one partition."""
+    """Creates the Arrow batches of one topic, or of one partition."""
 
     def __init__(self, schema: spark.StructType, found: Values, topic: str, schema_by_version: SchemaOf) -> None:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -173,7 +173,7 @@ class RowBuilder:
         return [self._typed([None if row is None else row.get(one.name) for row in rows], one, raw) for one in wanted]
 
     def _typed(self, cells: list[Any], field: pa.Field, raw: list[bytes | None]) -> pa.Array:
-        """A column of what was decoded. Raises UnreadableValue for the first that is not of the field's type."""
+        """Return a column of decoded values. Raises UnreadableValue for the first that is not of the field's type."""
         try:
             return pa.array(cells, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -193,7 +193,7 @@ class RowBuilder:
 
 
 def _plain_key(key: bytes) -> bytes:
-    """A key that its producer marked as Base64; as it is, when it is none."""
+    """Decode a key that its producer marked as Base64; return it unchanged if it is not Base64."""
     try:
         return b64decode(key)
     except ValueError:
@@ -201,7 +201,7 @@ def _plain_key(key: bytes) -> bytes:
 
 
 def _times(milliseconds: Ints, kind: pa.DataType) -> pa.Array:
-    """Times in microseconds; null for 0, which says that there is none."""
+    """Return times in microseconds; null for 0, which means that there is none."""
     none = milliseconds == 0
     if none.all():
         return pa.nulls(len(milliseconds), kind)
@@ -228,7 +228,7 @@ def _properties(found: Messages, kind: pa.MapType) -> pa.Array:
 
 
 def _message_ids(found: Messages, partition: int) -> pa.Array:
-    """MessageIdData of every message: ledger, entry, partition and place in the batch, where there are such."""
+    """Encode MessageIdData of every message: ledger, entry, partition and batch index if there are any."""
     count = len(found)
     in_batch = found.batch_indexes >= 0
     parts = [_id_field(b"\x08", found.ledger_ids), _id_field(b"\x10", found.entry_ids)]

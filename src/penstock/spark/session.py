@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SparkSession on this machine alone, set up so that what works here works there too.
+"""Creates a local SparkSession with settings that work on any machine.
 
-Why: out of the box a session on a laptop takes whatever `python3` is on the PATH for its workers, the time zone of the
-machine, 200 partitions for every shuffle, and a network interface that may be gone tomorrow.
-Where: the demo, the tests, the guide and benchmarks. On a cluster, Spark is set up by whoever runs it, and
-`spark.read.format("pulsar")` is all that is needed.
+Why: by default a session on a laptop uses any `python3` on the PATH for its workers, the machine's time zone, 200
+partitions for every shuffle, and a network interface that may disappear. Where: the demo, the tests, the guide and
+benchmarks. On a cluster, Spark is configured by its operator, and `spark.read.format("pulsar")` needs nothing else.
 """
 
 from __future__ import annotations

@@ -58,36 +58,31 @@ class PulsarDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As users spell it."""
         return NAME
 
     def schema(self) -> StructType:
-        """The columns that a read has; asks the brokers for the topic's schema.
+        """Return the columns of a read; asks the brokers for the topic's schema.
 
         Raises:
-            ValueError: an option cannot be.
+            ValueError: an option is invalid.
             ClientError: the brokers could not be asked.
         """
         settings = parse_read_options(self.options)
         return rows.schema_of(_values_of(settings), settings.columns)
 
     def reader(self, schema: StructType) -> PulsarReader:
-        """For a batch."""
         return PulsarReader(*self._settings(schema), schema)
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802 -- Spark's name
-        """For a stream."""
         return PulsarStreamReader(*self._settings(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 -- as Spark calls it
-        """For a batch."""
         from penstock.spark.write_options import parse_write_options  # noqa: PLC0415 -- readers do without
         from penstock.spark.writer import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(schema, parse_write_options(self.options), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
-        """For a stream."""
         from penstock.spark.write_options import parse_write_options  # noqa: PLC0415
         from penstock.spark.writer import StreamWriter  # noqa: PLC0415
 
@@ -102,7 +97,7 @@ class PulsarDataSource(DataSource):
 
 @dataclass
 class TopicRange(InputPartition):
-    """What one task reads: messages of one partition, from `start` up to `end`."""
+    """The range that one task reads: messages of one partition, from `start` up to `end`."""
 
     topic: str
     start: MessageId
@@ -110,7 +105,7 @@ class TopicRange(InputPartition):
 
 
 class _Tasks:
-    """What the readers of batches and of streams have in common: the tasks."""
+    """The tasks, common to batch and stream readers."""
 
     def __init__(self, settings: ReadSettings, found: Values, schema: StructType) -> None:
         self.settings = settings
@@ -118,7 +113,7 @@ class _Tasks:
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's share. Raises ClientError when the broker stays away, or messages are gone."""
+        """Read one task's range. Raises ClientError if the broker is unavailable, or messages are missing."""
         if not isinstance(partition, TopicRange):
             return  # Spark makes an empty task when there is none.
         topic = partition.topic
@@ -140,10 +135,10 @@ class _Tasks:
 
 
 class PulsarReader(_Tasks, DataSourceReader):
-    """Reads what there is, once."""
+    """Reads all current messages, once."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks: one for each partition that has anything, more when there should be more."""
+        """Return the tasks: at least one for each partition with messages."""
         settings = self.settings
         with _planning(settings) as planner:
             topics = planner.partitions()
@@ -156,7 +151,7 @@ class PulsarReader(_Tasks, DataSourceReader):
 
 
 class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what comes, batch by batch."""
+    """Reads messages batch by batch."""
 
     def __init__(self, settings: ReadSettings, found: Values, schema: StructType) -> None:
         super().__init__(settings, found, schema)
@@ -165,7 +160,7 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         self._followed: Offsets = {}  # as far as durable subscriptions have
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- these are Spark's names
-        """Where a new query begins."""
+        """Return where a new query begins."""
         if self._initial is None:
             place = self.settings.starting if self.settings.starting is not None else LATEST
             with _planning(self.settings) as planner:
@@ -175,7 +170,10 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say; when they limit both, messages are named and bytes kept in mind."""
+        """Return the limit of the options.
+
+        If they limit messages and bytes, this is the limit of messages; bytes are applied later.
+        """
         if self.settings.messages_max is not None:
             return ReadMaxRows(self.settings.messages_max)
         if self.settings.bytes_max is not None:
@@ -183,11 +181,11 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where topics end now: that is all this query will read."""
+        """Note the current ends of the topics: this query reads no further."""
         self._target = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends: where topics do, or as far as the limit allows."""
+        """Return the end of the next batch: the ends of the topics, or as far as the limit allows."""
         begin = from_json(start)
         # Spark asks only when all before `start` is done, and calls `commit` only when another batch follows: a query
         # that reads what is available, and stops, would leave a backlog for ever.
@@ -205,19 +203,19 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
             return to_json(planner.limited(begin, end, messages_max, bytes_max))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where topics end, for the query's progress: what lies between this and its offsets is what it lags."""
+        """Return the ends of the topics, from which Spark computes the query's backlog."""
         return to_json(self._ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch; of one from the checkpoint, too."""
+        """Return the tasks of a batch, also of one from the checkpoint."""
         return self._ranges(from_json(start), from_json(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is done for good."""
+        """A batch is completed: acknowledge it."""
         self._follow(from_json(end))
 
     def _follow(self, offsets: Offsets) -> None:
-        """Let the durable subscriptions, if there are any, follow to what was processed."""
+        """Move the durable subscriptions, if there are any, to these offsets."""
         if not self.settings.is_durable:
             return
         moved = {topic: offset for topic, offset in offsets.items() if self._followed.get(topic) != offset}
@@ -246,7 +244,7 @@ def _planning(settings: ReadSettings) -> Iterator[Planner]:
 
 
 def _values_of(settings: ReadSettings) -> Values:
-    """What the topics' schema makes of their values. Raises ValueError when they do not agree."""
+    """Return the values of the topics' schemas. Raises ValueError if the schemas differ."""
     if settings.value_format == BINARY:
         return values.Values()
     if settings.value_format == STRING:

@@ -51,7 +51,7 @@ _SIMPLE: Final[dict[type[spark.DataType], Avro]] = {
 
 
 class StructFormat:
-    """How one topic's structs become bytes."""
+    """Encodes one topic's structs."""
 
     def __init__(self, topic: str, struct: spark.StructType, present: TopicSchema | None, wanted: str) -> None:
         """Settle on the schema.
@@ -83,10 +83,10 @@ class StructFormat:
         self._encode = _avro_encoder(self._definition) if self.name == AVRO else _encode_json
 
     def encoded(self, column: pa.StructArray) -> pa.BinaryArray:
-        """The values as bytes; a null stays one.
+        """Encode the values; a null stays null.
 
         Raises:
-            UnwritableColumns: a value that the schema has no place for.
+            UnwritableColumns: a value that the schema does not allow.
         """
         rounded = column.cast(_in_units(column.type, self._definition), safe=False)
         rows = rounded.cast(_as_numbers(rounded.type)).to_pylist(maps_as_pydicts="strict")
@@ -144,7 +144,7 @@ def _insist_on_fields(topic: str, struct: spark.StructType, definition: Avro) ->
 
 
 def _resolved(avro: Avro) -> Avro:
-    """What is there when it is not null."""
+    """Return the type without null."""
     if isinstance(avro, list):
         others = [one for one in avro if one != "null"]
         return others[0] if len(others) == 1 else None
@@ -155,7 +155,7 @@ def _resolved(avro: Avro) -> Avro:
 
 
 def _in_units(kind: pa.DataType, avro: Avro) -> pa.DataType:
-    """The same type, with times in the units of the schema."""
+    """Return the same type, with times in the units of the schema."""
     said = _resolved(avro)
     inside = said if isinstance(said, dict) else {}
     if pa.types.is_struct(kind):
@@ -171,7 +171,7 @@ def _in_units(kind: pa.DataType, avro: Avro) -> pa.DataType:
 
 
 def _as_numbers(kind: pa.DataType) -> pa.DataType:
-    """The same type, with times and days as the numbers that stand for them."""
+    """Return the same type, with times and dates as numbers."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_numbers(field.type)) for field in kind])
     if pa.types.is_map(kind):
@@ -188,7 +188,7 @@ def _encode_json(row: dict[str, Any]) -> bytes:
 
 
 def _json_of(value: object) -> str:
-    """As Jackson, and with it Java's client, has it."""
+    """Return the JSON value, in the format of Jackson and so of Java's client."""
     if isinstance(value, bytes):
         return b64encode(value).decode()
     assert isinstance(value, Decimal), value

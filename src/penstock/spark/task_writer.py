@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One task's way from rows to topics: each row to its partition; what was stored before is not sent again.
+"""Writes the rows of one task to topics: each row to its partition, without rows that were stored before.
 
-Why numbers: the sequence id of a row is its place among those that this task sends to the same partition. A task that
-runs again for the same rows gives them the same numbers under the same name. A topic that deduplicates says up to which
-it has them: they are passed over here, and the first new one begins a batch. So it does not matter how batches were cut
-the first time.
-Where: `writer` hands over `Messages`; entries go out through a `Producer` for each partition, opened at first need.
+Why sequence ids: the sequence id of a row is its index among the rows that this task sends to the same partition. A
+task that is repeated for the same rows assigns the same ids with the same producer name. A topic with deduplication
+returns the last stored id: earlier rows are skipped, and the first new one begins a batch. So it does not matter how
+batches were cut the first time.
+
+Where: `writer` passes `Messages`; entries are sent by a `Producer` for each partition, opened when it is first needed.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ class Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a task is to the topics it writes to."""
+    """The producer name of a task, its first sequence id, and the partition of its first row without a key."""
 
-    name: str = ""  # of its producers; empty: brokers choose, and nothing is recognised when it runs again
+    name: str = ""  # of its producers; empty: brokers choose one, and a repeated task is not recognised
     first_sequence_id: int = 0
-    turn: int = 0  # which partition rows without a key begin with
+    turn: int = 0  # the first partition of rows without a key
 
 
 class TaskWriter:
-    """All that one task writes to. Use it in a `with`: a clean end waits for all receipts."""
+    """Everything that one task writes to. Use it in a `with`: a clean exit waits for all receipts."""
 
     def __init__(self, cluster: Cluster, sending: Sending, identity: Identity) -> None:
         self.rows = 0
@@ -77,7 +78,7 @@ class TaskWriter:
         self._producers: OrderedDict[str, Producer] = OrderedDict()
 
     def send(self, topic: str, messages: Messages, schema: Schema | None = None) -> None:
-        """Send rows to a topic, by their keys or in turn. Raises ClientError."""
+        """Send rows to a topic, by key or round-robin. Raises ClientError."""
         route = self._routes.get(topic)
         if route is None:
             partitions = self._cluster.partitions(topic, create=True)
@@ -87,11 +88,11 @@ class TaskWriter:
         self.rows += len(messages.value)
 
     def schema(self, topic: str) -> TopicSchema | None:
-        """What a topic's values are, if it says. Raises ClientError."""
+        """Return the schema of a topic, if it has one. Raises ClientError."""
         return self._cluster.schema(topic)
 
     def _send(self, partition: str, messages: Messages, schema: Schema | None) -> None:
-        """Send rows to one partition: those that it does not have."""
+        """Send the rows to one partition that are not stored there."""
         producer = self._producer(partition, schema)
         count = len(messages.value)
         first = self._next_ids.setdefault(partition, self._identity.first_sequence_id)
@@ -124,14 +125,14 @@ class TaskWriter:
         return producer
 
     def finish(self) -> None:
-        """Wait until all that was sent is stored."""
+        """Wait until everything that was sent is stored."""
         for producer in self._producers.values():
             producer.flush()
         for producer in self._producers.values():
             producer.finish()
 
     def close(self) -> None:
-        """Close all connections; a second time does nothing."""
+        """Close all connections; a second call does nothing."""
         for producer in self._producers.values():
             producer.close()
         self._cluster.close()
@@ -150,7 +151,7 @@ class TaskWriter:
 
 
 class _Route:
-    """The partitions of one topic, and whose turn it is."""
+    """The partitions of one topic, and the next one in round-robin order."""
 
     def __init__(self, partitions: list[str], hash_of: Callable[[bytes], int], turn: int) -> None:
         self._partitions = partitions
@@ -159,7 +160,7 @@ class _Route:
         self._rows = self._bytes = 0  # of those without a key, so far
 
     def split(self, messages: Messages) -> Iterator[tuple[str, Messages]]:
-        """Rows by partition, in their order."""
+        """Split rows by partition, in their order."""
         partitions = self._partitions
         if len(partitions) == 1:
             yield partitions[0], messages
@@ -180,7 +181,7 @@ class _Route:
                     yield partition, messages.take(rows)
 
     def _in_turn(self, sizes: pa.Int32Array) -> NDArray[np.int64]:
-        """The partitions of rows without a key that come next, by their sizes."""
+        """Return the next partitions of rows without a key, by their sizes."""
         nbytes = pc.fill_null(sizes, 0).to_numpy().astype(np.int64)
         before = self._bytes + np.cumsum(nbytes) - nbytes
         turns = self._turn + before // TURN_BYTES + (self._rows + np.arange(len(nbytes))) // TURN_ROWS

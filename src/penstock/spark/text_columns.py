@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of bytes and text, made of places in a buffer.
+"""Creates columns of bytes and text from positions in a buffer.
 
-Where: `rows` makes keys, values and names so; `json_records` and `avro_records` what is in values.
+Where: `rows` uses them for keys, values and names; `json_records` and `avro_records` for fields of values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALIKE_ROWS_MIN: Final = 16
 
 
 def texts(data: Bytes, starts: Ints, stops: Ints, kind: pa.DataType) -> pa.Array:
-    """A column of bytes or text, out of places in a buffer; null where a place is -1."""
+    """Return a column of bytes or text from positions in a buffer; null where a position is -1."""
     count = len(starts)
     present = starts >= 0
     lengths = stops - starts
@@ -39,19 +39,19 @@ def texts(data: Bytes, starts: Ints, stops: Ints, kind: pa.DataType) -> pa.Array
 
 
 def edges_of(lengths: Ints) -> NDArray[np.int32]:
-    """Where each row begins, and the last one ends, when rows of these lengths stand behind one another."""
+    """Return where each row begins, and the last one ends, for consecutive rows of these lengths."""
     edges = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=edges[1:])
     return edges
 
 
 def edges_in(column: pa.BinaryArray) -> NDArray[np.int32]:
-    """The same of a column that there is, counted from where its buffer of bytes begins."""
+    """Return the same for an existing column, from the beginning of its buffer."""
     return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
 
 
 def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | Bytes:
-    """The bytes of all rows behind one another."""
+    """Return the bytes of all rows, concatenated."""
     if len(starts) >= _ALIKE_ROWS_MIN and lengths[0] > 0 and (lengths == lengths[0]).all():
         return windows(data, int(lengths[0]))[starts].reshape(-1)
     view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
@@ -59,7 +59,7 @@ def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | Bytes:
 
 
 def as_text(column: pa.BinaryArray) -> pa.StringArray:
-    """Bytes as text; what is no UTF-8 shows the replacement sign, because Spark's strings must be."""
+    """Convert bytes to text; invalid UTF-8 becomes the replacement character, because Spark's strings must be valid."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -69,7 +69,7 @@ def as_text(column: pa.BinaryArray) -> pa.StringArray:
 
 
 def bytes_of(data: Bytes, starts: Ints, stops: Ints) -> list[bytes]:
-    """The same one by one; empty where a place is -1."""
+    """Return a list of the bytes; empty where a position is -1."""
     view = memoryview(data)  # type: ignore[arg-type]
     return [
         bytes(view[start:stop]) if start >= 0 else b""

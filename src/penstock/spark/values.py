@@ -103,12 +103,12 @@ class Values:
     is_record: bool = field(default=False)
 
     def decoder(self, topic: str, schema_of: SchemaOf, wanted: Container[str] | None = None) -> Decode:
-        """What turns a value into a dictionary of the fields, or into the one value.
+        """Return a function that decodes a value to a dictionary of the fields, or to the single value.
 
         Args:
-            topic: for the text of errors.
-            schema_of: gives the schema that a value was written with, by its version.
-            wanted: the fields that somebody looks at, all if None; what is in others need not be right.
+            topic: for error messages.
+            schema_of: returns the schema that a value was written with, by its version.
+            wanted: the fields that are read, all if None; other fields may be invalid.
         """
         kind = self.kind
         assert kind is not None, "bytes are not decoded"
@@ -134,7 +134,7 @@ class Values:
         return checked
 
     def unreadable(self, topic: str, value: bytes, why: str) -> UnreadableValue:
-        """The error for a value that is not what the schema says."""
+        """Return the error for a value that does not match the schema."""
         return UnreadableValue(topic, Schema.Type.Name(self.kind or 0), value, why)
 
 
@@ -157,7 +157,7 @@ def of_schema(schema: TopicSchema | None) -> Values:
 
 
 def of_strings() -> Values:
-    """Values as text, whatever the topic says."""
+    """Return values that are decoded as text, whatever the topic's schema is."""
     return Values((spark.StructField(VALUE, spark.StringType()),), Schema.String)
 
 
@@ -385,5 +385,5 @@ def _avro_converter(kind: spark.DataType) -> Convert | None:
 
 
 def decoded(decode: Decode, values: Sequence[bytes | None], versions: Sequence[bytes]) -> list[Any]:
-    """A column of values; null ones stay null."""
+    """Return a column of decoded values; nulls stay nulls."""
     return [None if value is None else decode(value, version) for value, version in zip(values, versions, strict=True)]

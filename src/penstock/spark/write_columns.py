@@ -48,11 +48,11 @@ class UnwritableColumns(ValueError):
 
 
 class WriteColumns:
-    """Where the parts of messages stand in a DataFrame's rows; can be pickled.
+    """The columns of the parts of messages in a DataFrame; can be pickled.
 
     Attributes:
-        struct: the type of values that are structs; None: values are bytes as they are.
-        has_topic: whether rows say where they go.
+        struct: the type of values that are structs; None: values are bytes.
+        has_topic: whether rows have a topic.
     """
 
     def __init__(self, schema: spark.StructType) -> None:
@@ -93,17 +93,17 @@ class WriteColumns:
         return None
 
     def topics(self, batch: pa.RecordBatch) -> pa.StringArray:
-        """Where each row goes; null where it does not say."""
+        """Return the topic of each row, or null."""
         return self._column(batch, TOPIC).cast(pa.string())
 
     def structs(self, batch: pa.RecordBatch) -> pa.StructArray:
-        """The values, where they are structs."""
+        """Return the values if they are structs."""
         if VALUE in self._fields:
             return self._column(batch, VALUE)
         return pa.StructArray.from_arrays([self._column(batch, name) for name in self._fields], self._fields)
 
     def messages(self, batch: pa.RecordBatch, encoded: pa.BinaryArray | None = None) -> Messages:
-        """The rows of a batch as messages; `encoded` is their values where these are structs.
+        """Return the rows of a batch as messages; `encoded` is their values if these are structs.
 
         Raises:
             UnwritableColumns: an event time that messages cannot have.
@@ -131,7 +131,7 @@ def _fits(found: spark.DataType, types: tuple[type[spark.DataType], ...]) -> boo
 
 
 def _event_times(column: pa.Array) -> pa.Int64Array:
-    """In milliseconds; null where there is none."""
+    """Return event times in milliseconds; null where there is none."""
     times = column
     if pa.types.is_timestamp(column.type):
         times = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())

@@ -49,7 +49,7 @@ COMPRESSIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Everything that tasks need to know; can be pickled."""
+    """All options for the tasks; can be pickled."""
 
     endpoint: Endpoint
     topic: str = ""  # a full name; empty: rows say
@@ -113,7 +113,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def _values(given: Mapping[str, str]) -> dict[str, str]:
-    """Our options by their own names, each as it was given or as it is by default."""
+    """Return our options by name, given ones and defaults."""
     names = {_plain(option.name): option.name for option in WRITE_OPTIONS}
     others = {_plain(option.name) for option in CONNECTION_OPTIONS} | SPARKS_OWN
     for name in given:
@@ -127,12 +127,12 @@ def _values(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
-    """In lower case, without the prefixes that other connectors want."""
+    """Return the name in lower case, without the prefixes of other connectors."""
     return name.lower().removeprefix(PRODUCER).removeprefix(CLIENT)
 
 
 def _one_of(values: Mapping[str, str], name: str, choices: Iterable[str]) -> str:
-    """One of these words, in any case."""
+    """Parse one of these words, in any case."""
     for choice in choices:
         if values[name].lower() == choice.lower():
             return choice
@@ -140,7 +140,7 @@ def _one_of(values: Mapping[str, str], name: str, choices: Iterable[str]) -> str
 
 
 def _number(values: Mapping[str, str], name: str, read: Callable[[str], int]) -> int:
-    """A number of 1 or more."""
+    """Parse a number of 1 or more."""
     try:
         number = read(values[name])
     except ValueError as error:

@@ -44,13 +44,13 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task for the driver."""
 
     rows: int
 
 
 class Overwrite(ValueError):
-    """A topic can only be appended to."""
+    """Topics can only be appended to."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -66,20 +66,20 @@ class BatchWriter(DataSourceArrowWriter):
         self._rows = _Rows(schema, options, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task's rows. Raises UnwritableColumns, ClientError."""
+        """Write one task's rows. Raises UnwritableColumns, ClientError."""
         partition_id = _task().partitionId()
         name = self._rows.options.producer_name
         return self._rows.write(iterator, Identity(name=f"{name}-{partition_id}" if name else "", turn=partition_id))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes what each micro-batch of a query brings."""
+    """Writes the micro-batches of a query."""
 
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         self._rows = _Rows(schema, options, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task's rows of one micro-batch. Raises UnwritableColumns, ClientError."""
+        """Write one task's rows of one micro-batch. Raises UnwritableColumns, ClientError."""
         task = _task()
         batch_id, query_id = task.getLocalProperty(_BATCH_ID), task.getLocalProperty(_QUERY_ID)
         assert batch_id is not None, "Spark did not say which micro-batch this is"
@@ -94,7 +94,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Rows:
-    """What both have in common."""
+    """The common part of both writers."""
 
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         if overwrite:
@@ -121,7 +121,7 @@ class _Rows:
             outlets.send(topic, self._columns.messages(rows, encoded), how.schema)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows of a batch for each topic, in their order."""
+        """Return the rows of a batch for each topic, in their order."""
         if not batch.num_rows:
             return
         if self.options.topic:
@@ -136,7 +136,7 @@ class _Rows:
 
 
 class _Formats:
-    """How structs are written to each topic, asked for once."""
+    """The format of structs for each topic, requested once."""
 
     def __init__(self, outlets: TaskWriter, struct: StructType | None, wanted: str) -> None:
         self._outlets, self._struct, self._wanted = outlets, struct, wanted
