@@ -552,3 +552,13 @@ def test_a_read_that_fills_the_buffer_makes_it_larger() -> None:
         pass
     with inbound.room() as room:
         assert len(room) > 60 * KIB
+
+
+@pytest.mark.parametrize("at_once", [1, 1_000, 20_000])
+def test_frames_that_nobody_takes_are_kept_however_many_there_are(at_once: int) -> None:
+    inbound, count = Inbound(buffer_bytes=16 * KIB), 20_000
+    for _ in range(count // at_once):
+        inbound.add(codec.ping() * at_once)
+    assert inbound.held_bytes == count * len(codec.ping())
+    assert sum(inbound.take() is not None for _ in range(count)) == count
+    assert inbound.held_bytes == 0

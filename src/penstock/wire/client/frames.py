@@ -198,7 +198,8 @@ class Inbound:
         full = self.end == len(self.data) < self._buffer_bytes
         if not held:
             self.begin = self.end = 0
-        missing = _SIZE_BYTES + self.frame_size(self.begin) - held if held >= _SIZE_BYTES else 0
+        # Not below 0: there may be whole frames that nobody has taken yet.
+        missing = max(0, _SIZE_BYTES + self.frame_size(self.begin) - held) if held >= _SIZE_BYTES else 0
         wanted = max(missing, min(_ROOM_BYTES_MIN, len(self.data) // 2))
         # Soon it would have to be moved: cheaper now that it is next to nothing.
         early = self.begin > len(self.data) // 2 and held < _LITTLE_BYTES
@@ -206,7 +207,8 @@ class Inbound:
             return
         into = self.data
         if full or held + wanted > len(into):
-            into = bytearray(max(self._buffer_bytes, held + missing + min(_ROOM_BYTES_MIN, self._buffer_bytes // 2)))
+            room_bytes = min(_ROOM_BYTES_MIN, self._buffer_bytes // 2)
+            into = bytearray(max(self._buffer_bytes, held + (missing or held) + room_bytes))
         with memoryview(into) as to, memoryview(self.data) as data:
             to[:held] = data[self.begin : self.end]
         self.data, self.begin, self.end = into, 0, held
