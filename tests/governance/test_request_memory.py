@@ -659,7 +659,7 @@ def test_asking_again_unbidden_changes_neither_place_nor_time() -> None:
     assert [(one.owner, one.since_ns) for one in pool.snapshot(9).muted] == [(2, 5), (3, 6)]
 
 
-def test_a_dry_spell_lasts_from_the_first_refusal_until_memory_is_there_again() -> None:
+def test_depletion_lasts_from_the_first_refusal_until_memory_is_there_again() -> None:
     pool = memory()
     pool.snapshot(0)
     lease = admit(pool, 1, SIZE)
@@ -673,7 +673,7 @@ def test_a_dry_spell_lasts_from_the_first_refusal_until_memory_is_there_again() 
     assert seen.depleted_percent == pytest.approx(30.0)
 
 
-def test_a_dry_spell_ends_when_nobody_waits_any_more() -> None:
+def test_depletion_ends_when_nobody_waits_any_more() -> None:
     pool = memory()
     admit(pool, 1, SIZE)
     pool.grant(2, 20_000, 0, 1 * NS_PER_S)
@@ -681,7 +681,7 @@ def test_a_dry_spell_ends_when_nobody_waits_any_more() -> None:
     assert pool.snapshot(9 * NS_PER_S).depleted_ms == 1_000
 
 
-def test_waiting_for_the_count_is_no_dry_spell() -> None:
+def test_waiting_for_the_count_is_no_depletion() -> None:
     pool = memory(requests=1)
     admit(pool, 1, 10)
     pool.grant(2, 10, 0, 0)
