@@ -328,6 +328,8 @@ class ClientConnection:
         kind = frame.kind
         if kind == BaseCommand.MESSAGE and self.connected is not None:
             return self._message(frame)
+        if self.connected is not None and (handler := _UNASKED.get(kind)) is not None:
+            return handler(self, frame.body)
         if kind == BaseCommand.PING:
             self._out.append(codec.pong())
             return None
@@ -344,10 +346,7 @@ class ClientConnection:
             return self._answer(kind, frame.body)
         if kind in (BaseCommand.PONG, UNKNOWN):
             return None
-        handler = _UNASKED.get(kind)
-        if handler is None:
-            raise ProtocolError(f"a frame of type {BaseCommand.Type.Name(kind)}, which no client is sent")
-        return handler(self, frame.body)
+        raise ProtocolError(f"a frame of type {BaseCommand.Type.Name(kind)}, which no client is sent")
 
     def _shaken_hands(self, body: Body) -> Event:
         if self.connected is not None:
