@@ -229,7 +229,7 @@ class Topic:
             self.tail.batches.append(self.batch)
             self.tail.firsts.append(self.batch.entry_ids[0])
         self.log = Log(self.batch)
-        self.replay_reads: Any = SimpleNamespace(read=self.log.gather)
+        self.replay_reads: Any = SimpleNamespace(read=self.log.gather, asked_for=lambda _future, entry_ids: entry_ids)
         self.ended: list[SubscriptionState] = []
 
     @property

@@ -50,7 +50,8 @@ class Redelivery:
             self._delivery.deliver_again(dispatcher, batch)
             return True
         future = state.topic.replay_reads.read(entry_ids, room.nbytes)
-        self._reading.wait_for(future, room, partial(self._on_read, entry_ids))
+        asked = state.topic.replay_reads.asked_for(future, entry_ids)
+        self._reading.wait_for(future, room, partial(self._on_read, asked))
         return False
 
     def _on_read(self, entry_ids: list[int], dispatcher: Dispatcher, result: ReadResult) -> None:

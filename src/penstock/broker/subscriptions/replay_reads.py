@@ -64,6 +64,11 @@ class ReplayReads:
         future.add_done_callback(self._done)
         return future
 
+    def asked_for(self, future: asyncio.Future[ReadResult], entry_ids: list[int]) -> list[int]:
+        """Which of these entries a read under way was asked for: only of those it tells whether they exist."""
+        asked = next((set(ids) for ids, one in self._under_way if one is future), set())
+        return [one for one in entry_ids if one in asked]
+
     def _done(self, done: asyncio.Future[ReadResult]) -> None:
         self._under_way = tuple(read for read in self._under_way if read[1] is not done)
         if not done.cancelled() and done.exception() is None:
