@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION: Final = """\
 Print every setting: its value, where that came from, and whether it can be changed while the broker
-runs. With --data-dir also what was changed through the admin port; a broker may be running there.
+runs. With --data-dir it includes changes made through the admin port; a broker may be running there.
 Keys and passwords are shown as ***.
 """
 
@@ -35,7 +35,7 @@ Keys and passwords are shown as ***.
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "config",
-        help="print every setting, its value, and who set it",
+        help="print every setting with its value and its source",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,9 +43,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings as key=value lines, as `serve` takes them"
     )
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="also what was changed while a broker ran here")
-    parser.add_argument("--changed", action="store_true", help="only what is not at its default")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="also include changes that were made while a broker ran here"
+    )
+    parser.add_argument("--changed", action="store_true", help="only settings that are not at their defaults")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     serve.add_settings(parser)
 
 

@@ -60,13 +60,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.set_defaults(run=run)
     parser.add_argument(
-        "--data-dir", required=True, type=Path, metavar="DIR", help="where everything is kept; made if it is missing"
+        "--data-dir", required=True, type=Path, metavar="DIR", help="directory for all data; created if it is missing"
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings as key=value lines, like Pulsar's broker.conf"
     )
     parser.add_argument(
-        "--brokers", type=int, default=1, metavar="N", help="broker processes to run; only 1 so far (default: 1)"
+        "--brokers", type=int, default=1, metavar="N", help="number of broker processes; must be 1 (default: 1)"
     )
     add_settings(parser)
 

@@ -102,7 +102,7 @@ OUTBOUND: Final = BudgetRow("bytes on their way to clients", 25, "outboundMB")
 TAIL_CACHE: Final = BudgetRow("newest entries, for consumers that keep up", 12, "tailCacheMB")
 # PIP-442 says 100 MB for each, which a limit of 2,064 MiB and more gives them.
 LISTINGS_HEAP: Final = BudgetRow(
-    "topic listings being made, and what watchers know", 5, "maxTopicListInFlightHeapMemSizeMB", 100 * MIB
+    "topic listings being made or watched", 5, "maxTopicListInFlightHeapMemSizeMB", 100 * MIB
 )
 LISTINGS_DIRECT: Final = BudgetRow(
     "topic listings on their way to clients", 5, "maxTopicListInFlightDirectMemSizeMB", 100 * MIB
@@ -115,7 +115,7 @@ SESSIONS: Final = BudgetRow("producers, consumers and watchers", 3, "sessionsMB"
 # What outlasts its client: schemas, long names and properties of subscriptions, names that deduplication knows.
 METADATA: Final = BudgetRow("stored schemas, names and properties", 3, "metadataMB")
 # Unacknowledged ids, acknowledged ranges and ack sets of cursors, keys of Key_Shared subscriptions.
-DISPATCH: Final = BudgetRow("what consumers owe and have acknowledged", 6)
+DISPATCH: Final = BudgetRow("unacknowledged messages and acknowledgements", 6)
 HTTP: Final = BudgetRow("requests at the admin port", 2)
 
 ROWS: Final = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection and a read can be told: every option in one table, parsed and checked once, on the driver.
+"""The options of a connection and of a read: every option in one table, parsed and checked once, on the driver.
 
 Why the names: they are those of the connector that people know from Scala, where it has the same thing; what is only
 here is named in the same manner. The documentation's table is made of this one, so neither can drift.
@@ -46,67 +46,81 @@ class Option(NamedTuple):
 
 
 CONNECTION_OPTIONS: Final = (
-    Option("service.url", "", "where the brokers are: `pulsar://host:6650`, `pulsar+ssl://a:6651,b:6651`; required"),
-    Option("admin.url", "", "accepted, because other connectors need it, and not used: there is no need"),
+    Option(
+        "service.url", "", "service URL of the brokers: `pulsar://host:6650`, `pulsar+ssl://a:6651,b:6651`; required"
+    ),
+    Option("admin.url", "", "accepted for compatibility with other connectors, and not used"),
     Option(
         "token",
         "",
-        "a token as such, or where a file holds it: `file:///path`, which is read at each connection and whenever the "
-        "broker asks again because a token has expired; put a new one there by renaming",
+        "a token, or the file that contains it: `file:///path`. The file is read for each connection, and when the "
+        "broker asks for a new token. Replace it by renaming",
     ),
-    Option("userName", "", "for basic authentication, together with `password`"),
-    Option("password", "", "of that user"),
-    Option("tlsTrustCertsFilePath", "", "PEM file of the certificates that sign brokers' ones; else the system's"),
-    Option("tlsCertificateFilePath", "", "our certificate, where brokers want one, together with `tlsKeyFilePath`"),
-    Option("tlsKeyFilePath", "", "its private key"),
-    Option("tlsHostnameVerificationEnable", "true", "whether a broker's certificate must bear the name in its URL"),
-    Option("tlsAllowInsecureConnection", "false", "`true` takes any certificate, and anybody's: for tests"),
+    Option("userName", "", "user name for basic authentication, together with `password`"),
+    Option("password", "", "password for basic authentication"),
+    Option("tlsTrustCertsFilePath", "", "PEM file of trusted certificate authorities; default: those of the system"),
+    Option("tlsCertificateFilePath", "", "PEM file of the client certificate, together with `tlsKeyFilePath`"),
+    Option("tlsKeyFilePath", "", "PEM file of its private key"),
     Option(
-        "authPluginClassName", "", "`…AuthenticationToken`, `…Basic` or `…Tls`, for settings made for Java's client"
+        "tlsHostnameVerificationEnable",
+        "true",
+        "whether the broker's certificate must contain the host name of its URL",
     ),
-    Option("authParams", "", "what belongs to it, as Java's client reads it"),
-    Option("listenerName", "", "which of the brokers' advertised listeners to connect to"),
-    Option("connectionTimeoutMs", "10000", "for a connection to be made"),
-    Option("operationTimeoutMs", "30000", "for an answer; also how long a broker that is away is waited for"),
+    Option("tlsAllowInsecureConnection", "false", "`true` accepts any certificate; only for tests"),
+    Option(
+        "authPluginClassName",
+        "",
+        "`…AuthenticationToken`, `…Basic` or `…Tls`, as in the configuration of the Java client",
+    ),
+    Option("authParams", "", "parameters of `authPluginClassName`, as for the Java client"),
+    Option("listenerName", "", "name of the advertised listener of the brokers to connect to"),
+    Option("connectionTimeoutMs", "10000", "timeout of a connection attempt"),
+    Option("operationTimeoutMs", "30000", "timeout of a request, and how long to wait for an unavailable broker"),
 )
 
 READ_OPTIONS: Final = (
     Option("topic", "", "the topic to read, with all its partitions"),
-    Option("topics", "", "several, with commas between them"),
-    Option("topicsPattern", "", "a regular expression for names in one namespace: `public/default/orders-.*`"),
+    Option("topics", "", "several topics, separated by commas"),
+    Option("topicsPattern", "", "a regular expression for topics of one namespace: `public/default/orders-.*`"),
     Option(
         "startingOffsets",
         "",
-        "`earliest`, `latest`, or JSON: a topic or partition each with `[ledger, entry]`, `[ledger, entry, batch "
-        "index]` or one of the words; a batch begins at `earliest` unless told otherwise, a new stream at `latest`",
+        "`earliest`, `latest`, or JSON that gives each topic or partition `[ledger, entry]`, `[ledger, entry, batch "
+        "index]`, `earliest` or `latest`. Default: `earliest` for a batch, `latest` for a new stream",
     ),
-    Option("endingOffsets", "latest", "likewise, for batches; what is named is not read any more"),
-    Option("startingTime", "", "instead: from the first message published at this time on, in ms since the epoch"),
-    Option("endingTime", "", "instead, for batches: up to the first message published at this time"),
-    Option("maxMessagesPerTrigger", "", "a stream's batch holds so many messages at most; also `maxOffsetsPerTrigger`"),
-    Option("maxBytesPerTrigger", "", "likewise in bytes as they are stored: `64M`; one entry is always taken"),
+    Option("endingOffsets", "latest", "end of a batch, in the same form; the message at the offset is not included"),
+    Option(
+        "startingTime", "", "instead of `startingOffsets`: the first message published at this time, in ms since 1970"
+    ),
+    Option("endingTime", "", "instead of `endingOffsets`, for batches: up to the first message published at this time"),
+    Option("maxMessagesPerTrigger", "", "maximum number of messages in a micro-batch; also `maxOffsetsPerTrigger`"),
+    Option(
+        "maxBytesPerTrigger", "", "maximum stored bytes in a micro-batch, for example `64M`; at least one entry is read"
+    ),
     Option(
         "failOnDataLoss",
         "true",
-        "`false` goes on from the earliest message there is when retention has removed what was to be read",
+        "`false`: if retention has removed messages that were not read, go on from the earliest message",
     ),
     Option(
         "predefinedSubscription",
         "",
-        "a durable subscription that follows what the stream has committed, for retention and for those who watch its "
-        "backlog; without it the stream leaves no trace in the broker",
+        "a durable subscription that follows the committed offsets of the stream, for retention and to monitor the "
+        "backlog. Without it, the stream uses no subscription",
     ),
-    Option("subscriptionPrefix", "", "the same, where each topic's subscription is named so, a dash, and the topic"),
-    Option("pollTimeoutMs", "30000", "how long no message may come where there should be some"),
-    Option("columns", "", "the columns wanted, with commas between them; the fewer, the faster"),
+    Option(
+        "subscriptionPrefix", "", "the same, with a subscription for each topic: this prefix, a dash, and the topic"
+    ),
+    Option("pollTimeoutMs", "30000", "the read fails if an expected message does not arrive in this time"),
+    Option("columns", "", "columns to read, separated by commas; fewer columns are faster"),
     Option(
         "valueFormat",
         AUTO,
-        "`binary` or `string` for the bytes as they are, `auto` for columns as the topic's schema has them",
+        "`binary` or `string` for the payload as it is, `auto` for columns by the schema of the topic",
     ),
-    Option("readCompacted", "false", "`true` reads only the last message of each key, as far as compaction has come"),
-    Option("minPartitions", "", "a batch is read by so many tasks at least: large topics are cut"),
-    Option("allowDifferentTopicSchemas", "false", "`true` gives values as bytes when topics have different schemas"),
+    Option("readCompacted", "false", "`true` reads the compacted topic: only the last message of each key"),
+    Option("minPartitions", "", "minimum number of tasks of a batch; large topics are split"),
+    Option("allowDifferentTopicSchemas", "false", "`true` reads values as bytes if topics have different schemas"),
 )
 
 _ALIASES: Final = {

@@ -48,17 +48,17 @@ SEQUENCE_ID: Final = "__sequenceId"
 PRODUCER: Final = "__producerName"
 
 _TEXTS: Final = spark.MapType(spark.StringType(), spark.StringType())
-# Name, type, and what it is; the first six are there unless columns are named.
+# Name, type and meaning; the first six are there unless columns are named.
 COLUMNS: Final[tuple[tuple[str, spark.DataType, str], ...]] = (
-    (KEY, spark.BinaryType(), "the message's key; null where it has none"),
-    (TOPIC, spark.StringType(), "the full name of the topic; of one with partitions, the partition's"),
-    (MESSAGE_ID, spark.BinaryType(), "its id, as `MessageId.deserialize` of any client reads it"),
-    (PUBLISH_TIME, spark.TimestampType(), "when its producer sent it"),
-    (EVENT_TIME, spark.TimestampType(), "the time that its producer gave it; null where it gave none"),
-    (PROPERTIES, _TEXTS, "its properties; empty where it has none"),
-    (PARTITION, spark.IntegerType(), "on request: the partition's index; -1 in a topic without any"),
-    (SEQUENCE_ID, spark.LongType(), "on request: its producer's own count"),
-    (PRODUCER, spark.StringType(), "on request: its producer's name"),
+    (KEY, spark.BinaryType(), "key of the message; null if it has none"),
+    (TOPIC, spark.StringType(), "full name of the topic or partition"),
+    (MESSAGE_ID, spark.BinaryType(), "message id; `MessageId.deserialize` of any client reads it"),
+    (PUBLISH_TIME, spark.TimestampType(), "publish time"),
+    (EVENT_TIME, spark.TimestampType(), "event time; null if the message has none"),
+    (PROPERTIES, _TEXTS, "properties; empty if the message has none"),
+    (PARTITION, spark.IntegerType(), "on request: index of the partition; -1 if the topic has no partitions"),
+    (SEQUENCE_ID, spark.LongType(), "on request: sequence id of the producer"),
+    (PRODUCER, spark.StringType(), "on request: name of the producer"),
 )
 DEFAULT_COLUMNS: Final = 6
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a write can be told, each option by the name that Pulsar's own connectors and its Java producer have for it.
+"""The options of a write, with the names that Pulsar's own connectors and its Java producer use.
 
 Where: `source` makes these from the options that Spark hands over, on the driver; tasks receive them pickled. Where to
 connect and with which credentials is said as for reading.
@@ -59,26 +59,28 @@ class WriteOptions:
 
 
 WRITE_OPTIONS: Final = (
-    Option(TOPIC, "", "where to; without it, each row says so in its column `__topic`"),
+    Option(TOPIC, "", "the topic to write to; without it, the column `__topic` of each row names it"),
     Option(
-        VALUE_FORMAT, "", "how structs are written, `json` or `avro`; without it, as the topic's schema says, or `json`"
+        VALUE_FORMAT,
+        "",
+        "format of structs, `json` or `avro`; default: as the schema of the topic says, or `json`",
     ),
     Option(
         PRODUCER_NAME,
         "",
-        "names the job, so that a topic that deduplicates recognises what it has when the same job runs again; "
-        "a stream has a name of its own",
+        "name of a batch job. If the same job runs again, a topic with deduplication does not store its rows again. "
+        "Streams need no name",
     ),
     Option(COMPRESSION, "NONE", "`NONE`, `LZ4`, `ZLIB`, `ZSTD` or `SNAPPY`"),
     Option(BATCHING, "true", "`false` sends each row as an entry of its own"),
-    Option(BATCH_MESSAGES, "1000", "rows in one entry, at most"),
-    Option(BATCH_BYTES, "256K", "bytes in one entry, before compression"),
-    Option(SEND_TIMEOUT, "120000", "how long nothing may be answered before the write fails"),
+    Option(BATCH_MESSAGES, "1000", "maximum number of rows in one entry"),
+    Option(BATCH_BYTES, "256K", "maximum bytes in one entry, before compression"),
+    Option(SEND_TIMEOUT, "120000", "the write fails if no message is acknowledged in this time"),
     Option(
         HASHING,
         "JavaStringHash",
-        "which partition a key goes to: `JavaStringHash`, as Java's and Go's producers have it unless told otherwise, "
-        "or `Murmur3_32Hash`",
+        "how keys are assigned to partitions: `JavaStringHash`, the default of the Java and Go clients, or "
+        "`Murmur3_32Hash`",
     ),
 )
 

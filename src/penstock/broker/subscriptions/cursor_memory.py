@@ -64,8 +64,8 @@ class CursorMemory:
         if nbytes > row.available_bytes - row.size_bytes // RESERVED_FOR_WHOLE or not row.try_take(nbytes):
             raise TooManyRequests(
                 f"single messages of {self._ledger_id}:{entry_id} cannot be acknowledged: that takes {nbytes} "
-                f"bytes, and {row.used_bytes} of {row.size_bytes} are used for what consumers owe and have "
-                f"acknowledged; acknowledge whole batches, or raise memoryLimitMB"
+                f"bytes, and {row.used_bytes} of {row.size_bytes} are used for unacknowledged messages "
+                f"and acknowledgements; acknowledge whole batches, or raise memoryLimitMB"
             )
         self.charged_bytes += nbytes
 
