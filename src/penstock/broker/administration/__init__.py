@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does, on the broker's loop, without a word of HTTP."""
+"""Operations of the admin API, independent of HTTP, on the broker's event loop."""

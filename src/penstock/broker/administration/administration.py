@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that an administrator can ask of a broker: what routes of the admin port reach through the gateway.
+"""All operations of the admin API, which routes call through the gateway.
 
 Everything is called on the broker's loop, raises `core.errors` with Pulsar's texts and statuses, and returns plain
 values, which may be used on any thread.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Administration:
-    """One broker, as its administrators see it."""
+    """Admin operations of one broker."""
 
     access: Access
     health: Callable[[], Health]

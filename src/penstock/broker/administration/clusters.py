@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does to clusters: this one, and whatever others an administrator names.
+"""Admin operations on clusters: the broker's own, and others that an administrator has created.
 
-They raise `core.errors` with Pulsar's texts and statuses, and return copies, as all of administration does.
+They raise `core.errors` with Pulsar's texts and statuses, and return copies, like all of administration.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from penstock.broker.service_urls import Addresses
     from penstock.storage.catalog import Catalog
 
-KIND: Final = "cluster"  # the kind of document a cluster is
+KIND: Final = "cluster"  # the kind of a cluster's document
 
 
 class Clusters:
-    """The broker's own cluster, and what was made."""
+    """The broker's own cluster, and the created ones."""
 
     def __init__(
         self,
@@ -40,15 +40,14 @@ class Clusters:
 
     @property
     def own(self) -> str:
-        """The name of the cluster that the broker is."""
+        """Name of the broker's own cluster."""
         return self._limits().cluster_name
 
     def names(self) -> list[str]:
-        """Names of all clusters: the broker's own, and what was made."""
         return sorted({self.own, *self._catalog.documents(KIND)})
 
     def get(self, cluster: str) -> dict[str, Any]:
-        """What is known of a cluster, as ClusterData. Raises NotFound."""
+        """ClusterData of a cluster. Raises NotFound."""
         self._check(cluster)
         stored = dict(self._catalog.documents(KIND).get(cluster) or {})
         if cluster == self.own:
@@ -60,7 +59,7 @@ class Clusters:
         return stored
 
     async def create(self, cluster: str, data: Mapping[str, Any]) -> None:
-        """Make a cluster known. Raises AlreadyExists, PreconditionFailed."""
+        """Create a cluster. Raises AlreadyExists, PreconditionFailed."""
         check_name(cluster, "Cluster name is not valid")
         ours: dict[str, Any] | None = {} if cluster == self.own else None
         if is_taken(self._catalog.documents(KIND).get(cluster, ours), self._limits()):
@@ -68,12 +67,12 @@ class Clusters:
         await self._put(cluster, data)
 
     async def update(self, cluster: str, data: Mapping[str, Any]) -> None:
-        """Replace what is known of a cluster. Raises NotFound."""
+        """Replace the data of a cluster. Raises NotFound."""
         self._check(cluster)
         await self._put(cluster, data)
 
     async def delete(self, cluster: str) -> None:
-        """Forget a cluster. Raises NotFound, or PreconditionFailed while namespaces are in it."""
+        """Delete a cluster. Raises NotFound, or PreconditionFailed while it has namespaces."""
         self._check(cluster)
         namespaces = self._catalog.namespaces().values()
         used = any(cluster in (policies.get("replication_clusters") or ()) for policies in namespaces)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cancelling a delayed message: nobody gets it, neither who waits for it now nor who subscribes later.
+"""Cancelling a delayed message: it is not delivered to any current or future subscription.
 
-Why an acknowledgement: a message that every subscription has acknowledged is delivered to none of them, after a restart
-either, and its space comes back as that of any other. What is cancelled is also remembered with the topic, until its
-entry is given up: a subscription that is made, or moved back, before then must not find it again.
-Where: the admin port asks; `topic_states` remembers; new and reset cursors ask `cancelled_of`.
+Why by acknowledgement: a message that every subscription has acknowledged is not delivered, even after a restart, and
+its space is reclaimed like any other's. The cancellation is also stored with the topic until the entry is trimmed,
+because a subscription that is created or moved back must not deliver the message.
+Where: called by the admin API; `topic_states` stores; new and reset cursors call `cancelled_of`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of one topic, remembered at a time: each is a few bytes of a document that is stored whole.
+# Maximum of cancelled messages per topic: each takes a few bytes of a document that is stored as a whole.
 CANCELLED_MAX: Final = 10_000
 
 
 class DelayedAdmin:
-    """Delayed messages of one topic."""
+    """Admin operations on delayed messages."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class DelayedAdmin:
         self._finder = finder
 
     async def cancel(self, name: TopicName, position: Position) -> None:
-        """Deliver this message to nobody; when this returns, that is durable.
+        """Cancel a delayed message; returns when that is durable.
 
         Raises:
-            NotAllowed: the topic stores nothing.
+            NotAllowed: the topic is not persistent.
             NotFound: there is no such message.
-            PreconditionFailed: it is due already, or was never delayed; or too many are cancelled.
+            PreconditionFailed: it is due or was never delayed, or too many messages are cancelled.
             MetadataFailed: it could not be stored.
         """
         if not name.is_persistent:

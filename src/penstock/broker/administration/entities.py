@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clusters, tenants and namespaces have in common when they are made: their names, and who was there first."""
+"""Checks shared by the creation of clusters, tenants and namespaces."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
 def check_name(name: str, refusal: str) -> None:
-    """Raises PreconditionFailed, which begins with `refusal`, for a name that no cluster or tenant can have."""
+    """Raises PreconditionFailed, with a text that starts with `refusal`, for an invalid cluster or tenant name."""
     if _ENTITY.fullmatch(name) is None:
         raise PreconditionFailed(f"{refusal}: {name!r} may hold letters, digits and - = : . _ only")
 
 
 def is_taken(stored: Mapping[str, Any] | None, limits: BrokerLimits) -> bool:
-    """Whether a cluster, a tenant or a namespace is there, and not to be created.
+    """Whether a cluster, tenant or namespace exists, so that it cannot be created.
 
-    Under authorization, Pulsar has no tenant `public`, nor its own cluster, before a superuser creates them, and
-    set-ups begin with that. Ours are there from the start; as long as nothing was said about them, they can be created.
+    With authorization, Pulsar has no tenant `public` and no own cluster until a superuser creates them, and set-up
+    scripts begin with that. Here they exist from the start, but can be created as long as nothing was set for them.
     """
     return stored is not None and bool(stored or not limits.access.authorizing)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what an administrator names: a topic, each of its partitions, a subscription of each.
+"""Finds the topics and subscriptions that an admin request names.
 
-What is done to a partitioned topic is done to those of its partitions that exist; what is done to a subscription of
-it, on those partitions that have the subscription.
+An operation on a partitioned topic is applied to its existing partitions; an operation on a subscription, to the
+partitions that have it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Topics and subscriptions by name, loaded when they are not."""
+    """Finds topics and subscriptions by name, and loads them."""
 
     def __init__(self, *, topics: TopicDirectory, catalog: Catalog, places: Places, partitions: Partitions) -> None:
         self._topics = topics
@@ -34,7 +34,10 @@ class Finder:
         self._partitions = partitions
 
     async def topic(self, name: TopicName, doing: str = "This operation") -> Topic:
-        """The topic, loaded. Raises TopicNotFound; NotAllowed for what can be asked of a partition only."""
+        """The topic, loaded.
+
+        Raises TopicNotFound; NotAllowed for a partitioned topic if `doing` needs a single topic.
+        """
         self._places.check_namespace(name.namespace_name)
         if self._partitions.count(name):
             raise NotAllowed(f"{doing} on a partitioned topic is not allowed: name one of its partitions")
@@ -43,7 +46,7 @@ class Finder:
         return await self._topics.load(name)
 
     def existing(self, name: TopicName) -> list[TopicName]:
-        """The topic, or those of its partitions that were made. Raises TopicNotFound when there is no such name."""
+        """The topic, or its existing partitions. Raises TopicNotFound."""
         self._places.check_namespace(name.namespace_name)
         if self._partitions.count(name):
             return [partition for partition in self._partitions.names(name) if self._topics.exists(partition)]
@@ -52,7 +55,7 @@ class Finder:
         return [name]
 
     async def on_each(self, name: TopicName, work: Callable[[Topic], Awaitable[object]]) -> None:
-        """Do something to the topic, or to each partition that exists."""
+        """Call `work` with the topic, or with each existing partition."""
 
         async def load_and_do(one: TopicName) -> None:
             await work(await self._topics.load(one))
@@ -62,7 +65,7 @@ class Finder:
     async def on_each_subscription(
         self, name: TopicName, subscription: str, work: Callable[[Subscription], Awaitable[object]]
     ) -> None:
-        """Do something to a subscription, of each partition that has it. Raises SubscriptionNotFound when none has."""
+        """Call `work` with the subscription of each partition that has it. Raises SubscriptionNotFound if none has."""
         found = [one for one in self.existing(name) if subscription in self.subscription_names(one)]
         if not found:
             raise SubscriptionNotFound(str(name), subscription)
@@ -78,7 +81,7 @@ class Finder:
         return _subscription(await self.topic(name, doing), subscription)
 
     def subscription_names(self, name: TopicName) -> list[str]:
-        """Subscriptions of one topic, loaded or not, those of readers among them."""
+        """Names of the subscriptions of one topic, loaded or not, including those of readers."""
         topic = self._topics.get(name)
         if topic is not None:
             return list(topic.subscriptions)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic listings for callers of the admin port: lists on loan, and what listings take of their memory.
+"""Topic listings for the admin API, and the memory that listings use.
 
-Why lent: the answer is written on another thread, which may be slow. The list stays charged as it is for a client of
-the binary protocol (PIP-442): heap while it is held, direct for what is being written, both until the caller has it.
-Why the memory is shown: a listing that waits, or was refused, should be explained by a number and a name, not by a
-guess (PIP-442 ships metrics alone, which name nobody).
-Where: routes borrow lists through `admin.listings`, which ends the loan by cancelling it, however the request ends; the
-reference on topic listings explains each member of `memory`.
+Why lists are lent: the response is written on another thread, which may be slow. Until it is written, the list stays
+charged as for a client of the binary protocol (PIP-442): heap memory while it is held, direct memory for the response.
+Why memory is shown: a waiting or refused listing should be explained by numbers and names (PIP-442 has metrics only,
+without names).
+Where: routes borrow lists through `admin.listings`, which cancels the loan when the request ends; the reference on
+topic listings explains each member of `memory`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-# Who comes after these waits for them; more would only make a long answer.
+# Maximum number of waiting requests shown.
 SHOWN_MAX: Final = 100
 
 
 class ListingAdmin:
-    """Lists of topics, and their memory."""
+    """Topic listings, and their memory."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class ListingAdmin:
     async def lend(
         self, namespace: NamespaceName, mode: Mode, lend: Callable[[Listing], None], *, system: bool = False
     ) -> None:
-        """Call `lend` with the topics of a namespace, partitions one by one; keep them in memory until cancelled.
+        """Call `lend` with the topics of a namespace, partitions one by one; keep the list until cancelled.
 
         Raises:
             TenantNotFound, NamespaceNotFound: there is no such namespace.
-            PermitError, TooManyRequests: there was no memory for it in time.
+            PermitError, TooManyRequests: there was no memory in time.
         """
         self._places.check_namespace(namespace)
         limits = self._limits()
         deadline_ns = self._clock.monotonic_ns() + max(limits.heap_timeout_ns, limits.direct_timeout_ns)
-        owner = Owner(namespace.tenant, object())  # every request is a caller of its own
+        owner = Owner(namespace.tenant, object())  # each request is an owner of its own
         wanted = Wanted(str(namespace), mode, system=system)
         async with (
             self._shared.of(wanted).asked(owner, deadline_ns) as listing,
@@ -81,7 +81,7 @@ class ListingAdmin:
             await asyncio.Future()
 
     def memory(self) -> shapes.ListingMemories:
-        """What listings take of both memories at this moment, and who waits for more."""
+        """Current use of both memories by listings, and the waiting requests."""
         return {"heap": self._memory(LimitType.HEAP_MEMORY), "direct": self._memory(LimitType.DIRECT_MEMORY)}
 
     def _memory(self, kind: LimitType) -> shapes.ListingMemory:

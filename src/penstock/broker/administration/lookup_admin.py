@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where topics are served, for clients that ask over HTTP.
+"""Topic lookups over HTTP.
 
-Clients that ask in the binary protocol are answered in `commands.discovery`.
+Clients of the binary protocol are answered in `commands.discovery`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class LookupAdmin:
-    """One broker serves everything: here.
+    """Lookups; this broker serves all topics.
 
     Args:
-        places: where topics may be.
+        places: checks tenants and namespaces.
         check_serving: raises ServiceNotReady, which names the topic, when topics are no longer served.
-        addresses: where clients, and callers of the admin port, connect.
+        addresses: service URLs for clients and for the admin API.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class LookupAdmin:
         self._addresses = addresses
 
     def of_topic(self, name: TopicName, listener: str | None = None) -> dict[str, str | None]:
-        """Where clients of this topic connect, whether or not it exists.
+        """Service URLs of a topic, whether or not it exists.
 
         Raises:
             ServiceNotReady: the broker is stopping.
-            TenantNotFound, NamespaceNotFound: where it should be is nowhere.
+            TenantNotFound, NamespaceNotFound: its tenant or namespace does not exist.
             PreconditionFailed: there is no such listener.
         """
         self._check_serving(name)
@@ -65,12 +65,12 @@ class LookupAdmin:
         }
 
     def bundle_of_topic(self, name: TopicName) -> str:
-        """The bundle this topic is in: between which bounds the checksum of its name lies."""
+        """The bundle of a topic, as the range that contains the CRC-32 of its name."""
         bounds = self._places.boundaries(name.namespace_name)
         at = bundle_index([int(bound, 16) for bound in bounds], str(name))
         return f"{bounds[at]}_{bounds[at + 1]}"
 
 
 def bundle_index(bounds: list[int], topic: str) -> int:
-    """Between which of these bounds a topic is, given by its full name."""
+    """Index of the bundle of a topic, given by its full name."""
     return min(bisect_right(bounds, zlib.crc32(topic.encode())), len(bounds) - 1) - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port reads of topics: single messages, and where messages are."""
+"""Admin operations that read messages and positions of topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = Position(-1, -1)
 
 
 class RawMessage(NamedTuple):
-    """An entry as it was stored: sealed, with its metadata, compressed as it came."""
+    """An entry as stored: with checksum and metadata, compressed as it was sent."""
 
     ledger_id: int
     entry_id: int
@@ -32,7 +32,7 @@ class RawMessage(NamedTuple):
 
 
 class MessageAdmin:
-    """Messages of one topic; of a partitioned one, of one of its partitions."""
+    """Reads messages of a topic or of one partition."""
 
     def __init__(self, *, reads: LogReads, quotas: Quotas[Topic], finder: Finder) -> None:
         self._reads = reads
@@ -40,7 +40,7 @@ class MessageAdmin:
         self._finder = finder
 
     async def peek(self, name: TopicName, subscription: str, nth: int) -> RawMessage:
-        """The nth entry, from 1 on, that the subscription has not acknowledged. Raises NotFound."""
+        """The nth unacknowledged entry of a subscription, counted from 1. Raises NotFound."""
         _check_stored(name, "Peek messages")
         found = await self._finder.subscription(name, subscription, "Peek messages")
         topic = subscribed_topic(found)
@@ -59,7 +59,7 @@ class MessageAdmin:
         return await self._read(topic, position.entry_id)
 
     async def examine(self, name: TopicName, initial_position: str, nth: int) -> RawMessage:
-        """The nth entry, from 1 on, counted from the `earliest` or from the `latest` one."""
+        """The nth entry, counted from 1, from the `earliest` or the `latest` position."""
         _check_stored(name, "Examine messages")
         topic = await self._finder.topic(name, "Examine messages")
         if topic.last_entry_id < topic.first_entry_id:
@@ -69,7 +69,7 @@ class MessageAdmin:
         return await self._read(topic, min(max(wanted, first), last))
 
     async def last_id(self, name: TopicName) -> tuple[Position, int]:
-        """The last entry, and the index of its last message when it is a batch, else -1; (-1, -1) for no entry."""
+        """Position of the last entry, and the batch index of its last message, or -1; (-1, -1) for no entry."""
         _check_stored(name, "GetLastMessageId")
         topic = await self._finder.topic(name, "GetLastMessageId")
         if topic.last_entry_id < topic.first_entry_id:
@@ -82,18 +82,18 @@ class MessageAdmin:
         return Position(topic.ledger_id, topic.last_entry_id), (size or 0) - 1
 
     async def id_by_time(self, name: TopicName, wall_ms: int) -> Position:
-        """The first entry published at this time or later; behind the last one when there is none."""
+        """The first entry published at this time (ms since 1970) or later; the position after the last one if none."""
         _check_stored(name, "Get message id by timestamp")
         topic = await self._finder.topic(name, "Get message id by timestamp")
         return Position(topic.ledger_id, await self._reads.first_published_since(topic, wall_ms))
 
     async def id_by_index(self, name: TopicName, index: int) -> Position:
-        """Messages are not given an index by this broker. Raises TopicNotFound, PreconditionFailed."""
+        """Always refused: this broker assigns no message index. Raises TopicNotFound, PreconditionFailed."""
         await self._finder.topic(name, "Get message id by index")
         raise PreconditionFailed(f"GetMessageIDByIndex {index} is not allowed when broker entry metadata is disabled")
 
     async def backlog_size(self, name: TopicName, position: Position) -> int:
-        """Bytes of this entry and all behind it, estimated as the broker's statistics are."""
+        """Estimated bytes from this entry to the end of the topic."""
         _check_stored(name, "Get backlog size")
         topic = await self._finder.topic(name, "Get backlog size for a topic")
         start = entry_at(topic, position)

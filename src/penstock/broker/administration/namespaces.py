@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does to namespaces: made, deleted, unloaded, cut into bundles.
+"""Admin operations on namespaces: create, delete, unload, split into bundles.
 
 Their policies are changed in `policy_admin`, their permissions in `permissions`.
 """
@@ -72,7 +72,7 @@ class Namespaces:
         self._places.check_namespace(namespace)
 
     def get(self, namespace: NamespaceName) -> dict[str, Any]:
-        """The namespace's Policies JSON, with every member Pulsar's has. Raises TenantNotFound, NamespaceNotFound."""
+        """The namespace's Policies JSON, with all members of Pulsar's. Raises TenantNotFound, NamespaceNotFound."""
         self._places.check_namespace(namespace)
         policies = self._policies.as_pulsar_json(str(namespace))
         policies["replication_clusters"] = policies["replication_clusters"] or [self._clusters.own]
@@ -81,12 +81,12 @@ class Namespaces:
         return policies
 
     async def create(self, namespace: NamespaceName, policies: Mapping[str, Any] | None = None) -> None:
-        """Create a namespace, with policies to begin with.
+        """Create a namespace with these policies.
 
         Raises:
             TenantNotFound: its tenant does not exist.
-            AlreadyExists: it does.
-            PreconditionFailed: it would be in clusters that do not exist, or has no number of bundles.
+            AlreadyExists: it exists.
+            PreconditionFailed: a cluster does not exist, or the number of bundles is invalid.
         """
         self._places.check_tenant(namespace.tenant)
         text = str(namespace)
@@ -111,11 +111,11 @@ class Namespaces:
         self._policies.refresh()
 
     async def delete(self, namespace: NamespaceName, *, force: bool = False) -> None:
-        """Delete a namespace; forced, with all its topics.
+        """Delete a namespace; with `force`, including its topics.
 
         Raises:
-            TenantNotFound, NamespaceNotFound: there is none.
-            NotAllowed: it is forced, and `forceDeleteNamespaceAllowed` is off.
+            TenantNotFound, NamespaceNotFound: it does not exist.
+            NotAllowed: `force` is set, and `forceDeleteNamespaceAllowed` is off.
             AlreadyExists: it has topics.
         """
         if force and not self._limits().force_delete_namespace:
@@ -129,19 +129,19 @@ class Namespaces:
         await self.delete_with_topics(namespace)
 
     async def delete_with_topics(self, namespace: NamespaceName) -> None:
-        """Delete a namespace with all its topics, whoever stops waiting for it. Raises NamespaceNotFound."""
+        """Delete a namespace with its topics, even if the caller is cancelled. Raises NamespaceNotFound."""
         await self._changes.finish(self._delete(namespace))
 
     async def _delete(self, namespace: NamespaceName) -> None:
-        self._places.check_namespace(namespace)  # Perhaps somebody else is deleting it, and a third one makes it anew.
+        self._places.check_namespace(namespace)  # It may be deleted by another request meanwhile, and created again.
         text = str(namespace)
         self._places.closing.add(text)
         try:
             async with self._changes.lock:
-                pass  # A partitioned topic that was being made before is there now, and goes with the others.
+                pass  # A partitioned topic that was being created exists now, and is deleted below.
             for domain in _DOMAINS:
                 for name in list(self._partitions.of_namespace(text, domain)):
-                    with contextlib.suppress(NotFound):  # Somebody else is deleting it.
+                    with contextlib.suppress(NotFound):  # Another request is deleting it.
                         await self._partitions.delete(TopicName.parse(name), force=True)
                 await self._topics.arrived(f"{domain}://{text}/")
                 rest = map(TopicName.parse, list(self._topics.names.of(domain, text)))
@@ -152,12 +152,12 @@ class Namespaces:
         self._policies.refresh()
 
     async def unload(self, namespace: NamespaceName, bundle: str | None = None) -> None:
-        """Take all topics of a namespace, or of a bundle of it, out of memory; whoever uses them comes back."""
+        """Unload all topics of a namespace or of one bundle; their clients reconnect."""
         loaded = [name for name in self.topics(namespace, bundle) if self._topics.get(name) is not None]
         await in_turns(self._life.unload, map(TopicName.parse, loaded))
 
     def topics(self, namespace: NamespaceName, bundle: str | None = None) -> list[str]:
-        """Full names of the topics of a namespace, or of a bundle of it."""
+        """Full names of the topics of a namespace or of one bundle."""
         self._places.check_namespace(namespace)
         names = self._topic_names(str(namespace))
         if bundle is None:
@@ -167,7 +167,7 @@ class Namespaces:
         return [name for name in names if bundle_index(bounds, name) == at]
 
     async def split_bundle(self, namespace: NamespaceName, bundle: str) -> None:
-        """Cut a bundle in the middle of its range. Raises NotFound."""
+        """Split a bundle in the middle of its range. Raises NotFound."""
         self._places.check_namespace(namespace)
         at = self._bundle_index(namespace, bundle)
         boundaries = self._places.boundaries(namespace)

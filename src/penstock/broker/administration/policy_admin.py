@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does to policies: reads and changes of one policy, of what really exists.
+"""Admin operations on policies: read or change one policy of an existing namespace or topic.
 
-Where: routes of the admin port call these on the broker's loop; `policies` keeps and spreads the values.
+Where: routes call these on the broker's loop; `policies` stores and applies the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 QUOTAS: Final = "backlogQuotaMap"
 _RATES_OF_SUBSCRIPTIONS: Final = "subscriptionPolicies"
-# Kept in a map by the cluster's name, and without a meaning here.
+# Stored in a map by cluster name; without effect here.
 _PER_CLUSTER: Final = {one.namespace.key for one in KEPT if one.per_cluster and one.namespace is not None}
 
 
@@ -50,12 +50,12 @@ class PolicyAdmin:
     # -- namespaces ---------------------------------------------------------------------------------------------------
 
     def of_namespace(self, name: NamespaceName, key: str) -> Json:
-        """What is set for a namespace; None when nothing is."""
+        """A policy as set for a namespace, or None."""
         value = self._policies.set_in_namespace(str(name), key)
         return (value or {}).get(self._clusters.own) if key in _PER_CLUSTER else value
 
     async def set_of_namespace(self, name: NamespaceName, key: str, value: Json) -> None:
-        """Set a policy of a namespace, or with None remove it."""
+        """Set a policy of a namespace; None removes it."""
         if key in _PER_CLUSTER:
             value = None if value is None else {self._clusters.own: value}
         elif value is None and policy(key) is None:
@@ -63,7 +63,7 @@ class PolicyAdmin:
         await self._policies.set_namespace(str(name), key, value)
 
     async def set_replication(self, name: NamespaceName, clusters: list[str]) -> None:
-        """Say which clusters a namespace is in. One that nobody knows is refused; nothing is copied to the others."""
+        """Set the clusters of a namespace. Unknown clusters are refused; messages are not replicated."""
         if not clusters:
             raise PreconditionFailed("ClusterIds should not be null")
         unknown = set(clusters) - set(self._clusters.names())
@@ -72,21 +72,20 @@ class PolicyAdmin:
         await self._policies.set_namespace(str(name), "replication_clusters", clusters)
 
     def quotas_of_namespace(self, name: NamespaceName) -> dict[str, Json]:
-        """A namespace's backlog quotas by their kind."""
+        """A namespace's backlog quotas by type."""
         return dict(self._policies.set_in_namespace(str(name), QUOTAS) or {})
 
     async def set_quota_of_namespace(self, name: NamespaceName, kind: str, quota: Json) -> None:
-        """Set a backlog quota of a namespace, or with None remove it."""
+        """Set a backlog quota of a namespace; None removes it."""
         await self._policies.set_namespace_quota(str(name), kind, quota)
 
     def properties_of_namespace(self, name: NamespaceName) -> dict[str, str]:
-        """What users attached to a namespace."""
         return dict(self._policies.namespace(str(name)).get("properties") or {})
 
     async def change_properties_of_namespace(
         self, name: NamespaceName, put: dict[str, str], remove: list[str] | None = None
     ) -> dict[str, str]:
-        """Merge properties into a namespace's, take some out (None: all); the ones that were there before."""
+        """Add `put` to a namespace's properties and remove `remove` (None: all); returns the previous ones."""
         before: dict[str, str] = {}
 
         def change(stored: dict[str, Json]) -> None:
@@ -100,18 +99,18 @@ class PolicyAdmin:
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def _check_topic(self, name: TopicName) -> None:
-        """Raises TopicNotFound unless there is such a topic, partitioned or not."""
+        """Raises TopicNotFound unless the topic exists, partitioned or not."""
         if not (self._topics.exists(name) or self._partitions.count(name)):
             raise TopicNotFound(str(name))
 
     def check_topic_policies(self, name: TopicName) -> None:
-        """Raises NotAllowed where topics have no policies of their own, TopicNotFound where there is no topic."""
+        """Raises NotAllowed if topic policies are disabled, TopicNotFound if the topic does not exist."""
         if not self._limits().policies.topic_level_policies_enabled:
             raise NotAllowed("Topic level policies is disabled, to enable the topic level policy and retry.")
         self._check_topic(name)
 
     def of_topic(self, name: TopicName, key: str, *, applied: bool = False) -> Json:
-        """What is set for a topic, or what is in force for it; None when nothing is."""
+        """A policy as set for a topic, or with `applied` as in force; None if there is none."""
         self.check_topic_policies(name)
         own = self._policies.set_in_topic(name, key)
         if not applied:
@@ -125,38 +124,37 @@ class PolicyAdmin:
         return of_its_namespace or (_IN_FORCE[key](self._clusters.own) if key in _IN_FORCE else None)
 
     async def set_of_topic(self, name: TopicName, key: str, value: Json) -> None:
-        """Set a policy of a topic, or with None remove it."""
+        """Set a policy of a topic; None removes it."""
         self.check_topic_policies(name)
         await self._policies.set_topic(name, key, value)
 
     def quotas_of_topic(self, name: TopicName, *, applied: bool = False) -> dict[str, Json]:
-        """A topic's backlog quotas by their kind."""
+        """A topic's backlog quotas by type."""
         return dict(self.of_topic(name, QUOTAS, applied=applied) or {})
 
     async def set_quota_of_topic(self, name: TopicName, kind: str, quota: Json) -> None:
-        """Set a backlog quota of a topic, or with None remove it."""
+        """Set a backlog quota of a topic; None removes it."""
         self.check_topic_policies(name)
         await self._policies.set_topic_quota(name, kind, quota)
 
     def rate_of_subscription(self, name: TopicName, subscription: str, *, applied: bool = False) -> Json:
-        """The dispatch rate of one subscription; with `applied`, that of all subscriptions where it has none."""
+        """The dispatch rate of one subscription; with `applied`, the topic's rate if it has none."""
         own = (self.of_topic(name, _RATES_OF_SUBSCRIPTIONS) or {}).get(subscription)
         if own is not None:
             return own["dispatchRate"]
         return self.of_topic(name, "subscriptionDispatchRate", applied=True) if applied else None
 
     async def set_rate_of_subscription(self, name: TopicName, subscription: str, rate: Json) -> None:
-        """Set the dispatch rate of one subscription, or with None remove it."""
+        """Set the dispatch rate of one subscription; None removes it."""
         self.check_topic_policies(name)
         await self._policies.set_subscription_rate(name, subscription, rate)
 
     async def delete_topic_policies(self, name: TopicName) -> None:
-        """Forget what is set for a topic alone."""
         self.check_topic_policies(name)
         await self._policies.delete_topic_policies(name)
 
 
-# What holds where nothing is set, of what is only kept, by the name of the cluster.
+# Values in force for policies without effect, by cluster name, where nothing is set.
 _IN_FORCE: Final[dict[str, Callable[[str], Json]]] = {
     "replicationClusters": lambda cluster: [cluster],
     "entryFilters": lambda _: {"entryFilterNames": ""},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource quotas of bundles, as administrators set them. Alone, a broker has nobody to share bundles with by them."""
+"""Resource quotas of bundles. They are stored only: a single broker has no load to balance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-# The kind of document that a resource quota is, and the name of the one for all bundles.
+# The kind of document, and the name of the default quota of all bundles.
 KIND: Final = "resource-quota"
 DEFAULT: Final = "default"
-# Pulsar's defaults. Its load balancer divides bundles by them among brokers; alone, a broker has nothing to divide.
+# Pulsar's defaults. Its load balancer distributes bundles by them; a single broker does not use them.
 _QUOTA: Final = {
     "msgRateIn": 40.0,
     "msgRateOut": 120.0,
@@ -33,7 +33,7 @@ _QUOTA: Final = {
 
 
 class ResourceQuotas:
-    """What bundles are expected to carry: kept and shown."""
+    """Resource quotas of bundles; stored and shown, without effect."""
 
     def __init__(self, *, catalog: Catalog, changes: Changes, places: Places) -> None:
         self._catalog = catalog
@@ -41,7 +41,7 @@ class ResourceQuotas:
         self._places = places
 
     def expected(self, namespace: NamespaceName | None = None, bundle: str | None = None) -> Json:
-        """What a bundle is expected to carry; without one, any bundle. Raises NamespaceNotFound, PreconditionFailed."""
+        """The quota of a bundle, or the default one. Raises NamespaceNotFound, PreconditionFailed."""
         stored = self._catalog.documents(KIND)
         name = self._name(namespace, bundle)
         return dict(stored.get(name) or stored.get(DEFAULT) or _QUOTA)
@@ -49,7 +49,7 @@ class ResourceQuotas:
     async def put(
         self, value: Mapping[str, Any] | None, namespace: NamespaceName | None = None, bundle: str | None = None
     ) -> None:
-        """Set it, or with None let the one of all bundles count again. Raises as `expected` does."""
+        """Set a quota; None restores the default. Raises as `expected` does."""
         name = self._name(namespace, bundle)
         document = dict(value) if value is not None else None
         await self._changes.stored(lambda done: self._catalog.put_document(KIND, name, document, done))

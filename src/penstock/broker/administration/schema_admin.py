@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does to schemas: read, add, compare, delete.
+"""Admin operations on schemas: read, add, compare, delete.
 
-The topic itself need not be there: its schema may be set before it. They raise NamespaceNotFound when the namespace
-isn't.
+The topic need not exist: its schema may be set before it is created. They raise NamespaceNotFound if the namespace does
+not exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SchemaAdmin:
-    """Schemas of topics, by their names."""
+    """Schemas by topic name."""
 
     def __init__(self, *, registry: SchemaRegistry, policies: PolicyBook, places: Places) -> None:
         self._registry = registry
@@ -32,7 +32,7 @@ class SchemaAdmin:
         self._places = places
 
     def get(self, name: TopicName, version: int | None = None) -> dict[str, Any]:
-        """The latest version, or one by its number. Raises NotFound."""
+        """A version of the schema; by default the latest. Raises NotFound."""
         self._check_namespace(name)
         stored = self._registry.latest(name) if version is None else self._registry.version(name, version)
         if stored is None:
@@ -40,26 +40,26 @@ class SchemaAdmin:
         return _shown(stored)
 
     def versions(self, name: TopicName) -> list[dict[str, Any]]:
-        """All versions since the schema was last deleted, the oldest first."""
+        """All versions since the schema was last deleted, oldest first."""
         self._check_namespace(name)
         return [_shown(stored) for stored in self._registry.versions(name)]
 
     async def post(self, name: TopicName, schema: Schema) -> int:
-        """The version that a schema is, or becomes if the topic's strategy lets it. Administrators may always add one.
+        """Add a schema if it is compatible; returns its version. Administrators may always add schemas.
 
         Raises:
-            IncompatibleSchema: the strategy does not let it.
-            InvalidSchema: the definition does not read as one.
+            IncompatibleSchema: the topic's compatibility strategy refuses it.
+            InvalidSchema: the definition is invalid.
         """
         return await self._registry.put(name, schema, self._strategy(name))
 
     async def delete(self, name: TopicName, *, force: bool) -> int:
-        """Leave the topic without a schema; with `force`, as if there never was one. Returns a version; -1 for none."""
+        """Delete the topic's schema; with `force`, including its history. Returns a version; -1 for none."""
         self._check_namespace(name)
         return await (self._registry.forget(name.parent) if force else self._registry.delete(name))
 
     async def check_compatibility(self, name: TopicName, schema: Schema) -> tuple[bool, str]:
-        """Whether the topic would take this schema, and the strategy that says so. Raises InvalidSchema."""
+        """Whether the schema is compatible, and the strategy used. Raises InvalidSchema."""
         strategy = self._strategy(name)
         try:
             await self._registry.check(name, schema, strategy)
@@ -68,7 +68,7 @@ class SchemaAdmin:
         return True, str(strategy)
 
     async def find_version(self, name: TopicName, schema: Schema) -> int:
-        """The version with this very definition, byte by byte as Pulsar compares here; -1 when the topic has none."""
+        """The version with exactly these bytes as definition, as in Pulsar; -1 if there is none."""
         self._check_namespace(name)
         versions = self._registry.versions(name)
         same = (found for found in versions if (found.schema.type, found.schema.data) == (schema.type, schema.data))
@@ -83,7 +83,7 @@ class SchemaAdmin:
 
 
 def schema_of(kind: str, text: str, properties: Mapping[str, str]) -> Schema:
-    """The schema that an administrator describes. Raises InvalidSchema."""
+    """The schema in an admin request. Raises InvalidSchema."""
     found = type_named(kind)
     data = key_value.from_json_text(text) if found is SchemaType.KEY_VALUE else text.encode()
     return Schema(found, data, properties)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What administrators ask of the broker as a whole: who it is, whether it is well, what it serves; and its end."""
+"""Admin operations on the broker itself: identity, health, owned namespaces, shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where the broker is reached, and what it serves there."""
+    """Service URLs of the broker, and what it serves."""
 
     web_url: str | None
     web_url_tls: str | None
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Service:
-    """The broker as one member of its cluster: the only one."""
+    """The broker as the only member of its cluster."""
 
     def __init__(
         self,
@@ -58,48 +58,48 @@ class Service:
         self._limits = limits
         self._health = health
         self._addresses = addresses
-        self._shut_down = shut_down  # ends the process; None: administrators cannot
+        self._shut_down = shut_down  # ends the process; None: not allowed
         self._loop = loop
 
     @property
     def id(self) -> str:
-        """The broker's name among brokers: host and port of its admin port."""
+        """The broker's id: host and port of its admin API."""
         web, service = self._addresses.web, self._addresses.service
         return (web.plain or web.tls or service.plain or service.tls or "").partition("://")[2]
 
     def names(self, cluster: str | None = None) -> list[str]:
-        """The brokers of a cluster: this one. Raises NotFound for a cluster that is not ours."""
+        """Ids of the brokers of a cluster: this one. Raises NotFound for another cluster."""
         self._check_cluster(cluster)
         return [self.id]
 
     def leader(self) -> Json:
-        """The broker that leads: alone, this one."""
+        """The leader broker: always this one."""
         web = self._addresses.web
         return {"brokerId": self.id, "serviceUrl": web.plain or web.tls}
 
     def owned_namespaces(self, cluster: str, broker_id: str) -> Json:
-        """The bundles that a broker serves: all of them. Raises NotFound for a broker that is not this one."""
+        """The bundles that a broker serves: all. Raises NotFound for another broker id."""
         self._check_cluster(cluster)
         self.check(broker_id)
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         return dict.fromkeys(self.place().bundles, status)
 
     def check(self, broker_id: str | None) -> None:
-        """Raises NotFound for a broker that is not this one; None means this one."""
+        """Raises NotFound for another broker id; None means this broker."""
         if broker_id is not None and broker_id != self.id:
             raise NotFound(f"broker {broker_id} does not exist; this one is {self.id}")
 
     def ill(self) -> str | None:
-        """Why the broker cannot do its work; None while it can."""
+        """Why the broker is unhealthy; None if it is healthy."""
         health = self._health()
         return None if health.ok else health.reason
 
     def status_file(self) -> Path | None:
-        """The file whose presence says that the broker is in service; None when there is none, or when it is ill."""
+        """The file whose presence means that the broker is in service; None if not set, or if it is unhealthy."""
         return self._limits().status_file if self._health().ok else None
 
     def internal_configuration(self) -> Json:
-        """Where metadata is kept: in the broker's own data directory."""
+        """Where metadata is stored: in the broker's data directory."""
         return {
             "metadataStoreUrl": "sqlite:meta.sqlite",
             "configurationMetadataStoreUrl": "sqlite:meta.sqlite",
@@ -109,21 +109,21 @@ class Service:
         }
 
     async def check_backlog_quotas(self) -> None:
-        """Enforce quotas of backlogs now."""
+        """Check backlog quotas now."""
         await self._rounds.run("backlog quota check")
 
     def shut_down(self) -> None:
-        """End the process as SIGTERM would; answers under way go out first.
+        """End the process like SIGTERM; pending responses are sent first.
 
         Raises:
-            NotAllowed: the broker runs inside another program.
+            NotAllowed: the broker is embedded in another program.
         """
         if self._shut_down is None:
             raise NotAllowed("this broker runs inside another program, which alone can end it")
         self._loop.call_soon(self._shut_down)
 
     def place(self) -> Place:
-        """What a load report says of the broker beside its load."""
+        """Broker data of a load report, without the load."""
         web, service, limits = self._addresses.web, self._addresses.service, self._limits()
         return Place(
             web.plain or None,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does to subscriptions: made, deleted, moved forward and back.
+"""Admin operations on subscriptions: create, delete, skip, expire, reset.
 
-What is done to a subscription of a partitioned topic is done on those of its partitions that have the subscription.
+An operation on a subscription of a partitioned topic is applied to the partitions that have it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from penstock.core.position import Position
     from penstock.storage.catalog import Catalog
 
-# Messages of one batch that can be told apart: 128 KiB of bits.
+# Maximum number of messages in one batch for batch-index acknowledgement: 128 KiB of bits.
 BATCH_MESSAGES_MAX: Final = WORDS_MAX * WORD_BITS
 
 
 class SubscriptionAdmin:
-    """Subscriptions of topics, with partitions and without."""
+    """Subscriptions of topics, partitioned or not."""
 
     def __init__(
         self,
@@ -77,10 +77,11 @@ class SubscriptionAdmin:
         self._namespaces = namespaces
         self._finder = finder
 
-    # -- made and deleted ---------------------------------------------------------------------------------------------
+    # -- create and delete
+    # -----------------------------------------------------------------------------------------------
 
     async def names(self, name: TopicName) -> list[str]:
-        """Names of the subscriptions, of any partition."""
+        """Names of the subscriptions of the topic or of any partition."""
         return sorted({name for one in self._finder.existing(name) for name in self._finder.subscription_names(one)})
 
     async def create(
@@ -91,9 +92,9 @@ class SubscriptionAdmin:
         batch_index: int = -1,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Make a durable subscription whose next message is at this position. Raises AlreadyExists.
+        """Create a durable subscription that starts at a position. Raises AlreadyExists.
 
-        A topic that does not exist is created, where policies let it be.
+        The topic is created if it does not exist and policies allow it.
         """
         _check_stored(name, "Creating a subscription")
         if not self._partitions.count(name):
@@ -119,11 +120,11 @@ class SubscriptionAdmin:
         await self._finder.on_each(name, make)
 
     async def delete(self, name: TopicName, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription; its consumers are disconnected when forced, else they are in the way.
+        """Delete a subscription; with `force`, disconnect its consumers.
 
         Raises:
-            SubscriptionNotFound: there is none.
-            PreconditionFailed: consumers are connected, and it is not forced.
+            SubscriptionNotFound: it does not exist.
+            PreconditionFailed: consumers are connected, and `force` is not set.
         """
 
         async def delete(found: Subscription) -> None:
@@ -132,18 +133,18 @@ class SubscriptionAdmin:
             if found.fenced:
                 raise ServiceNotReady(f"subscription {subscription!r} of {found.topic.text} is being reset; try again")
             if subscription == COMPACTION_SUBSCRIPTION:
-                # As in Pulsar, the compacted topic goes with it. What is published from now on may be given up before
-                # it is compacted, so the compacted topic would go back to older values.
+                # As in Pulsar, the compacted ledger is deleted too. Entries published from now on may be trimmed
+                # before they are compacted, so it would show older values.
                 await self._compaction.give_up(subscribed_topic(found))
             for consumer in list(found.consumers):
                 consumer.session.disconnect_consumer(consumer)
-            if found.topic.subscriptions.get(subscription) is found:  # One that is not durable went with its consumers.
+            if found.topic.subscriptions.get(subscription) is found:  # else removed with its consumers
                 await self._store.delete(found)
 
         await self._finder.on_each_subscription(name, subscription, delete)
 
     def get_properties(self, name: TopicName, subscription: str) -> dict[str, str]:
-        """What its users attached to a subscription. Raises SubscriptionNotFound."""
+        """Properties of a subscription. Raises SubscriptionNotFound."""
         for one in self._finder.existing(name):
             for record in self._catalog.subscriptions(str(one)):
                 if record.name == subscription:
@@ -151,7 +152,7 @@ class SubscriptionAdmin:
         raise SubscriptionNotFound(str(name), subscription)
 
     async def update_properties(self, name: TopicName, subscription: str, properties: Mapping[str, str]) -> None:
-        """Replace what its users attached to a subscription."""
+        """Replace the properties of a subscription."""
         await self._finder.on_each_subscription(
             name, subscription, lambda found: self._put_properties(found, properties)
         )
@@ -163,7 +164,8 @@ class SubscriptionAdmin:
             lambda done: self._catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
         )
 
-    # -- forward ------------------------------------------------------------------------------------------------------
+    # -- skip and expire
+    # -------------------------------------------------------------------------------------------------
 
     async def skip_messages(self, name: TopicName, subscription: str, count: int) -> None:
         """Acknowledge the next `count` entries."""
@@ -174,7 +176,7 @@ class SubscriptionAdmin:
         await self._cursors.save(found)
 
     async def skip_all(self, name: TopicName, subscription: str) -> None:
-        """Acknowledge everything."""
+        """Acknowledge all entries."""
         _check_stored(name, "Clearing a backlog")
         _check_movable(subscription)
         await self._finder.on_each_subscription(name, subscription, self._skip_all)
@@ -184,10 +186,10 @@ class SubscriptionAdmin:
         await self._cursors.save(subscription)
 
     async def expire_older_than(self, name: TopicName, subscription: str, seconds: int) -> None:
-        """Acknowledge what was published longer ago than this.
+        """Expire messages published more than `seconds` ago.
 
         Raises:
-            NothingToDo: the subscription has no backlog, on any partition; Pulsar answers the same.
+            NothingToDo: the subscription has no backlog on any partition, as in Pulsar.
         """
         _check_stored(name, "Expire messages")
         _check_movable(subscription)
@@ -206,7 +208,7 @@ class SubscriptionAdmin:
             )
 
     async def expire_all_older_than(self, name: TopicName, seconds: int) -> None:
-        """Acknowledge what was published longer ago than this, for every subscription."""
+        """Expire messages published more than `seconds` ago, for every subscription."""
         _check_stored(name, "Expire messages")
 
         async def expire(topic: Topic) -> None:
@@ -223,7 +225,7 @@ class SubscriptionAdmin:
     async def expire_to_position(
         self, name: TopicName, subscription: str, position: Position, *, excluded: bool = False
     ) -> None:
-        """Acknowledge everything up to this position, or with `excluded` before it."""
+        """Expire messages up to this position; with `excluded`, before it."""
         _check_stored(name, "Expire messages")
         _check_movable(subscription)
         found = await self._finder.subscription(name, subscription, "Expire messages at a position")
@@ -233,10 +235,11 @@ class SubscriptionAdmin:
         found.expire_through(entry_at(topic, position, exclusive=not excluded) - 1)
         await self._cursors.save(found)
 
-    # -- anywhere -----------------------------------------------------------------------------------------------------
+    # -- reset
+    # -----------------------------------------------------------------------------------------------------------
 
     async def reset_to_time(self, name: TopicName, subscription: str, wall_ms: int) -> None:
-        """Go on from the first message published at this time or later; consumers are disconnected, and come back."""
+        """Reset to the first message published at this time (ms since 1970) or later; consumers reconnect."""
         _check_stored(name, "Reset-cursor")
         _check_movable(subscription)
 
@@ -254,7 +257,7 @@ class SubscriptionAdmin:
         excluded: bool = False,
         batch_index: int = -1,
     ) -> None:
-        """Go on from this message, or with `excluded` from the one after it."""
+        """Reset to this message; with `excluded`, to the next one."""
         _check_stored(name, "Reset-cursor at a position")
         _check_movable(subscription)
         if self._partitions.count(name) and position not in {EARLIEST, LATEST}:
@@ -272,11 +275,11 @@ class SubscriptionAdmin:
         await self._finder.on_each_subscription(name, subscription, reset)
 
     async def _members_from(self, topic: Topic, entry_id: int, index: int) -> list[int]:
-        """Which messages of a batch come from `index` on, as an ack set; none when the entry ends before.
+        """An ack set of the messages of a batch from `index` on; empty if the batch ends before.
 
         Raises:
-            PreconditionFailed: the entry says that it holds more messages than can be told apart. Its producer wrote
-                that number, and it may be any.
+            PreconditionFailed: the metadata claims more messages than an ack set may have. The producer wrote that
+                number.
         """
         entry = await self._reads.read_entry(topic.ledger_id, entry_id)
         try:
@@ -296,12 +299,13 @@ class SubscriptionAdmin:
         words[first] &= -1 << index % WORD_BITS
         return words
 
-    # -- all of a namespace -------------------------------------------------------------------------------------------
+    # -- namespaces
+    # ------------------------------------------------------------------------------------------------------
 
     async def clear_backlogs(
         self, namespace: NamespaceName, subscription: str | None = None, bundle: str | None = None
     ) -> None:
-        """Acknowledge everything in a namespace, or a bundle of it, for one subscription or all."""
+        """Acknowledge all entries in a namespace or bundle, for one subscription or all."""
         names = self._namespaces.topics(namespace, bundle)
         if subscription is not None:
             _check_movable(subscription)
@@ -317,7 +321,7 @@ class SubscriptionAdmin:
         await in_turns(clear, map(TopicName.parse, names))
 
     async def delete_everywhere(self, namespace: NamespaceName, subscription: str) -> None:
-        """Delete it from all topics of a namespace. Raises PreconditionFailed where consumers are connected."""
+        """Delete it from all topics of a namespace. Raises PreconditionFailed if it has consumers."""
         names = self._namespaces.topics(namespace)
 
         async def unsubscribe(name: TopicName) -> None:
@@ -328,7 +332,7 @@ class SubscriptionAdmin:
 
 
 def entry_at(topic: Topic, position: Position, *, exclusive: bool = False) -> int:
-    """The entry that a position means as the next one; the words for both ends, too."""
+    """The next entry for a position, which may be `earliest` or `latest`."""
     if position == EARLIEST or position.ledger_id < topic.ledger_id:
         return topic.first_entry_id
     if position == LATEST or position.ledger_id > topic.ledger_id:
@@ -342,6 +346,6 @@ def _check_stored(name: TopicName, doing: str) -> None:
 
 
 def _check_movable(subscription: str) -> None:
-    """Raises NotAllowed for where compaction has come to: what is passed and not compacted goes, and with it values."""
+    """Raises NotAllowed for the compaction subscription: moving it would trim entries that are not compacted."""
     if subscription == COMPACTION_SUBSCRIPTION:
         raise NotAllowed(f"subscription {subscription} is moved by compaction only")

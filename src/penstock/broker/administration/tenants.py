@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does to tenants: who administers them, and in which clusters they may be."""
+"""Admin operations on tenants: their admin roles and allowed clusters."""
 
 from __future__ import annotations
 
@@ -42,24 +42,23 @@ class Tenants:
         self._clusters = clusters
         self._namespaces = namespaces
         self._limits = limits
-        self._revoke = revoke  # disconnects the clients of a tenant that may not do any more what they do
+        self._revoke = revoke  # disconnects clients of a tenant that are no longer authorized
 
     def names(self) -> list[str]:
-        """Names of all tenants."""
         return sorted(self._catalog.tenants())
 
     def get(self, tenant: str) -> dict[str, Any]:
-        """Who administers a tenant, and in which clusters it may be. Raises TenantNotFound."""
+        """TenantInfo of a tenant. Raises TenantNotFound."""
         self._places.check_tenant(tenant)
         stored = self._catalog.tenants()[tenant]
         return {
             "adminRoles": list(stored.get("adminRoles") or ()),
-            # The tenants that penstock makes itself are where the broker is.
+            # Tenants that penstock creates itself are allowed in its own cluster.
             "allowedClusters": list(stored.get("allowedClusters") or (self._clusters.own,)),
         }
 
     async def create(self, tenant: str, info: Mapping[str, Any]) -> None:
-        """Create a tenant. Raises AlreadyExists, or PreconditionFailed for what cannot be."""
+        """Create a tenant. Raises AlreadyExists, or PreconditionFailed for invalid values."""
         check_name(tenant, "Tenant name is not valid")
         stored = self._checked(info)
 
@@ -71,7 +70,7 @@ class Tenants:
         await self._changes.store_alone(put)
 
     async def update(self, tenant: str, info: Mapping[str, Any]) -> None:
-        """Replace who administers a tenant and where it may be. Raises TenantNotFound, PreconditionFailed."""
+        """Replace a TenantInfo. Raises TenantNotFound, PreconditionFailed."""
         self._places.check_tenant(tenant)
         stored = self._checked(info)
 
@@ -83,11 +82,11 @@ class Tenants:
         await self._revoke(tenant)
 
     async def delete(self, tenant: str, *, force: bool = False) -> None:
-        """Delete a tenant; forced, with all its namespaces and their topics.
+        """Delete a tenant; with `force`, including its namespaces and topics.
 
         Raises:
-            TenantNotFound: there is none.
-            NotAllowed: it is forced, and `forceDeleteTenantAllowed` is off.
+            TenantNotFound: it does not exist.
+            NotAllowed: `force` is set, and `forceDeleteTenantAllowed` is off.
             AlreadyExists: it has namespaces.
         """
         if force and not self._limits().force_delete_tenant:
@@ -95,7 +94,7 @@ class Tenants:
         self._places.check_tenant(tenant)
         if force:
             for namespace in self._namespaces.names(tenant):
-                with contextlib.suppress(NamespaceNotFound):  # Somebody else is deleting it.
+                with contextlib.suppress(NamespaceNotFound):  # Another request is deleting it.
                     await self._namespaces.delete_with_topics(NamespaceName.parse(namespace))
 
         def delete() -> Submit:
@@ -106,7 +105,7 @@ class Tenants:
         await self._changes.store_alone(delete)
 
     def _checked(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """What is stored of a TenantInfo, of which fields may be missing or None. Raises PreconditionFailed."""
+        """Check a TenantInfo and fill in missing fields. Raises PreconditionFailed."""
         roles = list(info.get("adminRoles") or ())
         if any(role.strip() != role for role in roles):
             raise PreconditionFailed("AdminRoles contains whitespace in the beginning or end.")

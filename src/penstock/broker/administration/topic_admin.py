@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port does to topics: made, divided into partitions, emptied, ended and deleted.
+"""Admin operations on topics: create, delete, partition, truncate, terminate, compact.
 
-What is said of a topic with partitions is done to each of them, where Pulsar does so, too. What else belongs to a topic
-has a module of its own: `subscription_admin`, `message_admin`, `delayed_admin`, `schema_admin`, `policy_admin`.
+An operation on a partitioned topic is applied to its partitions where Pulsar does so. Related operations are in
+`subscription_admin`, `message_admin`, `delayed_admin`, `schema_admin` and `policy_admin`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TopicAdmin:
-    """Topics, with partitions and without. Errors have Pulsar's texts and statuses."""
+    """Topics, partitioned or not. Errors have Pulsar's texts and statuses."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TopicAdmin:
         await self._topics.create(name, dict(properties or {}))
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete a topic. Raises TopicNotFound, AlreadyExists; PreconditionFailed while in use, unless forced."""
+        """Delete a topic. Raises TopicNotFound, AlreadyExists; PreconditionFailed if in use and not `force`."""
         self._places.check_namespace(name.namespace_name)
         if self._partitions.count(name):
             raise AlreadyExists(
@@ -79,7 +79,7 @@ class TopicAdmin:
         await self._life.delete(name, force=force)
 
     def get_properties(self, name: TopicName) -> dict[str, str]:
-        """What its users attached to a topic, or to a partitioned topic. Raises TopicNotFound."""
+        """Properties of a topic or partitioned topic. Raises TopicNotFound."""
         _check_stored(name, "Getting properties")
         self._places.check_namespace(name.namespace_name)
         document = self._catalog.documents(KIND).get(str(name))
@@ -91,16 +91,16 @@ class TopicAdmin:
         return dict(record.properties)
 
     async def update_properties(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        """Attach these to a topic, beside what is attached already. Raises TopicNotFound."""
+        """Add or replace properties of a topic. Raises TopicNotFound."""
         await self._change_properties(name, lambda there: {**there, **properties})
 
     async def remove_property(self, name: TopicName, key: str) -> None:
-        """Take one off. Raises TopicNotFound."""
+        """Remove a property. Raises TopicNotFound."""
         await self._change_properties(name, lambda there: {one: value for one, value in there.items() if one != key})
 
     async def _change_properties(self, name: TopicName, how: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Replace properties by what `how` makes of them; nobody else changes them in between."""
-        self.get_properties(name)  # raises for a topic that has none
+        """Replace properties by `how(properties)`, under the lock of changes."""
+        self.get_properties(name)  # raises if the topic does not exist
         if self._partitions.count(name):
             await self._partitions.change(
                 name, lambda document: document.update(properties=how(document["properties"]))
@@ -123,18 +123,18 @@ class TopicAdmin:
     async def create_partitioned(
         self, name: TopicName, count: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Create a partitioned topic with so many partitions. Raises as `partitions.create` does."""
+        """Create a partitioned topic with `count` partitions. Raises as `partitions.create` does."""
         await self._changes.finish(self._partitions.create(name, count, properties))
 
     async def update_partitioned(self, name: TopicName, count: int) -> None:
-        """Give it more partitions. Raises as `partitions.grow` does."""
+        """Increase the number of partitions. Raises as `partitions.grow` does."""
         self._places.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.grow(name, count))
 
     async def get_partitioned(self, name: TopicName, *, check_auto_creation: bool = False) -> dict[str, Any]:
-        """How many partitions it has (0: it is not partitioned), and its properties.
+        """Number of partitions (0: not partitioned) and properties.
 
-        With `check_auto_creation` a topic that is not there may be made, as when a client asks. Raises TopicNotFound.
+        With `check_auto_creation` a missing topic may be created, as for a client. Raises TopicNotFound.
         """
         if check_auto_creation:
             count = await self._partitions.for_client(name, create=True)
@@ -147,7 +147,7 @@ class TopicAdmin:
         return {"partitions": count, **({"properties": dict(properties)} if properties else {})}
 
     async def create_missed_partitions(self, name: TopicName) -> None:
-        """Create the partitions that were not made yet. Raises NotFound when it is not partitioned."""
+        """Create missing partitions. Raises NotFound if it is not partitioned."""
         self._places.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.create_missed(name))
 
@@ -156,20 +156,21 @@ class TopicAdmin:
         self._places.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.delete(name, force=force))
 
-    # -- with partitions or without -----------------------------------------------------------------------------------
+    # -- partitioned or not
+    # ----------------------------------------------------------------------------------------------
 
     async def unload(self, name: TopicName) -> None:
-        """Take it out of memory; its clients come back. Raises TopicNotFound."""
+        """Unload the topic; its clients reconnect. Raises TopicNotFound."""
         await in_turns(self._life.unload, self._finder.existing(name))
 
     async def terminate(self, name: TopicName) -> Position:
-        """Take no more messages, for ever; returns the last message's position. Raises TopicNotFound, NotAllowed."""
+        """Stop accepting messages permanently; returns the last position. Raises TopicNotFound, NotAllowed."""
         _check_stored(name, "Termination")
         topic = await self._finder.topic(name, "Termination")
         return Position(topic.ledger_id, await self._life.terminate(topic))
 
     async def terminate_partitions(self, name: TopicName) -> dict[int, Position]:
-        """As `terminate`, for all partitions; returns their last messages' positions by index."""
+        """As `terminate`, for all partitions; returns their last positions by partition index."""
         _check_stored(name, "Termination")
         if not self._partitions.count(name):
             raise NotAllowed(
@@ -185,17 +186,17 @@ class TopicAdmin:
         return dict(sorted(ends.items()))
 
     async def truncate(self, name: TopicName) -> None:
-        """Give up all messages: for every subscription, and on the disk. Raises TopicNotFound, NotAllowed."""
+        """Delete all messages, for every subscription. Raises TopicNotFound, NotAllowed."""
         _check_stored(name, "Truncation")
         await self._finder.on_each(name, lambda topic: self._changes.finish(self._life.truncate(topic)))
 
     async def trim(self, name: TopicName) -> None:
-        """Give up what nobody needs any more and retention does not keep. Raises TopicNotFound, NotAllowed."""
+        """Delete messages that no subscription needs and retention does not keep. Raises TopicNotFound, NotAllowed."""
         _check_stored(name, "Trimming")
         await self._finder.on_each(name, self._retention.trim)
 
     async def compact(self, name: TopicName) -> None:
-        """Begin to compact a topic, or all partitions of one. Raises TopicNotFound, AlreadyExists, NotAllowed."""
+        """Start to compact a topic, or all its partitions. Raises TopicNotFound, AlreadyExists, NotAllowed."""
 
         async def begin(topic: Topic) -> None:
             self._compaction.start(topic)
@@ -203,7 +204,7 @@ class TopicAdmin:
         await self._finder.on_each(name, begin)
 
     async def compaction_status(self, name: TopicName) -> dict[str, str]:
-        """What became of the last compaction of a topic. Raises TopicNotFound."""
+        """State of the last compaction of a topic. Raises TopicNotFound."""
         topic = await self._finder.topic(name, "Compaction status")
         progress = self._compaction.progress(topic.text)
         return {"status": progress.status, "lastError": progress.last_error}

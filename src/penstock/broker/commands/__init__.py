@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client asks for, command by command: the session and its handlers."""
+"""Client sessions, and the handlers of each command of the binary protocol."""

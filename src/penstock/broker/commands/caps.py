@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many clients may be connected, and what those are told who may not.
+"""Limits of connections per broker and per client address.
 
-Where: `Connections.admit` asks for every socket that was accepted, before anything is read from it.
+Where: `Connections.admit` asks for every accepted socket, before anything is read from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def refusal(limits_now: Callable[[], BrokerLimits], connections: Connections, address: str) -> bytes | None:
-    """What to tell one more client from this address that may not come in; None if it may."""
+    """The error frame for a new connection from this address that exceeds a limit; None if it is admitted."""
     limits = limits_now()
     if 0 < limits.connections_max <= len(connections):
         text = "Reached the maximum number of connections"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts together what answers clients: the handlers of each group of commands, and a session for each connection.
+"""Builds the command handlers, and a session for each connection.
 
-Where: the broker makes one `Commands`; listeners hand it each connection that they accept.
+Where: the broker makes one `Commands`; listeners pass each accepted connection to it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Commands:
-    """Makes sessions of connections. Everything is called on the loop."""
+    """Makes sessions for connections. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Commands:
     ) -> None:
         self._sessions = sessions
         self._listings = listings
-        # Of all commands that a client may send, by their types.
+        # Handlers of all client commands, by command type.
         self.handlers: Mapping[int, Handler] = {
             **Session.HANDLERS,
             **handshake.handlers,
@@ -87,7 +87,7 @@ class Commands:
         )
 
     def open_session(self, connection: Connection) -> Session:
-        """The handler of a connection that was just accepted."""
+        """The handler of an accepted connection."""
         session = Session(connection, self._services)
         self._sessions.add(session)
         return session

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about consumers: SUBSCRIBE and what a subscribed client may ask, but for FLOW and ACK.
+"""Consumer commands: SUBSCRIBE and the commands of subscribed clients, except FLOW and ACK.
 
-Where: the session's table of handlers leads here. FLOW and ACK, which come with every few messages, go from the session
-to the subscription directly.
+Where: called from the session's table of handlers. FLOW and ACK are frequent; the session passes them to the
+subscription directly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.governance.memory_row import MemoryRow
 
-# Names of subscriptions that the broker, or Pulsar's, keeps for itself.
+# Subscription names reserved by penstock or Pulsar.
 _RESERVED_PREFIX: Final = "pulsar.repl."
 _RESERVED_NAMES: Final = frozenset({"pulsar.dedup", "__compaction"})
 _ENTRY_IDS_STOP: Final = 2**63
@@ -59,7 +59,7 @@ _STRICT_NAME: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
 class Consumers:
-    """Lets consumers in, and answers them. Everything is called on the loop."""
+    """Attaches consumers and answers their commands. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class Consumers:
             task.add_done_callback(lambda done: coming.pop(consumer_id) if coming.get(consumer_id) is done else None)
 
     async def _create_consumer(self, session: Session, body: codec.CommandSubscribe) -> None:
-        """Checks are in the order in which Pulsar makes them: clients that break two rules are told of the same one."""
-        if body.consumer_id in session.consumers:  # Said twice, perhaps in one breath: the first made it.
+        """Checks are in Pulsar's order, so a client that breaks two rules gets the same error as from Pulsar."""
+        if body.consumer_id in session.consumers:  # SUBSCRIBE was sent twice; the first one has created the consumer.
             session.reply(codec.success(body.request_id))
             return
         name = TopicName.parse(body.topic)
@@ -125,7 +125,7 @@ class Consumers:
         try:
             await self._attach(session, body, subscription, schema)
         except BaseException:
-            if is_new:  # One that is not durable was made for a consumer that does not come.
+            if is_new:  # A non-durable subscription was created for the consumer that failed.
                 topic.end_if_idle(subscription)
             raise
 
@@ -170,10 +170,10 @@ class Consumers:
         topic = subscribed_topic(subscription)
         await _make_room(consumer, body.subType)
         if topic.subscriptions.get(subscription.name) is not subscription:
-            # It went with the last of its consumers, who was found dead: this one gets its own.
+            # The subscription was removed with its last consumer, which did not answer a probe: create a new one.
             consumer.subscription = subscription = await self._subscription(topic, body)
         topic.check_open()
-        # Again: it may have waited, and a grant been taken back meanwhile.
+        # Check again: the permission may have been revoked while this waited.
         session.require(Action.CONSUME, topic.name, subscription=subscription.name)
         self._check_bounds(consumer)
         subscription.add(consumer, body.subType)
@@ -183,7 +183,7 @@ class Consumers:
         subscription.attached(consumer)
 
     def _check_subscribe(self, session: Session, topic: Topic, body: codec.CommandSubscribe) -> None:
-        """Raises NotAllowed or ProducerBusy (Pulsar's code for a bad name) when the command can have no success."""
+        """Raises NotAllowed or ProducerBusy (Pulsar's code for an invalid name) if the command cannot succeed."""
         kind = TYPE_NAMES[body.subType]
         if body.read_compacted and (body.subType not in (EXCLUSIVE, FAILOVER) or not topic.persistent):
             raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
@@ -194,7 +194,7 @@ class Consumers:
         self._rates.check_subscribe(topic, address, body.consumer_name, body.consumer_id)
 
     async def _subscription(self, topic: Topic, body: codec.CommandSubscribe) -> Subscription:
-        """The subscription, made if it is not there."""
+        """The subscription; created if missing."""
         if body.subscription not in topic.subscriptions and body.durable and topic.persistent:
             check_subscription_bound(topic)
         start = await self._start_entry(topic, body)
@@ -204,7 +204,7 @@ class Consumers:
         )
 
     def _check_bounds(self, consumer: Consumer) -> None:
-        """Raises ConsumerBusy when the topic or the subscription has as many consumers as it may have."""
+        """Raises ConsumerBusy if the topic or the subscription has its maximum number of consumers."""
         topic = subscribed_topic(consumer.subscription)
         policies, of_broker = topic.policies, self._limits().policies
         present = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
@@ -221,7 +221,7 @@ class Consumers:
             raise ConsumerBusy("Subscription reached max consumers limit")
 
     async def _start_entry(self, topic: Topic, body: codec.CommandSubscribe) -> int:
-        """The first entry that a subscription made now would deliver."""
+        """The first entry that a new subscription would deliver."""
         if body.subscription in topic.subscriptions:
             return 0
         if body.start_message_rollback_duration_sec:
@@ -234,8 +234,8 @@ class Consumers:
                 return _first_entry(topic, compacted=body.read_compacted)
             if position == LATEST:
                 return topic.last_entry_id + 1
-            # What a reader names is delivered again: the client leaves it out, or a part of it, unless it was told not
-            # to.
+            # The start message of a reader is delivered too: the client drops it, or part of its batch, unless it is
+            # inclusive.
             return _entry_at_or_after(topic, wanted)
         if body.initialPosition == codec.CommandSubscribe.Earliest:
             return _first_entry(topic, compacted=body.read_compacted)
@@ -259,7 +259,7 @@ class Consumers:
             entry_id = await self._reads.first_published_since(topic, body.message_publish_time)
         else:
             raise MetadataFailed("SEEK names neither a message id nor a time")
-        # Carried to its end: the client whose consumer is disconnected on the way may close its connection at that.
+        # Finished even if the client disconnects: it may close its connection when its consumer is disconnected.
         await self._changes.finish(subscription.move_to(entry_id, members))
         session.reply(codec.success(body.request_id))
 
@@ -271,7 +271,7 @@ class Consumers:
         others = [c for c in subscription.consumers if c.consumer_id != body.consumer_id or c.session is not session]
         if others and not body.force:
             raise ConsumerBusy(f"subscription {subscription.name!r} has {len(others)} other connected consumers")
-        # To its end also when the client goes away: consumers of a subscription that is gone would wait for ever.
+        # Finished even if the client disconnects: consumers of a deleted subscription would wait for ever.
         await self._changes.finish(self._end_subscription(session, subscription, body.consumer_id))
         session.reply(codec.success(body.request_id))
 
@@ -313,7 +313,7 @@ class Consumers:
 
 
 def check_subscription_name(name: str, *, strict: bool) -> None:
-    """Raises ProducerBusy, as Pulsar answers, for a name that no subscription of users can have."""
+    """Raises ProducerBusy, as Pulsar does, for an invalid or reserved subscription name."""
     if not name.strip():
         raise ProducerBusy("Empty subscription name")
     if name.startswith(_RESERVED_PREFIX) or name in _RESERVED_NAMES:
@@ -325,14 +325,14 @@ def check_subscription_name(name: str, *, strict: bool) -> None:
 
 
 def check_subscription_bound(topic: Topic) -> None:
-    """Raises NotAllowed when the topic may not have one more durable subscription."""
+    """Raises NotAllowed if the topic has its maximum number of durable subscriptions."""
     bound = topic.policies.max_subscriptions
     if bound and sum(subscription.durable for subscription in topic.subscriptions.values()) >= bound:
         raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.text}")
 
 
 def _key_sharing(body: codec.CommandSubscribe) -> KeySharing:
-    """How keys are divided; clients older than the choice say nothing."""
+    """The Key_Shared policy; older clients send none."""
     if not body.HasField("keySharedMeta"):
         return AUTO_SPLIT
     meta = body.keySharedMeta
@@ -344,17 +344,17 @@ def _key_sharing(body: codec.CommandSubscribe) -> KeySharing:
 
 
 async def _make_room(consumer: Consumer, kind: int) -> None:
-    """A place that is taken, by type or by range, is free again when its holder is found dead."""
+    """If a connected consumer conflicts by type or hash range, probe it, so that a dead one is removed."""
     subscription = consumer.subscription
     if subscription.fenced:
         raise ServiceNotReady(f"subscription {subscription.name!r} is being reset; try again")
     for holder in subscription.conflicting(consumer, kind):
         if holder.session is consumer.session or await holder.session.probe():
-            return  # `add` refuses with the right words.
+            return  # `add` raises the error.
 
 
 def _first_entry(topic: Topic, *, compacted: bool) -> int:
-    """The first entry there is; the compacted topic keeps entries that the topic itself has given up."""
+    """The first entry to read; a compacted ledger keeps entries that are trimmed from the topic."""
     return 0 if compacted and topic.compacted is not None else topic.first_entry_id
 
 
@@ -364,7 +364,7 @@ def _entry_at_or_after(topic: Topic, wanted: codec.MessageIdData) -> int:
         return topic.first_entry_id
     if position == LATEST or wanted.ledgerId > topic.ledger_id:
         return topic.last_entry_id + 1
-    # Entry -1 is before the first one of its ledger; the field is unsigned.
+    # Entry -1 is the position before the first entry of its ledger; the field is unsigned.
     entry_id = wanted.entryId if wanted.entryId < _ENTRY_IDS_STOP else -1
     return max(topic.first_entry_id, min(entry_id, topic.last_entry_id + 1))
 
@@ -383,7 +383,7 @@ def _on_close_consumer(session: Session, body: codec.CommandCloseConsumer) -> No
     consumer = session.consumers.get(body.consumer_id)
     if consumer is not None:
         session.forget_consumer(consumer)
-    # As in Pulsar, the SUBSCRIBE that made it, or would have made it, gets no answer then.
+    # As in Pulsar, a pending SUBSCRIBE for this consumer then gets no answer.
     coming = session.creating_consumers.pop(body.consumer_id, None)
     if coming is not None:
         coming.cancel()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that find topics: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE and WATCH_TOPIC_LIST.
+"""Lookup commands: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE and WATCH_TOPIC_LIST.
 
-Where: the session's table of handlers leads here. All of them are counted against `maxConcurrentLookupRequest`.
+Where: called from the session's table of handlers. All are counted against `maxConcurrentLookupRequest`.
 
-A LOOKUP says where a topic is, or would be: it creates nothing, and does not ask whether the topic exists. Java finds a
-place for its watcher with a LOOKUP of the pattern itself, so any name will do.
+A LOOKUP creates nothing and does not check that the topic exists. Java looks up the pattern itself to find the broker
+for its watcher, so any name is accepted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NO_WATCHER: Final = "Unable to create topic list watcher: "
 
 
 class Discovery:
-    """Finds topics for clients. Everything is called on the loop."""
+    """Answers lookup commands. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Discovery:
         check_serving: Callable[[TopicName], None],
         addresses: Addresses,
     ) -> None:
-        self._lookups = lookups  # how many requests look for topics at the same time
+        self._lookups = lookups  # limits concurrent lookup requests
         self._places = places
         self._partitions = partitions
         self._shared_listings = shared_listings
-        self._memory = memory  # of watchers
+        self._memory = memory  # charged for watchers
         self._limits = limits
         self._clock = clock
         self._stopping = stopping
-        self._check_serving = check_serving  # raises ServiceNotReady, which names the topic, when stopping
+        self._check_serving = check_serving  # raises ServiceNotReady, which names the topic, while stopping
         self._addresses = addresses
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PARTITIONED_METADATA: self._on_partitioned_metadata,
@@ -94,12 +94,12 @@ class Discovery:
         session.reply(codec.lookup_connect(body.request_id, urls.plain, urls.tls))
 
     def _urls(self, listener: str) -> ServiceUrls:
-        """Where clients of this listener connect; a blank name is none, as some clients send it."""
+        """Service URLs for this listener; an empty name, which some clients send, means none."""
         if not listener.strip():
             return self._addresses.service
         urls = self._addresses.listeners.get(listener)
         if urls is None:
-            # Pulsar's code and words: the C++ client goes by both.
+            # Pulsar's code and text: the C++ client depends on both.
             raise ServiceNotReady(f"the broker do not have {listener} listener")
         return urls
 
@@ -111,7 +111,8 @@ class Discovery:
             with self._place():
                 name = TopicName.parse(body.topic)
                 self._check_serving(name)
-                # Told to everybody, as by Pulsar: clients tell a tenant that is missing from one that is closed.
+                # Sent even to unauthorized clients, as by Pulsar: clients distinguish a missing tenant from a
+                # forbidden one.
                 self._places.check_tenant(name.tenant)
                 session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
                 count = await self._partitions.for_client(name, create=body.metadata_auto_creation_enabled)
@@ -133,7 +134,7 @@ class Discovery:
                 with suppress(PatternNotServed):
                     await self._send_topics(session, body, namespace, wanted._replace(pattern=pattern), deadline_ns)
                     return
-            # What we do not filter, the client does.
+            # The client filters what we do not filter.
             await self._send_topics(session, body, namespace, wanted, deadline_ns)
 
     async def _send_topics(
@@ -159,11 +160,11 @@ class Discovery:
             await shared.write(session.connection, head, Block.listed, blocks, owner=owner, deadline_ns=deadline_ns)
 
     def _deadline_ns(self, session: Session) -> int:
-        """When the client must have its answer."""
+        """Monotonic time in ns until which the client must be answered."""
         return self._clock.monotonic_ns() + wait_ns_max(self._limits().listings, through_proxy=session.through_proxy)
 
     def _namespace(self, session: Session, text: str) -> NamespaceName:
-        """The namespace that is asked for. One that does not exist has no topics: that is the answer Pulsar gives."""
+        """The requested namespace. As in Pulsar, one that does not exist has no topics."""
         if self._stopping():
             raise ServiceNotReady("broker is stopping; ask another one")
         namespace = NamespaceName.parse(text)
@@ -181,10 +182,10 @@ class Discovery:
             namespace = self._namespace(session, body.namespace)
             deadline_ns = self._deadline_ns(session)
             watcher = session.watchers.get(body.watcher_id)
-            if watcher is not None:  # The client wants to be sure of what it knows.
+            if watcher is not None:  # The client verifies its list.
                 await watcher.answer(body.request_id, body.topics_hash, deadline_ns)
                 return
-            # A refused client asks for whole lists from time to time.
+            # A client whose watch was refused requests the whole list periodically.
             shared = self._watched(Wanted(str(namespace), pattern=body.topics_pattern))
             watcher = TopicListWatcher(
                 body.watcher_id,
@@ -230,15 +231,15 @@ class Discovery:
 
 
 def wait_ns_max(limits: TopicListLimits, *, through_proxy: bool) -> int:
-    """How long all waits for memory may take together, in ns: no longer than one of them may.
+    """Maximum total time to wait for memory, in ns: the larger of the two timeouts.
 
-    A proxy has waited for its own memory before, and will again: what is left to us is four fifths, so that its client
-    hears from it within the 30 s that clients wait.
+    Behind a proxy it is four fifths of that: the proxy waits for its own memory before and after, and its client waits
+    30 s.
     """
     wait_ns = max(limits.heap_timeout_ns, limits.direct_timeout_ns)
     return wait_ns * 4 // 5 if through_proxy else wait_ns
 
 
 def _owner(session: Session, namespace: NamespaceName) -> Owner:
-    """Whose share of the listings' memory this takes."""
+    """The owner of listing memory: the tenant and the connection."""
     return Owner(namespace.tenant, session.connection.id)

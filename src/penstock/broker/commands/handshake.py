@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handshake: CONNECT, AUTH_RESPONSE to what we asked, and asking again when what a client showed expires.
+"""The handshake: CONNECT, AUTH_RESPONSE, and new challenges when credentials expire.
 
-Where: the session's table of handlers leads here; until the handshake is done, nothing else is carried out. Whether it
-is done in time is the keep-alive's business.
+Where: called from the session's table of handlers. Other commands are refused until the handshake is complete. Its time
+limit is enforced by the keep-alive.
 
-Theory of operation, when clients must show who they are
-    CONNECT names a method; its provider says whose credentials these are and until when. A slow one is asked on a
-    thread. Whatever goes wrong, the client is told "Failed to authenticate", with request id -1, and is closed behind
-    that; the reason goes to the log.
-    Every `authenticationRefreshCheckSeconds` credentials are looked at: when they have expired, a client that can is
-    challenged, and has until the next look to show others of the same role. All others are closed. One that we do not
-    read at that moment loses its producers and consumers instead, and is asked as soon as we read it again.
+Theory of operation, with authentication enabled:
+    CONNECT names an authentication method. Its provider returns the role and the expiry time of the credentials; a slow
+        provider runs on a thread. On any failure the client gets "Failed to authenticate" with request id -1 and is
+        disconnected; the reason is logged.
+    Every `authenticationRefreshCheckSeconds` credentials are checked. If they have expired and the client supports it,
+        it is challenged and has until the next check to send credentials of the same role; other clients are
+        disconnected. A client whose connection is not read at that moment loses its producers and consumers, and is
+        challenged when it is read again.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ log = logging.getLogger(__name__)
 SERVER_VERSION: Final = f"Pulsar Server{__version__}-penstock"
 PROTOCOL_VERSION_MAX: Final = 21
 REFRESH: Final = b"PulsarAuthRefresh"
-# The request id of an answer to CONNECT, which has none.
+# The request id of an error answer to CONNECT, which has no id.
 NO_REQUEST: Final = 2**64 - 1
 _NO_METHOD: Final = "none"
-# What the names of the protocol's first authentication methods began with: AuthMethodAthens.
+# Prefix of the protocol's first authentication methods: AuthMethodAthens.
 _LEGACY_PREFIX: Final = len("AuthMethod")
 
 
 class Handshake:
-    """Lets clients in, and looks at them again. Everything is called on the loop."""
+    """Authenticates clients at CONNECT and when credentials expire. All methods are called on the event loop."""
 
     def __init__(self, *, access: Access, limits: Callable[[], BrokerLimits], clock: Clock) -> None:
         self._guard = access if isinstance(access, Guard) else None
@@ -62,7 +63,7 @@ class Handshake:
 
     def _on_connect(self, session: Session, body: codec.CommandConnect) -> None:
         if session.login is not None:
-            # Nobody becomes somebody else on the way.
+            # A client cannot change its role.
             session.connection.close("CONNECT came twice")
             return
         session.client_version = body.client_version
@@ -88,7 +89,7 @@ class Handshake:
             _refuse(session, error)
             return
         except Exception:
-            # A provider's own fault says nothing about the client: it does not come in.
+            # An internal error of a provider refuses the client, too.
             log.exception("connection %s: authentication failed", session.connection.peer)
             _refuse(session, AuthenticationFailed("an error of our own"))
             return
@@ -110,15 +111,14 @@ class Handshake:
         )
 
     def check_login(self, session: Session, login: Login, now_ns: int) -> None:
-        """Ask a client whose credentials have expired for new ones; close it if it cannot give any, or did not."""
+        """Challenge a client whose credentials have expired; close it if it cannot answer, or did not answer."""
         if now_ns < login.next_check_ns or not session.connected:
             return
         if login.expires_ms is None or self._clock.wall_ms() < login.expires_ms:
             return
         connection = session.connection
         if login.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
-            # We do not read: its answer may be waiting, so it is not closed for that; nor does it go on as if it had
-            # come.
+            # The connection is not read, so its answer may be unread: it is not closed, but cannot go on either.
             session.suspend("the credentials have expired, and are not refreshed while the client is muted")
             return
         login.next_check_ns = now_ns + self._limits().access.refresh_check_ns
@@ -133,7 +133,7 @@ class Handshake:
             session.reply(codec.auth_challenge(SERVER_VERSION, session.protocol_version, login.method, REFRESH))
 
     def _on_auth_response(self, session: Session, body: codec.CommandAuthResponse) -> None:
-        """What we asked for is looked at; an answer to nothing is ignored."""
+        """Check new credentials; an AUTH_RESPONSE without a challenge is ignored."""
         login, guard = session.login, self._guard
         if login is None or not login.challenged or guard is None:
             return
@@ -166,7 +166,7 @@ def _method(body: codec.CommandConnect) -> str:
 async def _original(
     session: Session, guard: Guard, login: Login, body: codec.CommandConnect
 ) -> tuple[str | None, Identity | None]:
-    """For whom a proxy speaks, and what that client has shown, if we look at it."""
+    """Role of the client behind a proxy, and its identity if it is authenticated here."""
     if not body.original_principal:
         return None, None
     if not guard.rules.authenticate_original:
@@ -189,7 +189,7 @@ async def _identify(session: Session, guard: Guard, method: str, data: bytes) ->
 
 
 def _refuse(session: Session, error: AuthenticationFailed | AuthorizationFailed) -> None:
-    """Tell the client that it may not come in, or not stay, and close behind that."""
+    """Send the client an authentication error, then close."""
     log.warning("connection %s is refused: %s", session.connection.peer, error)
     session.let_go()
     unknown = isinstance(error, AuthenticationFailed)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GET_LAST_MESSAGE_ID: where a topic ends for one consumer.
+"""GET_LAST_MESSAGE_ID: the last message of a topic for a consumer.
 
-Where: the session's table of handlers leads here.
+Where: called from the session's table of handlers.
 
-The answer wants the index of the last message in its batch, which stands in the metadata of the last entry. An entry
-may have megabytes, and readers ask before every message: it is read once for all who ask, in a reader thread, and only
-the index leaves that thread.
+The answer has the index of the last message in its batch, which is in the metadata of the last entry. An entry may have
+megabytes, and readers ask before every message. So it is read once for all callers, in a reader thread, which returns
+only the index.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from penstock.storage.compacted import CompactedLedger
     from penstock.storage.entry_log import EntryLog
 
-# The batch index of what is no batch.
+# Batch index of an entry that is not a batch.
 NO_BATCH: Final = -1
 
 
 class LastMessage:
-    """Where topics end. Everything is called on the loop."""
+    """Answers GET_LAST_MESSAGE_ID. All methods are called on the event loop."""
 
     def __init__(self, *, log: EntryLog, reads: LogReads) -> None:
         self._log = log
@@ -66,7 +66,7 @@ class LastMessage:
         topic = subscribed_topic(consumer.subscription)
         last, compacted = topic.last_entry_id, topic.compacted
         if compacted is not None and consumer.reads_compacted and last <= compacted.horizon:
-            # The very last entries may have been compacted away: whoever waits for them would wait for ever.
+            # The last entries may have been removed by compaction: a client that waits for them would wait for ever.
             return await self._reads.in_thread(partial(self._last_compacted, compacted))
         if last < topic.first_entry_id or not topic.persistent:
             return last, NO_BATCH
@@ -85,13 +85,13 @@ class LastMessage:
 
 
 def _forget_failed(topic: Topic, read: asyncio.Future[int]) -> None:
-    """What could not be read is read again for whoever asks next."""
+    """Remove a failed read, so that the next caller reads again."""
     if (read.cancelled() or read.exception() is not None) and topic.last_index is not None:
         topic.last_index = None if topic.last_index[1] is read else topic.last_index
 
 
 def _batch_index(entry: bytes | None) -> int:
     if entry is not None:
-        with contextlib.suppress(ProtocolError):  # an entry without readable metadata is no batch
+        with contextlib.suppress(ProtocolError):  # an entry with unreadable metadata counts as not batched
             return last_index(metadata.decode(entry))
     return NO_BATCH

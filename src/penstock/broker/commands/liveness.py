@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a client still answers: PING at each keep-alive interval, and sooner when somebody waits for its place.
+"""Keep-alive: sends PING at each interval, and earlier when another client waits for a name that this one holds.
 
 Where: each session has one; the broker's tick calls `check`.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class KeepAliveLimits(Protocol):
-    """What the broker's limits say of it."""
+    """Limits of the broker for keep-alive."""
 
     @property
-    def keep_alive_ns(self) -> int: ...  # from one look to the next
+    def keep_alive_ns(self) -> int: ...  # interval between checks
     @property
-    def liveness_check_ns(self) -> int: ...  # how long the answer to a probe may take
+    def liveness_check_ns(self) -> int: ...  # time limit for the answer to a probe
 
 
 class Liveness:
@@ -36,16 +36,16 @@ class Liveness:
         self._connection = connection
         self._limits = limits
         self._ping_outstanding = False
-        self._heard: asyncio.Event | None = None  # set while somebody waits for a sign of life
+        self._heard: asyncio.Event | None = None  # set while a probe waits for data
         self._movement = (0, 0)  # reads and bytes sent, at the last check
         self._next_check_ns = now_ns + limits().keep_alive_ns
 
     def check(self, now_ns: int, *, connected: bool) -> None:
-        """Every keep-alive interval: close if nothing at all came since the last PING, else send another.
+        """Called at each keep-alive interval: close if nothing arrived since the last PING, else send another.
 
-        While we do not read, an answer could not be seen, and the check is put off; unless we do not read because the
-        client takes no answers: then it must have taken some since. A client that is not `connected` has sent no
-        CONNECT yet.
+        While the connection is not read, an answer cannot be seen, so the check is postponed. If it is not read because
+        the client does not read its answers, it must have read some since the last check. A client that is not
+        `connected` has not sent CONNECT yet.
         """
         if now_ns < self._next_check_ns:
             return
@@ -65,10 +65,10 @@ class Liveness:
         connection.write_frame(codec.ping())
 
     async def probe(self) -> bool:
-        """Whether the client still answers; it is closed when it doesn't.
+        """Whether the client still answers; if not, it is closed.
 
-        Asked before a newcomer is refused for a name or a place that this client holds: after a half-open connection
-        the newcomer usually is the same client.
+        Used before a new client is refused because of a name or place that this one holds: after a half-open
+        connection, the new client usually is the same client.
         """
         connection = self._connection
         if not connection.is_open:
@@ -77,24 +77,23 @@ class Liveness:
             return True
         before = connection.read_count
         if self._heard is None:
-            # One PING for all who ask meanwhile: newcomers must not fill this client's socket with theirs.
+            # All concurrent probes share one PING, so that they cannot fill this client's socket.
             self._heard = asyncio.Event()
             connection.write_frame(codec.ping())
         heard = self._heard
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits().liveness_check_ns / NS_PER_S):
                 await heard.wait()
-        # A part of a large frame is an answer, too, though it is no event.
+        # Part of a large frame counts as an answer, although it makes no event.
         if connection.read_count == before:
             connection.close("no answer to a liveness probe")
         return connection.is_open
 
     def heard(self) -> None:
-        """Something came, or nothing will come any more: whoever waits goes on."""
+        """Data arrived, or the connection is closed: wake the probes."""
         if self._heard is not None:
             self._heard.set()
             self._heard = None
 
     def answered(self) -> None:
-        """A PONG came."""
         self._ping_outstanding = False

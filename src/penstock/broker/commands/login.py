@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client has shown of who it is, and until when that counts."""
+"""The credentials of a client, and until when they are valid."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Login:
-    """What a client has shown, and whether it must show it again."""
+    """Authentication state of a client."""
 
     method: str
     can_refresh: bool
     next_check_ns: int
     expires_ms: int | None = None
-    of_original: bool = False  # what was shown is its client's: it came through a proxy
+    of_original: bool = False  # the credentials are those of the client behind a proxy
     challenged: bool = False

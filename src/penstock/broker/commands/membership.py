@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What producers, consumers and watchers take of the memory budget, for as long as they are there.
+"""Memory charges of producers, consumers and watchers while they exist.
 
-Why: a name may have 4 KiB and metadata 64, and a client may have any number of producers. Each is charged what it is
-kept as, to one row of the budget; when that is used up, newcomers are refused in words that say so, and clients try
-again later.
-Where: `producers`, `consumers` and `discovery` charge whom they let in; the session gives back when it forgets them.
+Why: a name may have 4 KiB and metadata 64 KiB, and a client may create any number of producers. Each is charged for
+what is kept, to one row of the memory budget. When that is used up, new ones are refused with an explanation, and
+clients retry.
+Where: `producers`, `consumers` and `discovery` charge; the session releases the charge when it removes them.
 
-The fixed prices were measured with tracemalloc: 400 to 600 bytes for each of them, and 1.5 KiB more for a subscription
-that goes with its consumer.
+The fixed amounts were measured with tracemalloc: 400 to 600 bytes each, and 1.5 KiB more for a subscription that is
+removed with its consumer.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 MEMBER_BYTES: Final = KIB
 OWN_SUBSCRIPTION_BYTES: Final = 2 * KIB
-# A pair of metadata beside its two texts: its place in a dictionary.
+# Overhead of a metadata pair beside its two strings.
 PAIR_BYTES: Final = 104
-# A range of slots, as it was asked for and as it is looked up.
+# A hash range, as requested and as looked up.
 RANGE_BYTES: Final = 240
-# A point of a consistent hash ring: its slot twice, and whose it is.
+# A point of a consistent hash ring.
 POINT_BYTES: Final = 12
 
 
 class Member(Protocol):
-    """Whoever is charged."""
+    """An object with a memory charge."""
 
     charged_bytes: int
 
@@ -51,28 +51,28 @@ class SessionsFull(TooManyRequests):
 
 
 def texts_bytes(*texts: str) -> int:
-    """What texts take in memory: one to four bytes a character, and some 50 each."""
+    """Memory of strings: one to four bytes per character, and about 50 each."""
     return sum(map(sys.getsizeof, texts))
 
 
 def pairs_bytes(pairs: Mapping[str, str]) -> int:
-    """What metadata or properties take in memory."""
+    """Memory of metadata or properties."""
     return sum(sys.getsizeof(key) + sys.getsizeof(value) + PAIR_BYTES for key, value in pairs.items())
 
 
 def sharing_bytes(sharing: KeySharing, points: int) -> int:
-    """What a Key_Shared consumer's part of the keys takes."""
+    """Memory of a Key_Shared consumer's hash ranges or ring points."""
     return RANGE_BYTES * len(sharing.ranges) if sharing.sticky else POINT_BYTES * points
 
 
 def charge(memory: MemoryRow, member: Member, who: str, nbytes: int) -> None:
-    """Charge a member that is about to be let in. Raises SessionsFull."""
+    """Charge a member that is about to be added. Raises SessionsFull."""
     if not memory.try_take(nbytes):
         raise SessionsFull(who, nbytes=nbytes, memory=memory)
     member.charged_bytes += nbytes
 
 
 def give_back(memory: MemoryRow, member: Member) -> None:
-    """It is gone. May be called again."""
+    """Release a member's charge. May be called again."""
     memory.give_back(member.charged_bytes)
     member.charged_bytes = 0

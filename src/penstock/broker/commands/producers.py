@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about producers: PRODUCER and CLOSE_PRODUCER; who is let in, who waits, and who is let in next.
+"""Producer commands: PRODUCER and CLOSE_PRODUCER, and the queue of producers waiting for exclusive access.
 
-Where: the session's table of handlers leads here; what producers send goes through `publish`. How a topic is shared is
-decided in `access_modes`.
+Where: called from the session's table of handlers. Messages go through `publish`. Access modes are decided in
+`access_modes`.
 
-What must hold
-- Between a verdict and what it leads to nothing is awaited, so no two producers get the same place.
-- A topic is held from the verdict on, while the epoch is on its way to the disk; whatever ends that early (the client
-  goes away, the disk refuses) gives the place to the next who waits.
-- A producer that is still coming (its topic is being loaded, or it waits for its turn) leaves at its CLOSE_PRODUCER.
+Invariants:
+- Nothing is awaited between a decision and its effect, so two producers never get the same place.
+- An exclusive producer holds the topic from the decision on, while the epoch is being stored. If that fails, or its
+  client disconnects, the next waiting producer gets the topic.
+- A CLOSE_PRODUCER also ends a producer that is still being created (its topic is being loaded, or it waits).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Producers:
-    """Lets producers in and out. Everything is called on the loop."""
+    """Attaches and detaches producers. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Producers:
         self._reads = reads
         self._memory = memory
         self._clock = clock
-        self._check_writable = check_writable  # raises StorageReadOnly when publishing cannot work
-        self._names = names  # that no producer of this cluster has had
+        self._check_writable = check_writable  # raises StorageReadOnly if publishing is impossible
+        self._names = names  # generates names that are unique in the cluster
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PRODUCER: self._on_producer,
             codec.BaseCommand.CLOSE_PRODUCER: self._on_close_producer,
@@ -99,7 +99,7 @@ class Producers:
 
     async def _create_producer(self, session: Session, body: codec.CommandProducer) -> None:
         existing = session.producers.get(body.producer_id)
-        if existing is not None:  # Said twice, perhaps in one breath: the first made it.
+        if existing is not None:  # PRODUCER was sent twice; the first one has created it.
             _producer_success(session, existing, body.request_id)
             return
         producer = await self._prepare(session, body)
@@ -115,9 +115,9 @@ class Producers:
             raise
 
     async def _prepare(self, session: Session, body: codec.CommandProducer) -> Producer:
-        """A producer that may join the topic as far as everything but the other producers is concerned.
+        """Make a producer after all checks except those against other producers.
 
-        Checks are in the order in which Pulsar makes them: clients that break two rules are told of the same one.
+        Checks are in Pulsar's order, so a client that breaks two rules gets the same error as from Pulsar.
         """
         name = TopicName.parse(body.topic)
         session.require(Action.PRODUCE, name)
@@ -150,7 +150,7 @@ class Producers:
         )
 
     async def _admit(self, session: Session, producer: Producer, request_id: int) -> None:
-        """Return when the producer is one of the topic's. Raises ProducerBusy, ProducerFenced, ServiceNotReady."""
+        """Attach the producer to its topic. Raises ProducerBusy, ProducerFenced, ServiceNotReady."""
         topic, access = producer.topic, producer.topic.write_access
         await _free_name(session, producer)
         topic.check_publishable()
@@ -169,14 +169,14 @@ class Producers:
     def _join(self, session: Session, producer: Producer) -> None:
         topic = producer.topic
         if not session.connection.is_open:
-            # It closed while others of its own were told to go, since the last moment at which it could be cancelled.
+            # It was closed when other producers were fenced, after the last moment at which it could be cancelled.
             raise ServiceNotReady(f"the client of producer {producer.name!r} is gone")
         if producer.name in topic.producers:
             raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic '{topic.text}'")
-        session.require(Action.PRODUCE, topic.name)  # Again: it may have waited, and a grant been taken back meanwhile.
+        session.require(Action.PRODUCE, topic.name)  # Check again: it may have been revoked meanwhile.
         self._quotas.check_room(topic, producer.address)
         if not session.producers:
-            # A connection counts for one tenant: that of its first producer.
+            # A connection is accounted to the tenant of its first producer.
             session.connection.assign(topic.name.tenant)
         producer.careful = publish_checks.is_careful(producer)
         topic.producers[producer.name] = producer
@@ -185,13 +185,13 @@ class Producers:
         self._rates.producer_changed(producer)
 
     async def _hold(self, session: Session, producer: Producer, epoch: int) -> None:
-        """Join alone, once the epoch is stored; `holder` is this producer already."""
+        """Attach the producer exclusively once the epoch is stored; it is `holder` already."""
         topic, access = producer.topic, producer.topic.write_access
         try:
             _check_holds(producer)
             access.epoch = epoch
             if topic.persistent:
-                with contextlib.suppress(TopicNotFound):  # deleted meanwhile: said below, so that the client comes back
+                with contextlib.suppress(TopicNotFound):  # deleted meanwhile: refused below, so that the client retries
                     await self._states.change(topic, epoch=epoch)
             _check_holds(producer)
             topic.check_publishable()
@@ -204,7 +204,7 @@ class Producers:
             raise
 
     async def _wait(self, session: Session, producer: Producer, request_id: int) -> None:
-        """Join alone when those who are there, and those who waited before, are gone."""
+        """Attach exclusively when the connected producers and earlier waiting ones are gone."""
         topic, access = producer.topic, producer.topic.write_access
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with session.requests.waiting_long(f"producer {producer.name!r}"):
@@ -215,14 +215,14 @@ class Producers:
                 epoch = next_epoch(access.epoch)
             except BaseException:
                 access.leave_queue(producer)
-                if access.holder is producer:  # It was its turn already.
+                if access.holder is producer:  # It had been promoted already.
                     access.holder = None
                     _promote(topic)
                 raise
         await self._hold(session, producer, epoch)
 
     def left(self, producer: Producer) -> None:
-        """A producer is no longer one of its topic's, for whatever reason."""
+        """Called when a producer is detached, for any reason."""
         topic = producer.topic
         access = topic.write_access
         if access.holder is producer:
@@ -238,7 +238,7 @@ class Producers:
         coming = session.creating_producers.pop(body.producer_id, None)
         if coming is not None:
             coming.cancel()
-        # Behind whatever it has on the way to the disk, so that its last receipts come first.
+        # Queued behind its pending messages, so that their receipts are sent first.
         charged = session.requests.charge()
 
         def answer() -> None:
@@ -269,12 +269,12 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
 
 
 async def _free_name(session: Session, producer: Producer) -> None:
-    """A producer's name is its own as long as its client is alive; afterwards it is whose who asks."""
+    """Probe the producer that holds the name; if its client is dead, the name becomes free."""
     holder = producer.topic.producers.get(producer.name)
     if holder is None:
         return
     if holder.session is not session:
-        # Half-open connections: most often, the newcomer is the same client. Found dead, the holder is forgotten.
+        # After a half-open connection, the new client usually is the same client. A dead producer is removed.
         await holder.session.probe()
     elif holder.producer_id == producer.producer_id and producer.epoch > holder.epoch:
         session.forget_producer(holder)
@@ -293,7 +293,7 @@ def _fence_out_others(producer: Producer) -> None:
 
 
 def _promote(topic: PublishedTopic) -> None:
-    """If nobody writes the topic, it is the turn of who has waited longest."""
+    """If the topic has no producer, attach the one that has waited longest."""
     access = topic.write_access
     if access.holder is not None or topic.producers or not access.waiting:
         return
@@ -304,7 +304,7 @@ def _promote(topic: PublishedTopic) -> None:
         return
     while access.waiting:
         producer, turn = access.waiting.popleft()
-        if not turn.done():  # Its client is going away, too, and it was to leave the queue in a moment.
+        if not turn.done():  # If done, its client is disconnecting, and it will leave the queue.
             access.holder = producer
             turn.set_result(None)
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to commands that hold more than they may (`wire.bounds`), which were not decoded.
+"""Answers to commands that exceed a bound of `wire.bounds` and were not decoded.
 
-Why one place: whatever the command, its client hears the sentence that names field, size and bound, in the answer that
-it waits for. Only a command without a request id has none: its connection is closed, and the sentence is in the log.
+Why in one place: for every command, the client gets an error that names field, size and bound, as an answer to its
+request. A command without request id has no answer: its connection is closed, and the error is logged.
 Where: the session asks for the answer to each `RefusedCommand`.
 """
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from penstock.wire.events import RefusedCommand
 
 Type = codec.BaseCommand.Type
-# Clients do not try again what is not allowed.
+# Clients do not retry after this code.
 CODE: Final = WireCode.NOT_ALLOWED_ERROR
-# The request id of an answer to CONNECT, which has none.
+# The request id of an error answer to CONNECT, which has no id.
 _NO_REQUEST: Final = 2**64 - 1
 
-# Commands whose failure has a frame of its own; to all others with a request id ERROR is the answer.
+# Commands with an error frame of their own; all others with a request id are answered with ERROR.
 _FAILED: Final[dict[int, Callable[[int, int, str], bytes]]] = {
     Type.LOOKUP: codec.lookup_failed,
     Type.PARTITIONED_METADATA: codec.partitioned_metadata_failed,
@@ -37,7 +37,7 @@ _FAILED: Final[dict[int, Callable[[int, int, str], bytes]]] = {
 
 
 def answer(refused: RefusedCommand) -> bytes | None:
-    """The answer that the client waits for; None when the command has none."""
+    """The error frame that the client expects; None if the command has no answer."""
     kind, body, text = refused.type, refused.body, refused.text
     if kind == Type.CONNECT:
         return codec.error(_NO_REQUEST, CODE, text)

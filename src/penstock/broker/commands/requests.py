@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of one client that have to wait: for the disk, for a thread, for another client.
+"""Pending requests of one client: they wait for the disk, a thread or another client.
 
-Every request is answered exactly once: by its handler, or with the error that the handler raised. What waits is charged
-(`governance/command_memory`): while too many requests of a client wait, nothing more of it is read or carried out.
-Where: each session has one, and ends it when its client is gone.
+Every request is answered exactly once: by its handler, or with the error that the handler raised. Pending requests are
+charged (`governance/command_memory`); when a client has too many, nothing more is read from it.
+Where: each session has one, and cancels its requests when the client disconnects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.governance.memory_row import MemoryRow
     from penstock.net.connection import Connection
 
-# Not a coroutine: a task that is cancelled before its first step would leave that one behind, never awaited.
+# Not a coroutine: a task that is cancelled before its first step would leave it un-awaited.
 Work: TypeAlias = Callable[[], Awaitable[None]]
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Requests:
     """The requests of one connection.
 
     Attributes:
-        command_bytes: how large the command is that is being carried out; charged to the request that it starts.
+        command_bytes: size of the current command, charged to the request that it starts.
     """
 
     def __init__(
@@ -52,32 +52,32 @@ class Requests:
         self._loop = loop
         self._account = commands_memory.account()
         self._sessions_memory = sessions_memory
-        self._tasks: dict[asyncio.Task[None], int] = {}  # what each of them is charged
+        self._tasks: dict[asyncio.Task[None], int] = {}  # bytes charged to each
         self._creating: set[tuple[str, int]] = set()
 
     @property
     def waiting_bytes(self) -> int:
-        """What the commands that wait are charged."""
+        """Bytes charged for pending commands."""
         return self._account.used_bytes
 
     def check_large(self, nbytes: int) -> None:
-        """Raises ServiceNotReady when others take the memory that there is for commands so large."""
+        """Raises ServiceNotReady if the memory for large commands is used up."""
         if not self._account.admits(command_memory.price(nbytes)):
             raise ServiceNotReady(
                 f"a command of {nbytes:,} bytes is refused: others as large take what there is for them; try again"
             )
 
     def start(self, request_id: int, answer: Work) -> asyncio.Task[None]:
-        """Run a request that may have to wait; whatever it raises becomes its ERROR."""
+        """Run a request as a task; an exception is sent to the client as its ERROR."""
         task = self._loop.create_task(self._answered(request_id, answer))
         self._tasks[task] = self.charge()
         task.add_done_callback(self._ended)
         return task
 
     def charge(self) -> int:
-        """Charge the command that is being carried out, and now waits; returns what `charge_back` takes when it ends.
+        """Charge the current command, which becomes pending; returns the bytes for `charge_back`.
 
-        While too much waits, nothing more of this client is read or carried out.
+        While too much is pending, nothing more is read from this client.
         """
         nbytes = command_memory.price(self.command_bytes)
         self._account.take(nbytes)
@@ -86,17 +86,17 @@ class Requests:
         return nbytes
 
     def charge_back(self, nbytes: int) -> None:
-        """A command that waited has ended."""
+        """Release the charge of a pending command."""
         self._account.give_back(nbytes)
         if self._account.may_go_on:
             self._connection.unmute(MuteReason.COMMANDS)
 
     @contextlib.contextmanager
     def waiting_long(self, what: str) -> Iterator[None]:
-        """Wait in the request that is being answered for something that need not ever come, such as another's leave.
+        """Use around a wait in the current request that may last for ever, such as for another producer to leave.
 
-        Meanwhile it is charged to the row of producers, consumers and watchers, whose like it is, so that the client
-        can go on; and may take it back.
+        Meanwhile the request is charged to the row of producers, consumers and watchers, so that the client can send
+        further commands and cancel it.
 
         Raises:
             ServiceNotReady: that row is used up.
@@ -117,7 +117,7 @@ class Requests:
             memory.give_back(nbytes)
 
     async def create_once(self, key: tuple[str, int], creation: Work) -> None:
-        """One creation at a time for each id that the client chose."""
+        """Allow one creation at a time for each id chosen by the client."""
         if key in self._creating:
             raise ServiceNotReady(f"{key[0]} {key[1]} is still being created; try again")
         self._creating.add(key)
@@ -127,7 +127,7 @@ class Requests:
             self._creating.discard(key)
 
     def close(self) -> None:
-        """The client is gone: nobody waits for an answer."""
+        """Cancel all requests; the client is disconnected."""
         for task in self._tasks:
             task.cancel()
         self._account.close()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was granted and is taken back: producers, consumers and watchers end that were let in under it.
+"""Disconnects producers, consumers and watchers whose permission was revoked.
 
-Where: called after grants in a namespace, admins of a tenant, or the rules of the whole broker have changed. Clients
-connect anew, as after an unload, and are then told that they may not. The protocol has no word that ends a watcher, so
-its connection is closed: a client that waited for news that never come would not know. What is still on its way
-(a SUBSCRIBE that waits for the disk) is checked once more when it arrives.
+Where: called after permissions of a namespace, admins of a tenant, or the broker's access rules have changed. Clients
+reconnect, as after an unload, and are then refused. The protocol cannot end a watcher, so its connection is closed;
+otherwise the client would wait for updates that never come. A pending command, such as a SUBSCRIBE that waits for the
+disk, checks the permission again when it resumes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Looked at between two turns of the loop.
+# Clients checked in one turn of the loop.
 _PORTION: Final = 200
 
 
 class Revocation:
-    """Ends what clients may not do any more. Everything is called on the loop."""
+    """Ends unauthorized producers, consumers and watchers. All methods are called on the event loop."""
 
     def __init__(self, access: Access, sessions: Iterable[Session]) -> None:
         self._access = access
         self._sessions = sessions
 
     async def take_back(self, tenant: str | None = None, namespace: str | None = None) -> None:
-        """Disconnect those who may not do any more what they do: anywhere, in a tenant, or in one of its namespaces."""
+        """Disconnect clients that are no longer authorized: everywhere, in a tenant, or in a namespace."""
         if not self._access.enabled:
             return
         checks = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about schemas: GET_SCHEMA and GET_OR_CREATE_SCHEMA; and the schemas in PRODUCER and SUBSCRIBE.
+"""Schema commands: GET_SCHEMA and GET_OR_CREATE_SCHEMA; and the schemas in PRODUCER and SUBSCRIBE.
 
-Where: the session's table of handlers leads here; `producers` and `consumers` read the schema of a command with
-`schema_in` and hand it to the registry.
+Where: called from the session's table of handlers; `producers` and `consumers` read the schema of a command with
+`schema_in` and pass it to the registry.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from penstock.broker.topics.directory import TopicDirectory
 
 VERSION_BYTES: Final = 8
-# Smaller schemas are copied into their answer, which is cheaper than one more element of a gathered write.
+# Smaller schemas are copied into the answer, which is cheaper than another element of a gathered write.
 COPIED_BYTES_MAX: Final = 4 * KIB
 
 
 def schema_in(body: codec.CommandProducer | codec.CommandSubscribe | codec.CommandGetOrCreateSchema) -> Schema | None:
-    """The schema that a command carries; None when it carries none."""
+    """The schema in a command, or None."""
     if not body.HasField("schema"):
         return None
     schema = body.schema
@@ -39,7 +39,7 @@ def schema_in(body: codec.CommandProducer | codec.CommandSubscribe | codec.Comma
 
 
 class Schemas:
-    """Answers about schemas. Everything is called on the loop."""
+    """Answers schema commands. All methods are called on the event loop."""
 
     def __init__(self, *, registry: SchemaRegistry, topics: TopicDirectory) -> None:
         self._registry = registry
@@ -73,7 +73,7 @@ class Schemas:
         if len(data) <= COPIED_BYTES_MAX:
             session.reply(head + data)
         else:
-            # One copy for all who read it now, kept until the last of them has it.
+            # All clients that read it now share one copy, kept until it is sent to the last of them.
             session.connection.write_shared(head, (data,), len(data), partial(_sent, stored))
 
     def _wanted(self, name: TopicName, body: codec.CommandGetSchema) -> StoredSchema | None:
@@ -92,7 +92,7 @@ class Schemas:
         try:
             version = await self._attached(session, body)
         except TopicNotFound as error:
-            # Pulsar's words, which clients have been seen to look for.
+            # Pulsar's text, which some clients search for.
             text = f"Topic not found {error.topic}"
             session.reply(codec.get_or_create_schema_failed(body.request_id, error.wire_code, text))
         except PenstockError as error:
@@ -108,4 +108,4 @@ class Schemas:
 
 
 def _sent(_stored: StoredSchema) -> None:
-    """Nobody needs to be told; but until then, this call holds the schema."""
+    """Does nothing; keeps a reference to the schema until it is sent."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One client: its producers and consumers, and who answers each of its commands.
+"""One client's session: its producers and consumers, and the dispatch of its commands to handlers.
 
-Where: a `net.Connection` hands events up; publishes go to `publish`, flow and acknowledgements to the subscription at
-once, everything else to a handler in `handshake`, `discovery`, `producers`, `consumers` or `schemas`. A handler that
-must wait (a topic to create, a peer to probe) is one of the session's `requests` and ends with it; `liveness` says
-whether the client still answers.
+Where: a `net.Connection` passes events to it. Publishes go to `publish`, flow and acknowledgements to the subscription
+directly, other commands to a handler in `handshake`, `discovery`, `producers`, `consumers` or `schemas`. A handler that
+must wait (for a topic, for a probe) is one of the session's `requests`, which are cancelled with it. `liveness` checks
+that the client still answers.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNSOLICITED: Final = 2**64 - 1  # request id of what the broker says on its own
-# SENDs that were on their way when their producer was closed are swallowed, for this many producers of a connection.
+UNSOLICITED: Final = 2**64 - 1  # request id of a command that is not an answer
+# SENDs in flight when their producer was closed are ignored, for this many producers of a connection.
 CLOSED_PRODUCERS_KEPT: Final = 1_000
 
 Type = codec.BaseCommand.Type
 
-# Commands that may be large and are carried out at once: nobody has to wait for room for them.
+# Possibly large commands that are carried out at once: they need no memory for waiting.
 _AT_ONCE: Final = frozenset({Type.CONNECT, Type.AUTH_RESPONSE, Type.ACK, Type.REDELIVER_UNACKNOWLEDGED_MESSAGES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What all sessions of a broker share."""
+    """Services shared by all sessions of a broker."""
 
     access: Access
     limits: Callable[[], BrokerLimits]
@@ -71,11 +71,11 @@ class Services:
     reads: LogReads
     publishing: PublishServices
     commands_memory: CommandMemory
-    sessions_memory: MemoryRow  # of producers, consumers and watchers
-    handlers: Mapping[int, Handler]  # of commands, by their types
-    check_login: Callable[[Session, Login, int], None]  # is told the monotonic time in ns
+    sessions_memory: MemoryRow  # charged for producers, consumers and watchers
+    handlers: Mapping[int, Handler]  # by command type
+    check_login: Callable[[Session, Login, int], None]  # called with the monotonic time in ns
     producer_left: Callable[[Producer], None]
-    closed: Callable[[Session, str], None]  # a client is gone, and why
+    closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason
 
 
 class Session:
@@ -89,14 +89,14 @@ class Session:
         self.watchers: dict[int, TopicListWatcher] = {}
         self.protocol_version = 0
         self.client_version = ""
-        self.through_proxy = False  # the client is one, and its client waits for it
+        self.through_proxy = False  # the client is a proxy, whose own client waits
         self.connected = False
-        self.role: str | None = None  # who the client is; None while nobody has to say
-        self.original_role: str | None = None  # whom it speaks for, when it is a proxy
-        self.login: Login | None = None  # None while nobody has to say who it is
+        self.role: str | None = None  # authenticated role; None without authentication
+        self.original_role: str | None = None  # role of the client behind a proxy
+        self.login: Login | None = None  # None without authentication
         self.closed_producers: dict[int, None] = {}
-        self.creating_producers: dict[int, asyncio.Task[None]] = {}  # whom a CLOSE_PRODUCER may find still coming
-        self.creating_consumers: dict[int, asyncio.Task[None]] = {}  # ... and a CLOSE_CONSUMER
+        self.creating_producers: dict[int, asyncio.Task[None]] = {}  # still being created
+        self.creating_consumers: dict[int, asyncio.Task[None]] = {}  # still being created
         self.requests = Requests(
             connection,
             loop=services.loop,
@@ -107,10 +107,11 @@ class Session:
         if not services.access.enabled:
             connection.admit()
 
-    # -- what the connection calls ------------------------------------------------------------------------------------
+    # -- called by the connection
+    # -------------------------------------------------------------------------------------
 
     def received(self, events: list[Event], lease: Lease | None) -> None:
-        """Act on what one read brought, in order; the lease is given back with the last publish of it."""
+        """Handle the events of one read, in order. The lease is released with the read's last publish."""
         self._liveness.heard()
         runs_left = sum(type(event) is PublishRun for event in events) if lease is not None else 0
         for event in events:
@@ -132,14 +133,14 @@ class Session:
             if not self.connection.is_open:
                 break
         if lease is not None:
-            # Closed half-way: what lies behind is not carried out. What went to the log before may still be there, and
-            # gives the lease back in its turn.
+            # The connection was closed by an event: the rest is dropped. Publishes already submitted release the
+            # lease later.
             self._services.reads.after_appends(lambda: self._services.publishing.release(lease))
 
     def drained(self) -> None:
-        """Unsent bytes went down: subscriptions may dispatch to this client again."""
+        """Sent bytes have left room: subscriptions may dispatch to this client again."""
         for consumer in self.consumers.values():
-            if consumer is self.connection.wanting:  # It found too little room, and now goes first.
+            if consumer is self.connection.wanting:  # It had too little room, and goes first now.
                 consumer.subscription.wake()
         for consumer in self.consumers.values():
             consumer.subscription.wake()
@@ -147,14 +148,14 @@ class Session:
             watcher.tell()
 
     def closed(self, reason: str) -> None:
-        """The socket is gone: so are all producers, consumers and waiting requests of it."""
+        """The connection is closed: end all its producers, consumers and pending requests."""
         self._liveness.heard()
         self.requests.close()
         self.let_go()
         self._services.closed(self, reason)
 
     def let_go(self) -> None:
-        """Nothing more goes to this client or comes from it."""
+        """Detach all producers, consumers and watchers, without telling the client."""
         for producer in list(self.producers.values()):
             self.forget_producer(producer)
         for consumer in list(self.consumers.values()):
@@ -164,13 +165,13 @@ class Session:
         self.watchers.clear()
 
     def suspend(self, why: str) -> None:
-        """Nothing more goes to this client or comes from it until it makes its producers and consumers anew."""
+        """Disconnect all producers and consumers; the client must create them again."""
         coming = (*self.creating_producers.values(), *self.creating_consumers.values())
         if not (self.producers or self.consumers or self.watchers or coming):
             return
         log.info("connection %s: %s", self.connection.peer, why)
         if self.watchers:
-            self.connection.close(why)  # Nothing in the protocol tells a client that it does not watch any more.
+            self.connection.close(why)  # The protocol cannot end a watcher.
             return
         for task in coming:
             task.cancel()
@@ -182,7 +183,7 @@ class Session:
     def require(
         self, action: Action, resource: Resource, *, subscription: str | None = None, refusal: str | None = None
     ) -> None:
-        """Return if this client may do that; see `Access.require`. Raises AuthorizationFailed."""
+        """Raises AuthorizationFailed unless this client may do that; see `Access.require`."""
         self._services.access.require(
             self.role, self.original_role, action, resource, subscription=subscription, refusal=refusal
         )
@@ -190,13 +191,12 @@ class Session:
     # -- keep-alive ---------------------------------------------------------------------------------------------------
 
     def check_alive(self, now_ns: int) -> None:
-        """Close the connection if the client has gone silent, or has to show anew who it is and does not."""
+        """Close the connection if the client does not answer, or its credentials have expired."""
         if self.login is not None:
             self._services.check_login(self, self.login, now_ns)
         self._liveness.check(now_ns, connected=self.connected)
 
     async def probe(self) -> bool:
-        """See `Liveness.probe`."""
         return await self._liveness.probe()
 
     # -- commands -----------------------------------------------------------------------------------------------------
@@ -218,10 +218,10 @@ class Session:
             self.reply(codec.error(_request_id(command.body), error.wire_code, str(error)))
 
     def _refuse(self, refused: RefusedCommand) -> None:
-        """Tell the client of a command that holds more than it may, or close it if nothing can be told."""
+        """Answer a command that exceeds a bound, or close the connection if it has no answer."""
         answer = refusals.answer(refused)
         connecting = refused.type == Type.CONNECT
-        if answer is None or connecting == self.connected:  # It connects twice, or did not connect yet.
+        if answer is None or connecting == self.connected:  # CONNECT was sent twice, or not yet.
             self.connection.close(refused.text)
         elif connecting:
             self.reply(answer)
@@ -232,11 +232,10 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        """What the commands that wait are charged."""
+        """Bytes charged for pending commands."""
         return self.requests.waiting_bytes
 
     def reply(self, frame: bytes) -> None:
-        """Send one frame."""
         self.connection.write_frame(frame)
 
     def _on_ping(self, _body: object) -> None:
@@ -246,13 +245,13 @@ class Session:
         self._liveness.answered()
 
     def remember_closed(self, producer_id: int) -> None:
-        """SENDs of this producer may still be on their way; they are swallowed."""
+        """Ignore SENDs of this producer that are still in flight."""
         self.closed_producers[producer_id] = None
         while len(self.closed_producers) > CLOSED_PRODUCERS_KEPT:
             del self.closed_producers[next(iter(self.closed_producers))]
 
     def forget_producer(self, producer: Producer) -> None:
-        """It is gone, or was told to go."""
+        """Detach a producer that was closed."""
         self.producers.pop(producer.producer_id, None)
         membership.give_back(self._services.sessions_memory, producer)
         if producer.topic.producers.get(producer.name) is producer:
@@ -260,7 +259,7 @@ class Session:
             self._services.producer_left(producer)
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
-        """A SEND of a producer that isn't there: swallowed if it was closed lately, else the client is confused."""
+        """Ignore a SEND of a recently closed producer; for any other id, close the connection."""
         if producer_id not in self.closed_producers:
             self.connection.close(f"SEND of unknown producer {producer_id}")
 
@@ -286,13 +285,13 @@ class Session:
         if refusal is not None:
             self._refuse_ack(event, refusal)
         elif event.request_id is not None:
-            # Not the event: it may name a hundred thousand entries.
+            # Not charged: the pending request does not keep the event, which may name a hundred thousand entries.
             self.requests.command_bytes = 0
             answer = partial(self._ack_response, consumer.subscription, event.consumer_id, event.request_id)
             self.requests.start(event.request_id, answer)
 
     def _refuse_ack(self, event: AckRun, refusal: PenstockError) -> None:
-        """What was not acknowledged is delivered again; a client that asked is told so."""
+        """Answer failed acknowledgements, if the client asked for an answer. The messages are redelivered."""
         if event.request_id is not None:
             answer = codec.ack_response(
                 event.consumer_id, event.request_id, error=refusal.wire_code, message=str(refusal)
@@ -309,24 +308,24 @@ class Session:
         self.reply(frame)
 
     def disconnect_producer(self, producer: Producer) -> None:
-        """Tell the client that this producer must connect anew."""
+        """Detach a producer and tell the client to reconnect it."""
         self.forget_producer(producer)
         self.remember_closed(producer.producer_id)
         self.reply(codec.close_producer(producer.producer_id, UNSOLICITED))
 
     def disconnect_consumer(self, consumer: Consumer) -> None:
-        """Tell the client that this consumer must connect anew."""
+        """Detach a consumer and tell the client to reconnect it."""
         self.forget_consumer(consumer)
         self.reply(codec.close_consumer(consumer.consumer_id, UNSOLICITED))
 
     def forget_consumer(self, consumer: Consumer) -> None:
-        """It is gone, or was told to go; what it had not acknowledged goes to others."""
+        """Detach a consumer; its unacknowledged messages are redelivered to others."""
         self.consumers.pop(consumer.consumer_id, None)
         membership.give_back(self._services.sessions_memory, consumer)
         consumer.subscription.remove(consumer)
 
     def consumer(self, consumer_id: int) -> Consumer:
-        """The consumer of this id. Raises MetadataFailed, as Pulsar answers."""
+        """The consumer with this id. Raises MetadataFailed, as Pulsar answers."""
         consumer = self.consumers.get(consumer_id)
         if consumer is None:
             raise MetadataFailed("Consumer not found")
@@ -336,7 +335,7 @@ class Session:
         text = "transactions are not enabled on this broker"
         self.reply(codec.error(_request_id(body), WireCode.NOT_ALLOWED_ERROR, text))
 
-    # Commands that concern nothing but the session itself.
+    # Handlers of commands that need only the session.
     HANDLERS: ClassVar[Mapping[int, Handler]] = {
         Type.PING: _on_ping,
         Type.PONG: _on_pong,

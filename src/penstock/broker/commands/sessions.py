@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of all clients that are connected.
+"""The sessions of all connected clients.
 
-Where: `commands` adds each session and removes it when its client is gone; the broker's tick, its end, revocation and
-snapshots go through them.
+Where: `commands` adds each session and removes it when its client disconnects; the broker's tick and stop, revocation
+and snapshots iterate over them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Sessions(Collection["Session"]):
-    """A set of sessions. Everything is called on the loop."""
+    """A set of sessions. All methods are called on the event loop."""
 
     def __init__(self) -> None:
-        self._sessions: dict[Session, None] = {}  # in the order in which they came
+        self._sessions: dict[Session, None] = {}  # in the order of connecting
 
     def __contains__(self, session: object) -> bool:
         return session in self._sessions
@@ -34,20 +34,17 @@ class Sessions(Collection["Session"]):
         return len(self._sessions)
 
     def add(self, session: Session) -> None:
-        """A client is connected."""
         self._sessions[session] = None
 
     def discard(self, session: Session) -> None:
-        """A client is gone."""
         self._sessions.pop(session, None)
 
     def check_alive(self, now_ns: int) -> None:
-        """See `Session.check_alive`."""
         for session in list(self._sessions):
             session.check_alive(now_ns)
 
     def mute_publishers(self, *, stalled: bool) -> None:
-        """While the disk holds one write for too long, publishers are not read: memory would only fill."""
+        """While a disk write is stalled, do not read from publishers: their messages would only fill the memory."""
         for session in self._sessions:
             if stalled and session.producers:
                 session.connection.mute(MuteReason.STORAGE)
@@ -55,7 +52,7 @@ class Sessions(Collection["Session"]):
                 session.connection.unmute(MuteReason.STORAGE)
 
     def disconnect_members(self) -> None:
-        """Tell all producers and consumers to connect anew."""
+        """Tell all producers and consumers to reconnect."""
         for session in list(self._sessions):
             for producer in list(session.producers.values()):
                 session.disconnect_producer(producer)
@@ -63,6 +60,6 @@ class Sessions(Collection["Session"]):
                 session.disconnect_consumer(consumer)
 
     def close(self, reason: str) -> None:
-        """Close all connections, behind what they have to say."""
+        """Close all connections after sending what is queued."""
         for session in list(self._sessions):
             session.connection.close_after_flush(reason)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is seen from outside: frozen views and meters."""
+"""Statistics, snapshots and rates of the broker."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a subscription's backlog consists of: entries, and the messages in them.
+"""Analyzes a subscription's backlog: counts entries and messages.
 
-Why by reading: a backlog is counted in entries; how many messages they hold only the log knows.
-Where: the admin port asks. The log is read in portions, in a reader thread, and no further than `SCAN_ENTRIES_MAX`.
+Why by reading: a backlog is counted in entries; the number of messages is only in the log.
+Where: called by the admin API. The log is read in portions, in a reader thread, at most `SCAN_ENTRIES_MAX` entries.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import Batch
 
-# What Pulsar's subscriptionBacklogScanMaxEntries defaults to.
+# Pulsar's default of subscriptionBacklogScanMaxEntries.
 SCAN_ENTRIES_MAX: Final = 10_000
 READ_BYTES: Final = MIB
 
 
 class BacklogAnalysis:
-    """Counts backlogs, one at a time."""
+    """Analyzes backlogs, one at a time."""
 
     def __init__(self, *, stats: TopicStats, reads: LogReads) -> None:
         self._stats = stats
         self._reads = reads
 
     async def analyze(self, name: TopicName, subscription: str) -> shapes.BacklogAnalysis:
-        """Count what is not acknowledged. Raises TopicNotFound, SubscriptionNotFound, NotAllowed."""
+        """Count unacknowledged entries and messages. Raises TopicNotFound, SubscriptionNotFound, NotAllowed."""
         topic = await self._stats.loaded(name)
         if not topic.persistent:
             raise NotAllowed("Analyze backlog on a non-persistent topic is not allowed")
@@ -67,7 +67,7 @@ class BacklogAnalysis:
 
 
 def _unacknowledged(cursor: Cursor, batch: Batch) -> list[int]:
-    """Messages in each entry of a batch that is not acknowledged."""
+    """The number of messages of each unacknowledged entry of a batch."""
     counts = batch.message_counts
     return [
         1 if counts is None else counts[row]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates of what flows: what counters were a while ago, so that whoever asks learns how fast they grow.
+"""Rates, computed from samples of counters.
 
-Why marks and not meters: counters grow once per run, on the hot paths; how fast they grow is asked now and then. So the
-counters of everything that is loaded are noted every half a minute, and a rate is what came since the older of two
-notes, over the time since then: a mean over the last 30 to 60 seconds.
-Where: the broker ticks; statistics and snapshots read.
+Why samples: counters are updated once per run on the hot paths, and rates are requested rarely. So the counters of all
+loaded topics are sampled every half a minute. A rate is the increase since the older of two samples, divided by the
+time since: a mean over the last 30 to 60 seconds.
+Where: the broker's tick samples; statistics and snapshots read.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     Key: TypeAlias = tuple[int, object]
 
 NOTE_INTERVAL_NS: Final = 30 * NS_PER_S
-# Things noted in one turn of the loop: half a millisecond's worth.
+# Objects sampled in one turn of the loop: about half a millisecond.
 ROWS_PER_TURN: Final = 500
 
 
 class In(NamedTuple):
-    """What a topic or a producer has taken in."""
+    """Counters or rates of messages received by a topic or from a producer."""
 
     messages: float
     bytes: float
 
 
 class Out(NamedTuple):
-    """What a subscription or a consumer has given out and got back."""
+    """Counters or rates of messages delivered by a subscription or to a consumer, and acknowledged."""
 
     messages: float
     bytes: float
@@ -54,7 +54,7 @@ _NO_OUT: Final = Out(0, 0, 0, 0, 0, 0)
 
 
 class _Notes(NamedTuple):
-    """By `_key`: a note must not keep alive what has gone since, and its buffers."""
+    """One sample, by `_key`: it must not keep removed objects and their buffers alive."""
 
     at_ns: int
     taken_in: dict[Key, In]
@@ -62,25 +62,24 @@ class _Notes(NamedTuple):
 
 
 class Meters:
-    """The notes of the last minute, of everything that is loaded."""
+    """The last two samples of all loaded topics."""
 
     def __init__(self, loaded: Callable[[], Iterable[Topic]], *, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        self._loaded = loaded  # every loaded topic
+        self._loaded = loaded  # returns the loaded topics
         self._clock = clock
         self._loop = loop
         now_ns = clock.monotonic_ns()
-        # What was not there when a note was taken began at zero after it.
+        # An object without a sample was created after it, with counters of zero.
         self._older = self._newer = _Notes(now_ns, {}, {})
         self._noting: asyncio.Task[None] | None = None
 
     def tick(self, now_ns: int) -> None:
-        """Take the next notes, if it is time to; in portions, beside everything else."""
+        """Start the next sample if it is due; it is taken in portions."""
         if now_ns - self._newer.at_ns >= NOTE_INTERVAL_NS and self._noting is None:
             self._noting = self._loop.create_task(self._note(now_ns))
             self._noting.add_done_callback(self._noted)
 
     def stop(self) -> None:
-        """Take no more."""
         if self._noting is not None:
             self._noting.cancel()
 
@@ -98,25 +97,25 @@ class Meters:
         self._older, self._newer = self._newer, notes
 
     def taken_in(self, what: Topic | Producer) -> In:
-        """Messages and bytes a second that come in."""
+        """Messages and bytes received per second."""
         before = self._older.taken_in.get(_key(what), _NO_IN)
         return In._make(self._grown((what.messages_in, what.bytes_in), before))
 
     def given_out(self, what: Subscription | Consumer) -> Out:
-        """The same of what goes out, and of what comes back."""
+        """Messages and bytes delivered, and acknowledgements, per second."""
         before = self._older.given_out.get(_key(what), _NO_OUT)
         return Out._make(self._grown(_out(what), before))
 
     def _grown(self, now: Iterable[float], before: Iterable[float]) -> Iterator[float]:
-        # Never over so few seconds that one message seems many.
+        # A minimum of seconds, so that one message does not look like a high rate.
         seconds = max(1.0, (self._clock.monotonic_ns() - self._older.at_ns) / NS_PER_S)
         for count, then in zip(now, before, strict=True):
-            # Below the note: it began anew, under the name and in the place of another that is gone.
+            # A counter below its sample belongs to a new object of the same name.
             yield (count - then if count >= then else count) / seconds
 
 
 def _note_topic(notes: _Notes, topic: Topic) -> int:
-    """Note what has counted anything; returns how much was looked at."""
+    """Sample the non-zero counters of a topic; returns the number of objects visited."""
     rows = len(topic.producers)
     if topic.messages_in:
         notes.taken_in[_key(topic)] = In(topic.messages_in, topic.bytes_in)

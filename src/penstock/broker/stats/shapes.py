@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What statistics consist of: each member's name in Pulsar's JSON, its type, and how it adds up over partitions.
+"""Types of statistics: each member's name in Pulsar's JSON, its type, and how partitions are summed.
 
-Members that only some topics or subscriptions have are not required; all others are always there.
-Where: `stats` and its neighbours make these, and the type checker compares; `stats_partitioned` adds them up; the admin
-port makes the models of `/openapi.json` of them.
+Members that only some topics or subscriptions have are not required; all others are always present.
+Where: `stats` and its neighbours produce these, checked by the type checker; `stats_partitioned` sums them; the admin
+API derives the models of `/openapi.json` from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.broker.publishing.dispatch_gate import ThrottledEvents
 
 
 class Adds(Enum):
-    """How a member of several partitions becomes one; others are summed."""
+    """How the values of several partitions are combined; the default is the sum."""
 
     LEAST = "the least that is not 0"
     MOST = "the most"
@@ -30,7 +30,7 @@ OF_ONE: Final = Adds.OF_ONE
 
 
 class Delayed(TypedDict):
-    """The index of delayed messages, which all subscriptions of a topic share."""
+    """The index of delayed messages, shared by all subscriptions of a topic."""
 
     delayedMessageIndexSizeInBytes: int
     nextDelayedDeliveryTime: Annotated[int, LEAST]
@@ -38,7 +38,7 @@ class Delayed(TypedDict):
 
 
 class Draining(TypedDict):
-    """Slots of keys that went to others while consumers still owe messages of them."""
+    """Hash slots assigned to other consumers while the previous ones have unacknowledged messages of them."""
 
     drainingHashesCount: int
     drainingHashesClearedTotal: int
@@ -46,7 +46,7 @@ class Draining(TypedDict):
 
 
 class Oldest(TypedDict):
-    """How old the oldest entry is that a subscription has not acknowledged, if that was asked for."""
+    """Age of the oldest unacknowledged entry, if requested."""
 
     earliestMsgPublishTimeInBacklogs: Annotated[int, LEAST]
     oldestBacklogMessageAgeSeconds: Annotated[int, MOST]
@@ -54,7 +54,7 @@ class Oldest(TypedDict):
 
 
 class PublisherStats(TypedDict):
-    """A producer; of several partitions together, only the numbers."""
+    """A producer; for a partitioned topic, only the numbers."""
 
     accessMode: NotRequired[Annotated[str, OF_ONE]]
     msgRateIn: float
@@ -71,7 +71,7 @@ class PublisherStats(TypedDict):
 
 
 class DrainingHash(TypedDict):
-    """A slot of keys that went to another consumer while this one still owes messages of it."""
+    """A hash slot assigned to another consumer while this one has unacknowledged messages of it."""
 
     hash: int
     unackMsgs: int
@@ -79,14 +79,14 @@ class DrainingHash(TypedDict):
 
 
 class KeySharing(TypedDict):
-    """What only a consumer of a Key_Shared subscription has."""
+    """Members of consumers of Key_Shared subscriptions only."""
 
     drainingHashes: NotRequired[Annotated[list[DrainingHash], OF_ONE]]
     keyHashRangeArrays: NotRequired[Annotated[list[list[int]], OF_ONE]]
 
 
 class ConsumerStats(Draining, KeySharing):
-    """A consumer; of several partitions together, only the numbers and the name."""
+    """A consumer; for a partitioned topic, only the numbers and the name."""
 
     msgRateOut: float
     msgThroughputOut: float
@@ -114,7 +114,7 @@ class ConsumerStats(Draining, KeySharing):
 
 
 class OfItsType(TypedDict):
-    """What only subscriptions of some types, or of topics that are not persistent, have."""
+    """Members of some subscription types, or of non-persistent topics, only."""
 
     activeConsumerName: NotRequired[str]
     keySharedMode: NotRequired[str]
@@ -165,7 +165,7 @@ class SubscriptionStats(Delayed, Draining, ThrottledEvents, OfItsType):
 
 
 class CompactionStats(TypedDict):
-    """What the last compaction did."""
+    """The last compaction of a topic."""
 
     lastCompactionRemovedEventCount: int
     lastCompactionSucceedTimestamp: int
@@ -174,9 +174,9 @@ class CompactionStats(TypedDict):
 
 
 class TopicCounts(Delayed):
-    """What is counted for a topic.
+    """Counters and rates of a topic.
 
-    Counters start when the topic is loaded; rates are of the last 30 to 60 seconds.
+    Counters start when the topic is loaded; rates are means over the last 30 to 60 seconds.
     """
 
     msgRateIn: float
@@ -210,14 +210,14 @@ class TopicCounts(Delayed):
 
 
 class OfItsKind(TypedDict):
-    """What only topics that had an exclusive producer, or that are not persistent, have."""
+    """Members of topics that had an exclusive producer, or of non-persistent topics, only."""
 
     topicEpoch: NotRequired[Annotated[int, OF_ONE]]
     msgDropRate: NotRequired[float]
 
 
 class TopicTotals(TopicCounts, Oldest, OfItsKind):
-    """What a topic and a partitioned topic both have."""
+    """Members of both topics and partitioned topics."""
 
     storageSize: int
     backlogSize: int
@@ -233,7 +233,7 @@ class TopicStats(TopicTotals):
 
 
 class PartitionedTopicMetadata(TypedDict):
-    """How many partitions a topic has."""
+    """Metadata of a partitioned topic."""
 
     partitions: int
     deleted: bool
@@ -248,7 +248,7 @@ class PartitionedTopicStats(TopicTotals):
 
 
 class LedgerInfo(TypedDict):
-    """A ledger: what a topic's entries are counted in."""
+    """A ledger of a topic."""
 
     ledgerId: int
     entries: int
@@ -280,7 +280,7 @@ class CursorStats(TypedDict):
 
 
 class InternalStats(TypedDict):
-    """What lies below a topic."""
+    """Internal statistics of a topic."""
 
     entriesAddedCounter: int
     numberOfEntries: int
@@ -300,7 +300,7 @@ class InternalStats(TypedDict):
 
 
 class PartitionedInternalStats(TypedDict):
-    """The same of each partition."""
+    """Internal statistics of each partition."""
 
     metadata: PartitionedTopicMetadata
     partitions: dict[str, InternalStats]
@@ -333,7 +333,7 @@ class StoredCursor(TypedDict):
 
 
 class InternalInfo(TypedDict):
-    """What is stored about a topic."""
+    """Stored metadata of a topic."""
 
     version: int
     creationDate: str
@@ -343,13 +343,13 @@ class InternalInfo(TypedDict):
 
 
 class PartitionedInternalInfo(TypedDict):
-    """The same of each partition."""
+    """Stored metadata of each partition."""
 
     partitions: dict[str, InternalInfo]
 
 
 class BacklogAnalysis(TypedDict):
-    """What a backlog consists of."""
+    """Result of analyzing a backlog."""
 
     entries: int
     messages: int
@@ -364,7 +364,7 @@ class BacklogAnalysis(TypedDict):
 
 
 class WaitingListing(TypedDict):
-    """A request that waits for memory; one of the admin port has no address."""
+    """A request that waits for memory; requests of the admin API have no address."""
 
     tenant: str
     address: str | None
@@ -374,7 +374,7 @@ class WaitingListing(TypedDict):
 
 
 class ListingMemory(TypedDict):
-    """One memory of topic listings; limits of 0 are none."""
+    """One memory of topic listings; a limit of 0 is no limit."""
 
     limitBytes: int
     usedBytes: int
@@ -390,14 +390,14 @@ class ListingMemory(TypedDict):
 
 
 class ListingMemories(TypedDict):
-    """Memory of topic listings: being made, and on their way to clients."""
+    """Memory of topic listings: while gathered (heap), and while sent (direct)."""
 
     heap: ListingMemory
     direct: ListingMemory
 
 
 class MutedConnection(TypedDict):
-    """A connection that is not read."""
+    """A connection that is not read at the moment."""
 
     address: str
     mutedMillis: int
@@ -409,14 +409,14 @@ class MutedConnection(TypedDict):
 
 
 class MutedConnections(TypedDict):
-    """Connections that are not read: how many, and the first thousand of them, the longest muted first."""
+    """Connections that are not read: their number, and the thousand that were muted the longest."""
 
     count: int
     connections: list[MutedConnection]
 
 
 def adding(*kinds: type) -> dict[str, Adds]:
-    """How members of these add up, by name; those that are summed are left out."""
+    """How members are combined, by name; summed members are left out."""
     found: dict[str, Adds] = {}
     for kind in kinds:
         for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -428,5 +428,5 @@ def adding(*kinds: type) -> dict[str, Adds]:
 
 
 def required(kind: Any, name: str) -> bool:  # noqa: ANN401 -- a TypedDict
-    """Whether a member is always there."""
+    """Whether a member is always present."""
     return get_origin(get_type_hints(kind, include_extras=True)[name]) is not NotRequired

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One frozen view of the whole broker: what metrics, the admin port and people see of it.
+"""A frozen view of the whole broker, for metrics and the admin API.
 
-Why: a face that walked live objects would hold the loop while it renders, would see them half changed, and would have
-to know how they work. Here everything is read in one place, on the loop, as plain numbers and strings; what is made of
-it happens elsewhere.
-Where: the admin port asks for one per request; telemetry renders it; nothing is counted for its sake.
+Why: rendering live objects would block the loop, show half-finished changes, and depend on their internals. Here
+everything is read in one place, on the loop, into plain numbers and strings, and rendered elsewhere.
+Where: the admin API takes one per request; telemetry renders it. No counter exists only for it.
 
-Many topics are read in several turns of the loop. Each topic, and each connection, is seen as it was at one moment; two
-of them may be seen a few milliseconds apart.
+Many topics are read in several turns of the loop. Each topic, and each connection, is consistent; two of them may be a
+few milliseconds apart.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
     from penstock.net.topic_list_limiter import TopicListSnapshot
     from penstock.storage.entry_log import EntryLog, LogStats
 
-# Topics, subscriptions, consumers and connections read in one turn of the loop: well under a millisecond's worth, where
-# nothing but publishing may hold it for more than five.
+# Objects read in one turn of the loop: well under a millisecond. Only publishing may block it for more than five.
 ROWS_PER_TURN: Final = 200
 
 _STATM: Final = Path("/proc/self/statm")
@@ -56,27 +54,27 @@ class SubscriptionSnapshot:
     """One subscription. Counters start when the subscription is loaded or made."""
 
     name: str
-    type: str  # as Pulsar spells it: Exclusive, Shared, Failover, Key_Shared
+    type: str  # as in Pulsar: Exclusive, Shared, Failover, Key_Shared
     durable: bool
     consumers: int
-    backlog: int  # entries not acknowledged
-    unacked: int  # messages that consumers have and did not acknowledge; counted in Shared subscriptions
-    blocked: bool  # nothing is delivered until some of those are acknowledged
+    backlog: int  # unacknowledged entries
+    unacked: int  # delivered and not acknowledged messages; counted in Shared subscriptions
+    blocked: bool  # nothing is delivered until messages are acknowledged
     messages_out: int
     bytes_out: int
-    dropped: int  # entries of a non-persistent topic that nobody had permits for
-    delayed: int  # entries held until they are due
-    delayed_index_bytes: int = 0  # of the index that the subscriptions of the topic share; 0 where it has no part in it
-    in_replay: int  # entries that wait to be delivered again
-    expired: int  # entries acknowledged because they were too old
-    # A second, over the last 30 to 60 seconds.
+    dropped: int  # entries of a non-persistent topic dropped for lack of permits
+    delayed: int  # entries held until their delivery time
+    delayed_index_bytes: int = 0  # of the topic's shared index; 0 if the subscription does not use it
+    in_replay: int  # entries waiting for redelivery
+    expired: int  # entries acknowledged by expiry
+    # Per second, over the last 30 to 60 seconds.
     message_rate_out: float
     byte_rate_out: float
     redelivery_rate: float
     ack_rate: float
     expiry_rate: float
     drop_rate: float
-    # When it last happened; 0 for never.
+    # In ms since 1970; 0 for never.
     last_expired_ms: int
     last_flow_ms: int
     last_consumed_ms: int
@@ -88,50 +86,50 @@ class DelayedSnapshot:
     """The delayed messages of one topic. Times are in ms since 1970; 0 for none."""
 
     index_bytes: int = 0  # shared by all subscriptions
-    next_ms: int = 0  # when the first message in the index is due
-    furthest_ms: int = 0  # when the last one is
-    spilled: int = 0  # messages on disk only, for lack of memory; at most so many
+    next_ms: int = 0  # earliest delivery time in the index
+    furthest_ms: int = 0  # latest delivery time in the index
+    spilled: int = 0  # upper bound of messages on disk only, for lack of memory
     delivered: int = 0  # over all subscriptions
-    lateness_ms_sum: int = 0  # how much later than due each of those was handed out
+    lateness_ms_sum: int = 0  # sum of the delays after their delivery time
     lateness_ms_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSnapshot:
-    """One topic that was used since the start; its counters start there."""
+    """One topic loaded since the start; its counters start when it is loaded."""
 
-    name: str  # in full: persistent://tenant/namespace/topic
+    name: str  # full name: persistent://tenant/namespace/topic
     namespace: str  # tenant/namespace
     producers: int
     messages_in: int
     bytes_in: int
     entries_in: int
-    messages_out: int  # to all subscriptions that there have been
+    messages_out: int  # to all subscriptions, deleted ones included
     bytes_out: int
-    # A second, over the last 30 to 60 seconds.
+    # Per second, over the last 30 to 60 seconds.
     message_rate_in: float
     byte_rate_in: float
-    publish_limited: int  # times that a rate let publishers wait
+    publish_limited: int  # how often a rate limit stopped its producers
     delayed: DelayedSnapshot = DelayedSnapshot()
     subscriptions: tuple[SubscriptionSnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutedConnection:
-    """A connection that is not read, why, and what it holds and waits for."""
+    """A connection that is not read, with the reasons and its memory."""
 
     peer: str
-    muted_ns: int  # for how long
+    muted_ns: int  # duration
     reasons: tuple[str, ...]  # oldest first
-    held_bytes: int  # that were read and not handled yet: of an unfinished frame, or commands
-    want_bytes: int  # that its next read asked for; 0 when it does not wait for request memory
-    command_bytes: int = 0  # charged for its commands that wait
-    unsent_bytes: int = 0  # of answers and messages that it has not taken
+    held_bytes: int  # read and not handled yet: an unfinished frame, or commands
+    want_bytes: int  # size of the next read; 0 if it does not wait for request memory
+    command_bytes: int = 0  # charged for its pending commands
+    unsent_bytes: int = 0  # answers and messages not sent yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """What one owner of the memory budget holds, and may hold."""
+    """Use and limit of one row of the memory budget."""
 
     used_bytes: int
     budget_bytes: int
@@ -139,7 +137,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
-    """What the operating system says about this process."""
+    """Figures of the operating system for this process."""
 
     resident_bytes: int
     cpu_ns: int
@@ -147,15 +145,15 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopTurnsSnapshot:
-    """How long the loop was with one of its turns: a time in which nobody else is heard."""
+    """Durations of the event loop's turns."""
 
     longest_ns: int = 0  # since the start
-    longer: Mapping[int, int] = field(default_factory=dict)  # threshold in ms -> how many turns took longer
+    longer: Mapping[int, int] = field(default_factory=dict)  # threshold in ms -> number of turns that took longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSnapshot:
-    """Everything, at (nearly) one moment."""
+    """The whole broker, at (nearly) one moment."""
 
     cluster: str
     started_at_ms: int
@@ -185,18 +183,14 @@ class Row(Protocol):
     """A row of the memory budget."""
 
     @property
-    def name(self) -> str:
-        """What it is called in metrics."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def used_bytes(self) -> int:
-        """What is in use."""
-        ...
+    def used_bytes(self) -> int: ...
 
     @property
     def size_bytes(self) -> int:
-        """What may be."""
+        """The limit."""
         ...
 
 
@@ -204,18 +198,16 @@ class Client(Protocol):
     """A connected client."""
 
     @property
-    def connection(self) -> Connection:
-        """Its connection."""
-        ...
+    def connection(self) -> Connection: ...
 
     @property
     def waiting_bytes(self) -> int:
-        """What its commands that wait are charged."""
+        """Bytes charged for pending commands."""
         ...
 
 
 class Snapshots:
-    """Takes snapshots of what it was given. Everything is called on the broker's loop."""
+    """Takes snapshots. All methods are called on the broker's loop."""
 
     def __init__(
         self,
@@ -255,7 +247,7 @@ class Snapshots:
         self._clock = clock
 
     async def take(self) -> BrokerSnapshot:
-        """Read everything. Runs on the broker's loop, and lets others have it between portions."""
+        """Read everything, in portions, so that the loop continues in between."""
         pace = _Pace()
         topics = []
         for topic in self._topics.loaded():
@@ -363,7 +355,7 @@ class Snapshots:
 
 
 class _Pace:
-    """Gives the loop away after every portion of rows."""
+    """Yields to the loop after every portion of rows."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -389,5 +381,5 @@ def _delayed(index: DelayedIndex) -> DelayedSnapshot:
 
 
 def _resident_bytes() -> int:
-    """The second number of Linux's statm is the resident size in pages."""
+    """Resident memory, which is the second number in Linux's statm, in pages."""
     return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES

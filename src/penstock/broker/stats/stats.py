@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of topics, as Pulsar's admin API tells them: TopicStats as plain dicts, under Pulsar's JSON names.
+"""Statistics of topics as in Pulsar's admin API: TopicStats as plain dicts, with Pulsar's JSON names.
 
-Why dicts: they are shown, not worked with, and there are a hundred keys of which most are another broker's business.
-`shapes` says which there are.
-Java clients read numbers into primitives, so a number is never null; what has no value here is 0, or -1 where Pulsar
-says so. Keys that Pulsar leaves out when they say nothing are left out.
-Where: the admin port asks, on the broker's loop; sizes are worked out by a reader thread. `stats_partitioned` adds up
-partitions, `stats_internal` tells of ledgers and cursors.
+Why dicts: they are only shown, and most of the hundred keys have no use here. `shapes` lists them. Java clients read
+numbers into primitives, so a number is never null; a missing value is 0, or -1 where Pulsar uses it. Keys that Pulsar
+leaves out when empty are left out.
+Where: called by the admin API on the broker's loop; sizes are computed by a reader thread. `stats_partitioned` sums
+partitions, `stats_internal` has ledgers and cursors.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ NOTHING_DELAYED: Final[shapes.Delayed] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsOptions:
-    """What to look for and what to leave out, as the admin port's parameters say it."""
+    """What to include, as in the admin API's parameters."""
 
     subscription_backlog_size: bool = True
     earliest_time: bool = False
@@ -70,19 +69,19 @@ class StatsOptions:
 
 
 class PartitionCounts(Protocol):
-    """What is partitioned."""
+    """Partitioned topics, as used here."""
 
     def count(self, name: TopicName) -> int:
-        """How many partitions this name has; 0 when it is not partitioned."""
+        """Number of partitions; 0 if the name is not partitioned."""
         ...
 
     def names(self, name: TopicName) -> list[TopicName]:
-        """Its partitions, by index, whether or not they were made yet; none when it is not partitioned."""
+        """Names of its partitions by index, whether created or not."""
         ...
 
 
 class TopicStats:
-    """Statistics of topics, one by one."""
+    """Statistics of topics."""
 
     def __init__(
         self,
@@ -103,14 +102,14 @@ class TopicStats:
         self._reads = reads
         self._compaction = compaction
         self._clock = clock
-        self._web_url = web_url  # of the admin port; empty without one
+        self._web_url = web_url  # of the admin API; empty without one
 
     async def of_topic(self, name: TopicName, options: StatsOptions | None = None) -> shapes.TopicStats:
-        """TopicStats of a topic or a partition. Raises TopicNotFound, also for a partitioned topic."""
+        """TopicStats of a topic or partition. Raises TopicNotFound, also for a partitioned topic."""
         return await self.of(await self.loaded(name), options or StatsOptions())
 
     async def loaded(self, name: TopicName) -> Topic:
-        """The topic, if it exists, without counting this as a use of it. Raises TopicNotFound."""
+        """The topic, if it exists, without counting as use of it. Raises TopicNotFound."""
         if self._partitions.count(name) or not self._topics.exists(name):
             raise TopicNotFound(str(name))
         return self._topics.get(name) or await self._topics.load(name)
@@ -120,7 +119,7 @@ class TopicStats:
         held = await self._quotas.sizes(topic)
         earliest = await self._earliest_times(topic) if options.earliest_time else {}
         last_published_ms = await self.published_ms(topic, topic.last_entry_id)
-        # From here on nothing waits, so that all figures are of one moment.
+        # Nothing is awaited from here on, so all figures are of one moment.
         return {
             **self._counted(topic),
             **self._oldest(earliest),
@@ -195,7 +194,7 @@ class TopicStats:
         return stats
 
     def _oldest(self, earliest: dict[str, int]) -> shapes.Oldest:
-        """How old the oldest entry is that somebody has not acknowledged, if that was asked for."""
+        """Age of the oldest unacknowledged entry, if requested."""
         waiting = {name: wall_ms for name, wall_ms in earliest.items() if wall_ms > 0}
         if not waiting:
             return {"earliestMsgPublishTimeInBacklogs": 0, "oldestBacklogMessageAgeSeconds": -1}
@@ -322,7 +321,7 @@ class TopicStats:
         }
 
     async def _earliest_times(self, topic: Topic) -> dict[str, int]:
-        """When the first entry that each subscription has not acknowledged was published; 0 when there is none."""
+        """Publish time of the first unacknowledged entry of each subscription; 0 if there is none."""
         if not topic.persistent:
             return {}
         firsts = {s.name: s.cursor.mark_delete + 1 for s in topic.subscriptions.values()}
@@ -330,7 +329,7 @@ class TopicStats:
         return {name: times[entry_id] for name, entry_id in firsts.items()}
 
     async def published_ms(self, topic: Topic, entry_id: int) -> int:
-        """When the client says it published this entry; 0 when there is no such entry."""
+        """Publish time of this entry as set by the client; 0 if there is no such entry."""
         if not topic.persistent or not topic.first_entry_id <= entry_id <= topic.last_entry_id:
             return 0
         entry = await self._reads.read_entry(topic.ledger_id, entry_id)
@@ -343,7 +342,7 @@ class TopicStats:
 
 
 def _delayed(topic: Topic) -> shapes.Delayed:
-    """How large the index is, which all subscriptions share, and when the first and the last message in it are due."""
+    """Size of the shared index, and the delivery times of its first and last message."""
     if topic.delayed is None:
         return NOTHING_DELAYED
     manager = topic.delayed.manager
@@ -355,12 +354,12 @@ def _delayed(topic: Topic) -> shapes.Delayed:
 
 
 def in_replay(subscription: Subscription) -> int:
-    """Entries that wait to be delivered again, as far as they are counted."""
+    """Entries that wait for redelivery; 0 if they are not counted."""
     return subscription.dispatcher.replay_size if subscription.dispatcher is not None else 0
 
 
 def _draining(dispatcher: Dispatcher | None, consumers: Sequence[Consumer]) -> shapes.Draining:
-    """Slots of keys that went to others while these still owe messages of them."""
+    """Hash slots assigned to other consumers while these have unacknowledged messages of them."""
     slots = [slot for consumer in consumers for slot in dispatcher.draining(consumer)] if dispatcher is not None else []
     return {
         "drainingHashesCount": len(slots),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies below a topic, in the words of Pulsar's storage: its ledger, and a cursor for each subscription.
+"""Internal statistics of a topic: its ledger, and a cursor for each subscription, in Pulsar's terms.
 
-Why those words: people and tools look for them. A topic here has one ledger for its whole life, so what Pulsar says of
-the current ledger and of all ledgers is the same; cursors are not ledgers, and have none.
-Where: the admin port asks, on the broker's loop.
+Why those terms: people and tools expect them. A topic here has one ledger for its whole life, so the current ledger is
+the only one; cursors are not stored in ledgers.
+Where: called by the admin API on the broker's loop.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import TopicName
 
-# Acknowledged ranges shown of one cursor; there may be a million.
+# Maximum number of acknowledged ranges shown per cursor; there may be a million.
 RANGES_SHOWN_MAX: Final = 1_000
 
 
 class InternalStats:
-    """Ledgers and cursors of topics, one by one."""
+    """Ledgers and cursors of topics."""
 
     def __init__(self, *, stats: TopicStats, quotas: Quotas[Topic], reads: LogReads) -> None:
         self._stats = stats
@@ -65,7 +65,7 @@ class InternalStats:
         }
 
     async def info(self, name: TopicName) -> shapes.InternalInfo:
-        """What is stored about a topic. Raises TopicNotFound, also for a partitioned topic."""
+        """Stored metadata of a topic. Raises TopicNotFound, also for a partitioned topic."""
         topic = await self._stats.loaded(name)
         created = iso_time(topic.created_ms)
         return {
@@ -112,7 +112,7 @@ def _ledger(ledger_id: int, entries: int, nbytes: int) -> shapes.LedgerInfo:
 
 
 def _waits(subscription: Subscription) -> bool:
-    """Whether somebody waits for the next entry."""
+    """Whether a consumer waits for the next entry."""
     return bool(subscription.consumers) and subscription.read_entry_id > subscription.topic.last_entry_id
 
 
@@ -139,11 +139,11 @@ def _cursor(subscription: Subscription) -> shapes.CursorStats:
 
 
 def _ranges(subscription: Subscription) -> str:
-    """What is acknowledged above the mark-delete position, as Pulsar prints ranges: open below, closed above."""
+    """Acknowledged ranges above the mark-delete position, as Pulsar prints them: open below, closed above."""
     ledger_id, last_entry_id = subscription.topic.ledger_id, subscription.topic.last_entry_id
     shown: list[str] = []
     below = subscription.cursor.mark_delete  # the last entry before a range
-    # One entry more than there is: it is not acknowledged, so it ends the last range.
+    # The unacknowledged entry after the last one ends the last range.
     for first, last in subscription.cursor.unacknowledged_ranges(below + 1, last_entry_id + 1):
         if first > below + 1:
             shown.append(f"({ledger_id}:{below}..{ledger_id}:{first - 1}]")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a partitioned topic: those of its partitions, added up as Pulsar adds them.
+"""Statistics of a partitioned topic: the sums over its partitions, as Pulsar computes them.
 
-Where: the admin port asks. The sums are pure functions of dicts that `stats` made.
+Where: called by the admin API. The sums are pure functions of dicts that `stats` made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ADDS: Final = shapes.adding(
 
 
 class PartitionedStats:
-    """Statistics of topics with partitions."""
+    """Statistics of partitioned topics."""
 
     def __init__(
         self,
@@ -56,7 +56,10 @@ class PartitionedStats:
     async def of_topic(
         self, name: TopicName, options: StatsOptions | None = None, *, per_partition: bool = True
     ) -> Json:
-        """Sums over the partitions, and with `per_partition` each of them. Raises NotFound for no partitioned topic."""
+        """Sums over the partitions; with `per_partition`, also each of them.
+
+        Raises NotFound if it is not partitioned.
+        """
         of_partitions = {
             str(partition): await self._stats.of_topic(partition, options) for partition in self._existing(name)
         }
@@ -67,18 +70,18 @@ class PartitionedStats:
         }
 
     async def internal(self, name: TopicName) -> shapes.PartitionedInternalStats:
-        """Internal statistics of each partition. Raises NotFound when it is not partitioned."""
+        """Internal statistics of each partition. Raises NotFound if it is not partitioned."""
         of_partitions = {str(one): await self._internal.of_topic(one) for one in self._existing(name)}
         return {"metadata": self.described(name), "partitions": of_partitions}
 
     async def info(self, name: TopicName) -> shapes.InternalInfo | shapes.PartitionedInternalInfo:
-        """What is stored about a topic, or about each of its partitions. Raises TopicNotFound."""
+        """Stored metadata of a topic, or of each of its partitions. Raises TopicNotFound."""
         if not self._partitions.count(name):
             return await self._internal.info(name)
         return {"partitions": {str(one): await self._internal.info(one) for one in self._existing(name)}}
 
     def described(self, name: TopicName) -> shapes.PartitionedTopicMetadata:
-        """A partitioned topic's metadata, as its statistics show it. Raises NotFound when it is not one any more."""
+        """Metadata of a partitioned topic, as shown in its statistics. Raises NotFound if it is not partitioned."""
         document = self._catalog.documents(KIND).get(str(name))
         if document is None:
             raise NotFound(f"Partitioned Topic {name} not found")
@@ -94,11 +97,12 @@ class PartitionedStats:
         return [one for one in named if self._topics.exists(one)]
 
 
-# -- adding up --------------------------------------------------------------------------------------------------------
+# -- sums
+# -------------------------------------------------------------------------------------------------------------
 
 
 def added(parts: Sequence[Part]) -> Json:
-    """TopicStats of several topics together; of none, zeros."""
+    """TopicStats of several topics combined; zeros for no topic."""
     total = _added(parts)
     total["publishers"] = _added_by_place([part["publishers"] for part in parts])
     total["subscriptions"] = _added_subscriptions([part["subscriptions"] for part in parts])
@@ -108,7 +112,7 @@ def added(parts: Sequence[Part]) -> Json:
 
 
 def _added(parts: Sequence[Part]) -> Json:
-    """What is a number in all of them, added up; what is true in one of them; texts of the first."""
+    """Combine dicts: sums of numbers, `or` of booleans, the first of texts."""
     total: Json = {}
     for key in dict.fromkeys(key for part in parts for key in part):
         if _ADDS.get(key) is shapes.OF_ONE:
@@ -137,7 +141,7 @@ def _number(key: str, values: Sequence[float]) -> float:
 
 
 def _added_by_place(lists: Iterable[Sequence[Part]]) -> list[Json]:
-    """The first of each list together, the second of each, and so on: one client has one in each partition."""
+    """Combine the first items of all lists, the second items, and so on: a client has one in each partition."""
     rows: list[list[Part]] = []
     for one in lists:
         for place, item in enumerate(one):
@@ -148,7 +152,7 @@ def _added_by_place(lists: Iterable[Sequence[Part]]) -> list[Json]:
 
 
 def _member(row: Sequence[Part]) -> Json:
-    """Producers or consumers of one client. The producer's number is that of one connection: no sum."""
+    """Combine producers or consumers of one client. Producer ids belong to a connection and are not summed."""
     total = _added(row)
     if "producerId" in total:
         total["producerId"] = 0

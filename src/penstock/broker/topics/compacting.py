@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two passes of a compaction: find the last message of each key, then keep those messages and no others.
+"""The two passes of a compaction: find the last message of each key, then copy only those messages.
 
-Why two: payloads are many times as large as the places of messages. The first pass remembers only places, outside of
-memory when there are many (`LatestKeys`); the second reads again and copies what is wanted.
+Why two passes: payloads are much larger than message positions. The first pass keeps positions only, on disk when there
+are many (`LatestKeys`). The second pass reads the entries again and copies those to keep.
 Where: `compaction` runs this on its own thread, with functions that read the topic and write the compacted ledger.
 
-What is kept, as in Pulsar
-- Of each key the last message; none if that one is empty or null. Messages without a key are dropped.
-- Batches are taken apart. One that loses some messages is written anew, its other messages keeping their indexes; one
-  that cannot be read (its compression is unknown here, or it is damaged) is kept as it is.
-- What is encrypted is kept or dropped by the key on the entry: nobody here can look inside.
-- Of a message in chunks all chunks are kept, if all are there and it is its key's last. (Pulsar keeps the last chunk.)
+As in Pulsar:
+- The last message of each key is kept, unless its value is empty or null. Messages without a key are dropped.
+- A batch that loses some messages is rewritten; its other messages keep their batch indexes. A batch that cannot be
+  decoded (unknown compression, or damaged) is kept unchanged.
+- An encrypted entry is kept or dropped by the key of the entry, because its content cannot be read.
+- All chunks of a chunked message are kept, if all are present and it is the last of its key. (Pulsar keeps only the
+  last chunk.)
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from penstock.storage.latest_keys import LatestKeys
     from penstock.wire.codec import MessageMetadata
 
-# Changes of keys that are made together: some hundred microseconds.
+# Updates of the key index are applied in groups of this size, which takes some hundred microseconds.
 CHANGES_AT_ONCE: Final = 64
-# What the second pass keeps is written in portions of about this size.
+# The second pass writes about this many bytes at a time.
 WRITE_BYTES: Final = 512 * KIB
 
 
@@ -41,25 +42,25 @@ class Stored(NamedTuple):
     """An entry of the topic."""
 
     entry_id: int
-    entry: Buffer  # sealed
+    entry: Buffer  # checksummed
     message_count: int
-    members: Sequence[int] = ()  # the indexes that are left of a batch that lost some
+    members: Sequence[int] = ()  # batch indexes that remain, if the batch was reduced
 
 
 class Read(NamedTuple):
-    """What is in an entry."""
+    """Decoded content of an entry."""
 
-    said: MessageMetadata | None  # None: it does not read as an entry
+    said: MessageMetadata | None  # None: the entry cannot be decoded
     payload: bytes = b""
-    members: list[batches.Member] | None = None  # None: it is one message, or it must be taken as it is
-    whole: bool = False  # it is a batch that cannot be taken apart
+    members: list[batches.Member] | None = None  # None: a single message, or a batch that is kept whole
+    whole: bool = False  # a batch that cannot be decoded
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it."""
+    """Size of the compacted ledger."""
 
-    entries: int = 0  # kept
+    entries: int = 0  # entries kept
     messages_dropped: int = 0
 
 
@@ -87,7 +88,7 @@ class TwoPasses:
         self._pause = pause
 
     def run(self) -> Outcome:
-        """Do it. Raises whatever `read`, `write` and `pause` raise."""
+        """Run both passes; returns the size of the result. Raises what `read`, `write` and `pause` raise."""
         self._first_pass()
         return self._second_pass()
 
@@ -103,7 +104,7 @@ class TwoPasses:
         self._keys.apply(changes)
 
     def _changes(self, stored: Stored) -> Iterator[tuple[str, Place | None]]:
-        """What an entry changes: the last message of which keys it holds, and which keys it deletes."""
+        """Yield each key in an entry with the position of its last message, or None if the key was deleted."""
         found = self._look_into(stored.entry)
         if found.members is None:
             if found.said is not None and not found.whole:
@@ -134,7 +135,7 @@ class TwoPasses:
         return outcome
 
     def _wanted(self, stored: Stored, outcome: Outcome) -> Stored | None:
-        """What is kept of an entry."""
+        """The part of an entry to keep, or None."""
         found = self._look_into(stored.entry)
         if found.whole:
             return stored
@@ -195,8 +196,8 @@ def _change_of_single(stored: Stored, said: MessageMetadata) -> Iterator[tuple[s
         return
     key = said.partition_key
     if said.num_chunks_from_msg > 1:
-        # An unfinished message is none: only its last chunk makes it the key's last. Whether the others are there is
-        # for its readers to find out, as it would be without compaction.
+        # A message whose last chunk is missing does not count as the key's last. Missing earlier chunks are left to
+        # the readers, as without compaction.
         if said.chunk_id == said.num_chunks_from_msg - 1:
             yield key, Place(stored.entry_id, chunks=said.uuid)
         return

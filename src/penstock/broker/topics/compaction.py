@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: of each key of a topic the last message, in a ledger of its own, for consumers that ask for that.
+"""Compaction: keeps the last message of each key of a topic in a separate ledger.
 
-Where: the admin port asks for it, and a round does when a topic's threshold is reached. `compacting` decides what is
-kept, on a thread of this module; subscriptions of consumers with `readCompacted` read `Topic.compacted` up to its
-horizon and the topic itself from there on.
+Where: started by the admin API, or by a periodic check when the topic's compaction threshold is reached. `compacting`
+decides what is kept, on a thread of this module. Subscriptions of consumers with `readCompacted` read `Topic.compacted`
+up to its horizon, then the topic itself.
 
-What must hold
-- The topic's state names a compacted ledger only when all of it is durable; the old one is dropped only when the new
-  one is named. A crash in between leaves a ledger that nobody knows, which the next start gives up.
-- What is not compacted yet is not trimmed: the durable subscription `__compaction` stands at the horizon.
-- Memory: keys in at most 8 MiB (`LatestKeys`), one read and one write of about 1 MiB, and one batch decompressed. One
-  topic is compacted at a time, the others wait.
-- The thread lets go of the interpreter after every few messages, so that the loop goes on.
+Invariants:
+- The topic's state names a compacted ledger only when that ledger is durable. The old one is dropped after the new one
+  is named. A crash in between leaves an unknown ledger, which the next start removes.
+- Entries after the horizon are not trimmed: the durable subscription `__compaction` stands at the horizon.
+- Memory is bounded: 8 MiB for keys (`LatestKeys`), about 1 MiB each for reading and writing, one decompressed batch.
+  One topic is compacted at a time; the others wait.
+- The thread releases the interpreter every few messages, so the event loop keeps running.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ log = logging.getLogger(__name__)
 
 READ_BYTES: Final = 1 * MIB
 READ_ENTRIES: Final = 1_000
-# The thread works on so many messages, about a millisecond, and then leaves the interpreter to the loop for half as
-# long: whoever else is busy is let in every so often.
+# The thread works on this many messages, for about a millisecond, then sleeps for half as long so that the event loop
+# can run.
 MESSAGES_PER_TURN: Final = 128
 PAUSE_S: Final = 0.000_5
 
 
 class Stopped(Exception):
-    """The broker stops, or the topic is gone: the compaction ends without a result."""
+    """Ends a compaction without a result: the broker is stopping, or the topic was deleted."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What the admin port tells of a topic's compactions, since the start of the broker."""
+    """State of a topic's compactions since the broker started, for the admin API."""
 
     status: str = "NOT_RUN"
     last_error: str = ""
@@ -79,7 +79,7 @@ class Progress:
 
 
 class Compactor:
-    """Compacts topics, one at a time. Everything is called on the loop."""
+    """Compacts topics, one at a time. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class Compactor:
         self._stopping = Event()
 
     def progress(self, topic: str) -> Progress:
-        """What came of the last compaction of a topic."""
+        """Result of the last compaction of a topic, and whether one is running."""
         return self._progress.get(topic) or Progress()
 
     def start(self, topic: Topic) -> None:
-        """Begin to compact a topic.
+        """Start to compact a topic.
 
         Raises:
-            AlreadyExists: that is being done already.
-            NotAllowed: the topic stores nothing.
+            AlreadyExists: a compaction of the topic is running.
+            NotAllowed: the topic is not persistent.
             ServiceNotReady: the broker is stopping.
         """
         if self._is_stopping():
@@ -132,11 +132,11 @@ class Compactor:
         self._changes.finish(self._run(topic, progress))
 
     def concerns(self, topic: Topic) -> bool:
-        """Whether the topic is compacted by itself."""
+        """Whether the topic has a compaction threshold."""
         return topic.persistent and topic.policies.compaction_threshold > 0
 
     async def check(self, topic: Topic) -> None:
-        """Begin to compact a topic when there is enough of it that is not."""
+        """Start to compact a topic if its uncompacted bytes exceed the threshold."""
         subscription = await self._subscription(topic)
         (nbytes,) = await self._reads.bytes_from(topic.ledger_id, [subscription.cursor.mark_delete + 1])
         running = self.progress(topic.text).status == "RUNNING"
@@ -144,15 +144,15 @@ class Compactor:
             self.start(topic)
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted; what is running for it ends without a result."""
+        """Forget a deleted topic. A running compaction of it ends without a result."""
         self._progress.pop(topic, None)
 
     async def give_up(self, topic: Topic) -> None:
-        """Drop the compacted topic: whoever reads it reads the topic itself from now on.
+        """Drop the compacted ledger: consumers with `readCompacted` then read the topic itself.
 
         Raises:
-            PreconditionFailed: a compaction is running; its result would come after this.
-            MetadataFailed: it could not be stored, and stays.
+            PreconditionFailed: a compaction is running.
+            MetadataFailed: the change could not be stored; the compacted ledger stays.
         """
         if self.progress(topic.text).status == "RUNNING":
             raise PreconditionFailed(f"{topic.text} is being compacted; wait for that to end")
@@ -167,11 +167,10 @@ class Compactor:
         log.info("topic %s: what was compacted is given up", topic.text)
 
     def stop(self) -> None:
-        """End what is running soon; it is started anew by whoever wants it."""
+        """Stop a running compaction soon; its result is dropped."""
         self._stopping.set()
 
     def close(self) -> None:
-        """Nothing runs any more."""
         self._thread.shutdown(wait=True)
 
     # -- one compaction -----------------------------------------------------------------------------------------------
@@ -216,7 +215,7 @@ class Compactor:
         return outcome
 
     def _check_whole(self, topic: Topic) -> None:
-        """Raises ServiceNotReady when something of the topic is missing: its keys would go back to older values."""
+        """Raises ServiceNotReady if entries of the topic are missing: compaction would restore older values of keys."""
         missing, before = self._log.missing, topic.compacted
         first = topic.first_entry_id if before is None else max(topic.first_entry_id, before.horizon + 1)
         lacks_before = before is not None and missing.any_of(before.ledger_id)
@@ -224,7 +223,7 @@ class Compactor:
             raise ServiceNotReady(f"{topic.text} is not compacted while entries of it are missing; /healthz names them")
 
     async def _subscription(self, topic: Topic) -> Subscription:
-        """The subscription that keeps what is not compacted."""
+        """The subscription `__compaction`, which keeps uncompacted entries from being trimmed."""
         found = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
         return found or await topic.open_subscription(COMPACTION_SUBSCRIPTION, durable=True, start=topic.first_entry_id)
 
@@ -234,7 +233,7 @@ class Compactor:
         return taken[0]
 
     def _work(self, source: Source, sink: Sink) -> Outcome:
-        """On the thread."""
+        """Run the two passes on the thread."""
         keys = LatestKeys()
         try:
             return TwoPasses(read=source.entries, write=sink.write, keys=keys, pause=Pace(self._stopping)).run()
@@ -242,15 +241,15 @@ class Compactor:
             keys.close()
 
     async def _show(self, topic: Topic, compacted: CompactedLedger) -> None:
-        """From now on, this is the compacted topic, if the topic is still what it was."""
+        """Store and use the new compacted ledger, if the topic is still the same."""
         async with self._leaving(topic.text) as current:
             record = self._catalog.topic(topic.text)
             if record is None or record.ledger_id != topic.ledger_id:
                 self._log.drop(compacted.ledger_id)
                 raise Stopped("the topic was deleted meanwhile")
             before = compacted_in(self._states.of(topic.text))
-            # From here on the disk may name the new ledger, also when we hear that it failed: it is not dropped any
-            # more. The next start knows which of the two it is.
+            # Even if storing fails, the catalog may name the new ledger, so it is not dropped. The next start finds
+            # out which ledger is in use.
             await self._states.change(topic, **compacted_state(compacted))
             if current is not None:
                 current.compacted = compacted
@@ -263,14 +262,13 @@ class Compactor:
 
 
 class Pace:
-    """Called once per message: lets the loop go on every so often, and ends the compaction when the broker stops."""
+    """Called once per message. Yields to the event loop regularly; raises Stopped when the broker stops."""
 
     def __init__(self, stopping: Event) -> None:
         self._stopping = stopping
         self._left = MESSAGES_PER_TURN
 
     def __call__(self) -> None:
-        """Count one message."""
         self._left -= 1
         if self._left <= 0:
             self._left = MESSAGES_PER_TURN
@@ -279,7 +277,7 @@ class Pace:
 
 
 class Source:
-    """What a compaction reads: the topic as it was compacted before, and what came since."""
+    """Input of a compaction: the previous compacted ledger, then the entries after its horizon."""
 
     def __init__(
         self, entry_log: EntryLog, ledger_id: int, first: int, last: int, compacted: CompactedLedger | None
@@ -291,7 +289,7 @@ class Source:
         self._compacted = compacted
 
     def entries(self) -> Iterator[Stored]:
-        """All entries in order. Blocks."""
+        """Yield all entries in order. Blocks."""
         entry_id = self._first
         if self._compacted is not None:
             yield from self._until(self._compacted.horizon, 0, self._read_compacted)
@@ -322,7 +320,7 @@ class Source:
 
 
 class Sink:
-    """Where a compaction writes: a new ledger."""
+    """Output of a compaction: a new ledger."""
 
     def __init__(self, entry_log: EntryLog, loop: asyncio.AbstractEventLoop, ledger_id: int) -> None:
         self._log = entry_log

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delayed messages of one topic, between the log, the clock and the subscriptions that share the index.
+"""The delayed messages of one topic: connects the pure index with the log, the clock and the subscriptions.
 
-Why: the index itself (`governance/delayed`) is pure: it is told what was published and asked what is due. Here it gets
-the entries of every run as they become durable, a timer, and the reads that it asks for.
-Where: made with the first Shared or Key_Shared consumer of a topic, or with the snapshot of an earlier run; publish
-tells it of runs, deliveries ask it through their views, and its timer wakes those who have something due.
+Why: the index (`governance/delayed`) is pure. It is told what was published and asked what is due. This module feeds it
+the durable entries of each run, runs its timer, and starts the log reads that it asks for.
+Where: created with the first Shared or Key_Shared consumer of a topic, or from the snapshot of an earlier run.
+Publishing reports runs, dispatchers query it through their views, and its timer wakes subscriptions with due messages.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.entry_log import Batch
 
-# The timer looks no more often than this, and no less: the clock on the wall may be set.
+# The timer never waits longer than this, because the wall clock may be changed.
 CHECK_S_MIN: Final = 0.005
 CHECK_S_MAX: Final = 5.0
 
 
 class DelayedIndex:
-    """What one topic holds back, for all its Shared and Key_Shared subscriptions.
+    """Delayed messages of one topic, shared by its Shared and Key_Shared subscriptions.
 
-    `lateness_ms_sum` is over all `delivered` messages how much later than due each was handed to its subscription's
-    consumers, as far as slots of the index tell; what waited for permits counts, too.
+    `lateness_ms_sum` adds up, over all `delivered` messages, how much later than due they were given to consumers, as
+    precisely as the index's time slots allow. Waiting for permits counts too.
     """
 
     __slots__ = (
@@ -63,34 +63,34 @@ class DelayedIndex:
         self.delivered = 0
         self.lateness_ms_sum = 0
         self.lateness_ms_max = 0
-        self.reading = False  # what it let go is being read from the log again
+        self.reading = False  # released entries are being read from the log again
         self._timer: asyncio.TimerHandle | None = None
         self._check_at_ms = TIME_MAX_MS
 
     def now_ms(self) -> int:
-        """The time that decides what is due. While nothing may be delayed, everything is."""
+        """The wall clock in ms since 1970; if the topic may not delay messages, a time at which all are due."""
         return self._delays.clock.wall_ms() if self.topic.delays else TIME_MAX_MS
 
     def due_until_ms(self) -> int:
-        """Up to which delivery time messages may be delivered now."""
+        """Messages with a delivery time up to this one, in ms since 1970, may be delivered now."""
         return self.now_ms() + self._options.early_ms
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def view_of(self, subscription: SubscriptionState) -> DelayedDeliveryView:
-        """The subscription's view, made if it has none."""
+        """The subscription's view; created if missing."""
         return self.manager.create_or_get_view(subscription.name, subscription.cursor)
 
     def leave(self, subscription: SubscriptionState) -> None:
-        """The subscription delays nothing any more."""
+        """Remove the subscription's view."""
         self.manager.unregister(subscription.name)
-        if self._delays.factory.find(self.topic.text) is not self.manager:  # It was the last one.
+        if self._delays.factory.find(self.topic.text) is not self.manager:  # That was the last view.
             self._delays.forget(self.topic)
 
     # -- what is published --------------------------------------------------------------------------------------------
 
     def published(self, first_entry_id: int, data: Buffer, offsets: Sequence[int], lengths: Sequence[int]) -> None:
-        """Entries with consecutive ids are durable. Called before anybody may read them.
+        """Add durable entries with consecutive ids. Called before any consumer can read them.
 
         Budget: 0.15 µs per entry that is not delayed, 4 µs per one that is (benchmarks/delayed_delivery.py).
         """
@@ -104,7 +104,7 @@ class DelayedIndex:
             self.count_added(self.manager.add_run(ids, times_ms, self.now_ms()))
 
     def look(self, view: DelayedDeliveryView, batch: Batch, row: int, stop: int) -> list[int]:
-        """Which entries of these rows are held, found by looking into each: the index did not know them."""
+        """Decode entries that the index does not know; returns the rows of those that are still delayed."""
         offsets, lengths = batch.offsets[row:stop], batch.lengths[row:stop]
         rows = metadata.may_be_delayed(batch.data, offsets, lengths)
         if not rows:
@@ -116,7 +116,7 @@ class DelayedIndex:
         return held
 
     def count_added(self, count: int) -> None:
-        """So many were added: a snapshot may be worth its while, and the first of them may be due before others."""
+        """Note that `count` entries were added: a snapshot may be due, and the timer may have to fire earlier."""
         if count:
             self.added += count
             self._delays.changed(self)
@@ -125,7 +125,7 @@ class DelayedIndex:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def set_timer(self) -> None:
-        """Look when the first one is due, if it was not known before that it is."""
+        """Set the timer to the earliest delivery time that is not known to be due yet."""
         next_ms = self.manager.next_delivery_ms()
         if self.manager.horizon.is_finite:
             next_ms = min(next_ms or TIME_MAX_MS, self._look_again_ms())
@@ -133,7 +133,7 @@ class DelayedIndex:
             self._arm(next_ms)
 
     def _look_again_ms(self) -> int:
-        """When to see whether it is time to read from the log what is not in the index."""
+        """Time of the next check whether missing entries should be read from the log."""
         return self._delays.clock.wall_ms() + self._options.tick_ms
 
     def _arm(self, at_ms: int) -> None:
@@ -145,7 +145,7 @@ class DelayedIndex:
         self._timer = self._delays.loop.call_later(min(max(wait_s, CHECK_S_MIN), CHECK_S_MAX), self.look_for_due)
 
     def look_for_due(self) -> None:
-        """Wake those who have something due; look again when the next is."""
+        """Wake the subscriptions that have due messages, and set the timer for the next ones."""
         self.disarm()
         now_ms, later_ms = self.now_ms(), TIME_MAX_MS
         for subscription in self.topic.subscriptions.values():
@@ -164,11 +164,11 @@ class DelayedIndex:
             self._arm(later_ms)
 
     def look_after(self) -> None:
-        """Read in the background what the index does not know."""
+        """Read entries that the index does not hold from the log, in the background."""
         self._delays.look_after(self)
 
     def handed_out(self, slots: Sequence[tuple[int, int]]) -> None:
-        """Count due entries: of each slot, how many, and when its last one was due in ms since 1970."""
+        """Count delivered delayed entries: per slot, how many, and the latest delivery time in ms since 1970."""
         self.delivered += sum(count for count, _ in slots)
         self._delays.changed(self)
         if self.topic.delays:
@@ -181,7 +181,7 @@ class DelayedIndex:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def policies_changed(self) -> None:
-        """Tick, strictness, and whether anything may be delayed, are as they are now, also for what is held."""
+        """Apply the changed delayed-delivery policy, also to messages that are already held."""
         options = self._wanted_options()
         if options != self._options:
             self._options = options
@@ -189,12 +189,12 @@ class DelayedIndex:
         self.look_for_due()
 
     def _wanted_options(self) -> DelayedOptions:
-        """How the topic delays, by its policies and the broker's settings."""
+        """Options from the topic's policies and the broker's settings."""
         tick_ms = max(1, self.topic.policies.delayed_delivery.tick_ms)
         return DelayedOptions(tick_ms=tick_ms, strict=self._delays.limits().delayed_strict)
 
     def disarm(self) -> None:
-        """Do not look by itself any more: the topic is not this broker's, or needs no index, or the broker stops."""
+        """Cancel the timer: the topic is unloaded, needs no index, or the broker stops."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the delayed indexes of a broker need besides the topics' own work: one memory, snapshots, and reading again.
+"""Upkeep of all delayed indexes of a broker: their memory, their snapshots, and reading missing entries again.
 
-Why snapshots: the log has everything, but reading a million messages to find out which of them are delayed takes
-seconds in which nobody is served. A snapshot says it for all entries up to one; what came later is read at the load of
-the topic. It is never older than a twentieth of the index, or ten seconds, and what is wrong with it costs time only.
+Why snapshots: the log has everything, but finding the delayed ones among a million messages takes seconds during which
+no client is served. A snapshot covers all entries up to one; later entries are read when the topic is loaded. It lags
+behind by at most a twentieth of the index, or ten seconds. A damaged snapshot costs only time.
 
-Why reading again: what did not fit the memory, or was let go because a subscription is stuck, is in the log. It is
-read in portions, in a reader thread, with pauses three times as long as the reads.
-Where: topics load and close their index here; the broker's tick saves what has changed.
+Why reading again: entries that did not fit into memory, or were released because of a stuck subscription, are still in
+the log. They are read in portions, in a reader thread, with pauses three times as long as the reads.
+Where: topics open and close their index here; the broker's tick saves changed indexes.
 """
 
 from __future__ import annotations
@@ -44,33 +44,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A snapshot is written when so many messages were added since the last, and a twentieth of all; or after so long.
+# A snapshot is written after this many additions and this share of the index, or after this time.
 SNAPSHOT_ADDED_MIN: Final = 5_000
 SNAPSHOT_ADDED_RATIO: Final = 0.05
 SNAPSHOT_AFTER_NS: Final = 10 * NS_PER_S
-# One read of the log for an index, and how much longer than it the pause after it is.
+# Size of one read of the log for an index.
 READ_BYTES: Final = MIB
 READ_ENTRIES: Final = 10_000
-# A reading that failed is tried again after this long.
+# Delay before a failed read is tried again.
 READ_RETRY_S: Final = 1.0
-# Added to an index between two turns of the loop.
+# Entries added to an index in one turn of the loop.
 ADDED_AT_ONCE: Final = 500
 PAUSE_RATIO: Final = 3
-# At a load, entries behind the snapshot are read at once if there are no more; else readers look as they come to them.
+# When a topic is loaded, up to this many entries after the snapshot are read at once; if there are more, dispatchers
+# find delayed messages when they reach them.
 CATCH_UP_ENTRIES_MAX: Final = 500_000
 
 _HEADER: Final = struct.Struct(">I")
 
 
 class Found(NamedTuple):
-    """What a portion of the log holds: entries that carry a delivery time, and where to go on."""
+    """Delayed entries in a portion of the log, and the entry id at which to continue."""
 
     entry_ids: list[int]
     deliver_at_ms: list[int]
     stop: int
 
     def pieces(self) -> Iterator[Found]:
-        """The same in pieces that an index takes in within a few milliseconds each."""
+        """Split into pieces that an index can add within a few milliseconds each."""
         for start in range(0, len(self.entry_ids), ADDED_AT_ONCE):
             end = start + ADDED_AT_ONCE
             ids = self.entry_ids[start:end]
@@ -81,16 +82,16 @@ class Found(NamedTuple):
 
 
 class DelayLimits(Protocol):
-    """Limits of the broker that are asked here. All but the first change while the broker runs."""
+    """Limits of the broker used here. `delayed_strict` may change at run time."""
 
     @property
     def delayed_index_bytes(self) -> int:
-        """What all indexes may take together."""
+        """Memory limit of all indexes together, in bytes."""
         ...
 
     @property
     def delayed_strict(self) -> bool:
-        """Whether no message may come before its time."""
+        """Whether a message must never be delivered before its delivery time."""
         ...
 
 
@@ -125,22 +126,23 @@ class Delays:
 
     @cached_property
     def memory(self) -> DelayedMemory:
-        """What all indexes may take together, and take."""
+        """Memory limit and current use of all delayed indexes, in bytes."""
         from penstock.governance.delayed_memory import DelayedMemory  # noqa: PLC0415 - many brokers do without
 
         return DelayedMemory(self.limits().delayed_index_bytes)
 
     @cached_property
     def factory(self) -> DelayedDeliveryTrackerFactory:
-        """One manager per topic."""
+        """Keeps one manager per topic."""
         from penstock.governance.delayed import DelayedDeliveryTrackerFactory  # noqa: PLC0415 - likewise
 
         return DelayedDeliveryTrackerFactory(self.memory)
 
-    # -- a topic comes and goes ---------------------------------------------------------------------------------------
+    # -- loading and unloading a topic
+    # --------------------------------------------------------------------------------
 
     def index_of(self, topic: Topic) -> DelayedIndex:
-        """The topic's index, made if it has none."""
+        """The topic's index; created if missing."""
         from penstock.broker.topics.delayed_index import DelayedIndex  # noqa: PLC0415 - likewise
 
         if topic.delayed is None:
@@ -148,7 +150,7 @@ class Delays:
         return topic.delayed
 
     async def load(self, topic: Topic) -> None:
-        """Give a topic that is being loaded the index it had, if a snapshot tells of one."""
+        """Restore the index of a topic that is being loaded, if it has a snapshot."""
         if self._snapshots is None or topic.ledger_id not in self._stored:
             return
         if self._log.missing.any_of(topic.ledger_id):
@@ -168,7 +170,7 @@ class Delays:
             index.manager.restore(snapshot)
             await self._catch_up(index)
         except BaseException:
-            self.close(topic)  # Whoever loads the topic next begins anew.
+            self.close(topic)  # The next load starts from scratch.
             raise
         for subscription in map(topic.subscriptions.get, names):
             if subscription is not None:
@@ -176,7 +178,7 @@ class Delays:
         index.look_for_due()
 
     async def _catch_up(self, index: DelayedIndex) -> None:
-        """What was published after the snapshot was made."""
+        """Add the entries that were published after the snapshot."""
         topic, manager = index.topic, index.manager
         unknown = manager.unknown_ranges(topic.first_entry_id, topic.last_entry_id + 1)
         if sum(one.stop - one.first for one in unknown) > CATCH_UP_ENTRIES_MAX:
@@ -191,7 +193,7 @@ class Delays:
                     await asyncio.sleep(0)
 
     def read(self, topic: Topic, first: int, stop: int) -> Found:
-        """Read entries from `first` on, some but not to `stop` perhaps, for their delivery times. Blocks."""
+        """Read the delivery times of some entries in [first, stop). Blocks."""
         count = min(stop - first, READ_ENTRIES)
         result = self._log.read(topic.ledger_id, first, bytes_max=READ_BYTES, entries_max=count)
         ids: list[int] = []
@@ -203,11 +205,11 @@ class Delays:
             )
             ids += some_ids
             times_ms += some_ms
-        # What the log does not have is nobody's.
+        # Entries missing in the log are skipped.
         return Found(ids, times_ms, min(result.next_entry_id, stop) if result.next_entry_id > first else stop)
 
     def close(self, topic: Topic) -> None:
-        """The topic leaves the memory."""
+        """Remove the topic's index from memory."""
         index, topic.delayed = topic.delayed, None
         if index is None:
             return
@@ -218,12 +220,12 @@ class Delays:
             subscription.view = None
 
     def forget(self, topic: Topic) -> None:
-        """The topic has no delayed messages any more, or no index that could be trusted."""
+        """Remove the topic's index and its snapshot."""
         self.close(topic)
         self.dropped(topic.ledger_id)
 
     def dropped(self, ledger_id: int) -> None:
-        """A ledger is gone, or its snapshot of no use."""
+        """Remove the snapshot of a ledger, because the ledger is deleted or the snapshot is not usable."""
         if self._snapshots is not None and ledger_id in self._stored:
             self._stored.discard(ledger_id)
             snapshots = self._snapshots
@@ -238,11 +240,11 @@ class Delays:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def changed(self, index: DelayedIndex) -> None:
-        """Something was added, or went out: it is saved before long."""
+        """Note that an index has changed and must be saved soon."""
         self._changed.setdefault(index, self.clock.monotonic_ns())
 
     def tick(self, now_ns: int) -> None:
-        """Save what is due to be saved."""
+        """Start to save the indexes that are due."""
         if self._snapshots is None or not self._changed:
             return
         for index, since_ns in list(self._changed.items()):
@@ -252,13 +254,13 @@ class Delays:
                 self._changes.finish(self.save(index))
 
     async def save(self, index: DelayedIndex) -> None:
-        """Store a snapshot of one index; returns when it is durable, or has failed, which is logged."""
+        """Store a snapshot of one index. Returns when it is durable, or when it failed; a failure is logged."""
         snapshots, topic, ledger_id = self._snapshots, index.topic, index.topic.ledger_id
         self._changed.pop(index, None)
         if snapshots is None or topic.delayed is not index:
             return
         index.added = 0
-        # While entries are missing, an index does not know all of them: a start that finds them must look itself.
+        # With entries missing, the index is incomplete. If a later start finds them, it must read the log itself.
         if self._log.missing.any_of(ledger_id) or not index.manager.topic_delayed_messages():
             self.dropped(ledger_id)
             return
@@ -270,9 +272,9 @@ class Delays:
         try:
             for piece in index.manager.snapshot_pieces(topic.last_entry_id + 1):
                 parts.append(piece)
-                await asyncio.sleep(0)  # The loop is for publishing.
+                await asyncio.sleep(0)  # Let publishing continue.
             await self._reads.in_thread(lambda: snapshots.save(ledger_id, parts))
-            if ledger_id not in self._stored:  # The ledger went meanwhile, and what is stored came after that.
+            if ledger_id not in self._stored:  # The ledger was deleted in the meantime.
                 await self._reads.in_thread(lambda: snapshots.forget(ledger_id))
         except OSError as error:
             log.warning("%s: a snapshot of its delayed messages could not be stored: %s", topic.text, error)
@@ -284,12 +286,12 @@ class Delays:
             self._saving.discard(index)
 
     async def save_of(self, topic: Topic) -> None:
-        """A topic is about to leave the memory: store what has changed since its last snapshot."""
+        """Save the index of a topic that is about to be unloaded, if it has changed."""
         if topic.delayed in self._changed:
             await self.save(topic.delayed)
 
     async def stop(self, topics: Iterable[Topic]) -> None:
-        """Store what has changed since the last snapshots; nobody looks for due messages any more."""
+        """Save all changed indexes, and cancel the timers of all indexes."""
         for index in list(self._changed):
             await self.save(index)
         for topic in topics:
@@ -299,7 +301,7 @@ class Delays:
     # -- reading again ------------------------------------------------------------------------------------------------
 
     def look_after(self, index: DelayedIndex) -> None:
-        """Start to read again what an index let go, if it is time to."""
+        """Start to read entries that an index does not hold, if they are needed now."""
         if index.reading or index.topic.fenced or not self._goes_on(index):
             return
         wanted = index.manager.back_fill(index.now_ms())
@@ -320,7 +322,7 @@ class Delays:
                 if subscription.view is not None:
                     await self._fill_view(index, subscription, subscription.view)
         except (OSError, PenstockError) as error:
-            if not isinstance(error, ReadFailed):  # The log has told of that, once.
+            if not isinstance(error, ReadFailed):  # The log has reported that already.
                 log.warning("%s: reading its delayed messages again failed: %s", index.topic.text, error)
             self.loop.call_later(READ_RETRY_S, self.look_after, index)
         finally:
@@ -351,7 +353,7 @@ class Delays:
             if not self._goes_on(index) or not subscription.delivers_by(view):
                 return
             held = set(view.look(found.entry_ids, found.deliver_at_ms, index.now_ms()))
-            # What is due last may be neither held nor due: it is on disk only.
+            # A late message may be neither held nor due: then it is on disk only.
             until_ms = index.due_until_ms()
             subscription.replay_passed(
                 [
@@ -364,7 +366,7 @@ class Delays:
             wanted = view.back_fill(subscription.read_entry_id)
 
     def _goes_on(self, index: DelayedIndex) -> bool:
-        """Whether anybody still needs what is being read."""
+        """Whether the entries being read are still needed."""
         return index.topic.delayed is index and not self.stopping()
 
     async def _portion(self, index: DelayedIndex, first: int, stop: int) -> Found:
@@ -376,7 +378,7 @@ class Delays:
 
 
 def _in_use(snapshots: Snapshots, catalog: Catalog) -> set[int]:
-    """The ledgers that have a snapshot; those of topics that were deleted right before the last stop have none."""
+    """The ledgers that have a snapshot. Deletes snapshots of ledgers that no topic uses."""
     stored = snapshots.ledgers()
     gone = stored - ledgers_in_use(catalog) if stored else set()
     for ledger_id in gone:
@@ -385,13 +387,13 @@ def _in_use(snapshots: Snapshots, catalog: Catalog) -> set[int]:
 
 
 def pack(names: Sequence[str]) -> bytes:
-    """What a snapshot begins with: the subscriptions that have a view. The pieces of the index follow."""
+    """The head of a snapshot: the names of subscriptions that have a view. The pieces of the index follow it."""
     head = seal(json.dumps(names).encode())
     return _HEADER.pack(len(head)) + head
 
 
 def unpack(data: bytes) -> tuple[list[str], Snapshot]:
-    """What a snapshot holds. Raises DamagedSnapshotError."""
+    """Decode a snapshot. Raises DamagedSnapshotError."""
     from penstock.governance.delayed_options import DamagedSnapshotError  # noqa: PLC0415 - many brokers do without
     from penstock.governance.delayed_snapshot import decode  # noqa: PLC0415 - it imports the bitmaps
 

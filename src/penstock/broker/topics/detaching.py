@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking a topic from its clients, without losing what they have sent.
+"""Disconnecting the clients of a topic without losing messages that they have sent.
 
-1. `fenced`: no producer or consumer joins, and SENDs that still come are not taken.
-2. What was accepted becomes durable and is answered; only then are producers told to connect anew, so that none of them
-   sends again what is stored already.
+- `fenced` is set: no producer or consumer can attach, and new SENDs are not accepted.
+- Accepted messages become durable and are acknowledged. Only then are producers told to reconnect, so none of them
+  sends a stored message again.
 
-Where: whatever ends a topic, or turns its producers away, begins with this.
+Where: unloading, terminating, truncating and deleting a topic begin with this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNSOLICITED: Final = 2**64 - 1
 
 
 async def detach(topic: Topic, reads: LogReads) -> None:
-    """Take the topic from all its clients; when this returns, all that was accepted is durable and answered."""
+    """Disconnect all clients of the topic. On return all accepted messages are durable and acknowledged."""
     topic.fenced = True
     for subscription in list(topic.subscriptions.values()):
         for consumer in list(subscription.consumers):
@@ -32,7 +32,7 @@ async def detach(topic: Topic, reads: LogReads) -> None:
 
 
 async def disconnect_producers(topic: Topic, reads: LogReads) -> None:
-    """Tell all producers to connect anew, once what they have sent is answered."""
+    """Tell all producers to reconnect, once their accepted messages are acknowledged."""
     leaving = list(topic.producers.values())
     for producer in leaving:
         producer.session.forget_producer(producer)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topics of this broker: loaded on first use, created when somebody asks for one that does not exist.
+"""The loaded topics of this broker: loads a topic on first use, and creates it if it does not exist.
 
-Where: sessions ask for a topic by name. `topic_index` knows which there are, `loader` makes one of what is stored,
-`topic_life` closes, unloads and deletes topics through `leaving`; `partitioned` knows what is partitioned.
+Where: sessions ask for a topic by name. `topic_index` lists the existing topics, `loader` builds a topic from what is
+stored, `topic_life` unloads and deletes topics inside `leaving`, `partitioned` knows the partitioned topics.
 
-What must hold: a name is loaded or created once, however many ask at a time, and nobody gets a topic that is on its way
-out: whoever asks for one that is being unloaded or deleted waits for the end of that, and then starts over.
+Invariants: a topic is loaded or created once, however many callers ask at the same time. No caller receives a topic
+that is being unloaded or deleted: the caller waits until that is done, then starts again.
 """
 
 from __future__ import annotations
@@ -34,26 +34,22 @@ TOO_MANY_TOPICS: Final = "Exceed maximum number of topics in namespace."
 
 
 class DirectoryLimits(Protocol):
-    """Limits of the broker that are asked when a topic is. They change while the broker runs."""
+    """Limits of the broker, read whenever a topic is requested. They may change at run time."""
 
     @property
-    def persistent_topics(self) -> bool:
-        """Whether there are persistent topics."""
-        ...
+    def persistent_topics(self) -> bool: ...
 
     @property
-    def non_persistent_topics(self) -> bool:
-        """Whether there are others."""
-        ...
+    def non_persistent_topics(self) -> bool: ...
 
     @property
     def topic_loads_max(self) -> int:
-        """How many are loaded at a time; others wait."""
+        """Maximum number of concurrent topic loads; further loads wait."""
         ...
 
 
 class TopicDirectory:
-    """Topics by name. Everything is called on the loop."""
+    """Topics by name. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -84,36 +80,33 @@ class TopicDirectory:
 
     @property
     def loading(self) -> int:
-        """Topics being loaded or created."""
         return len(self._coming)
 
-    # -- what there is, as `TopicIndex` says
+    # -- queries, answered by `TopicIndex`
 
     def loaded(self) -> list[Topic]:
-        """Topics somebody has used since the start."""
         return self._index.loaded()
 
     def get(self, name: TopicName | str) -> Topic | None:
-        """The topic if it is loaded."""
         return self._index.get(name)
 
     def exists(self, name: TopicName) -> bool:
-        """Whether the topic is stored, or, not being persistent, somebody uses it."""
+        """Whether the topic is stored, or is a loaded non-persistent topic."""
         return self._index.exists(name)
 
     def count(self, namespace: str) -> int:
-        """How many persistent topics the namespace has, partitions one by one."""
+        """Number of persistent topics in the namespace, each partition counted."""
         return self._index.count(namespace)
 
     # -- coming -------------------------------------------------------------------------------------------------------
 
     async def get_or_create(self, name: TopicName, *, create: bool) -> Topic:
-        """The topic of this name, created if it does not exist, `create` says so, and its namespace's policies too.
+        """The topic of this name. It is created if `create` and the namespace's policies allow it.
 
         Raises:
-            TenantNotFound, NamespaceNotFound: where it should be is nowhere.
+            TenantNotFound, NamespaceNotFound: its tenant or namespace does not exist.
             TopicNotFound: it does not exist and may not be created.
-            NotAllowed: it is partitioned, or a partition that its partitioned topic does not have, or one too many.
+            NotAllowed: it is a partitioned topic, a partition out of range, or the namespace has too many topics.
             MetadataFailed: it could not be stored.
         """
         topic = await self._got(name, {}, partial(self._check_may_come, name, create=create))
@@ -121,18 +114,18 @@ class TopicDirectory:
         return topic
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
-        """Load or create a topic, whatever the policies say: who calls this has asked what must be asked.
+        """Load or create a topic without asking the policies; the caller has checked them.
 
-        Raises NamespaceNotFound or TopicNotFound while that in which it would be is being deleted.
+        Raises NamespaceNotFound or TopicNotFound while its namespace or partitioned topic is being deleted.
         """
         return await self._got(name, properties, partial(self._check_place, name))
 
     async def load(self, name: TopicName) -> Topic:
-        """The topic, loaded if it is not. Raises TopicNotFound when it does not exist, or not any more."""
+        """The topic, loaded if necessary. Raises TopicNotFound if it does not exist."""
         return await self._got(name, {}, partial(self._check_exists, name))
 
     async def _got(self, name: TopicName, properties: Mapping[str, str], check: Callable[[], None]) -> Topic:
-        """A topic that nobody is about to take away; `check` says, right before it comes, whether it may."""
+        """The topic, once no other caller is unloading or deleting it. `check` raises if it may not be loaded now."""
         text = str(name)
         topic = self._index.get(text)
         while topic is None or topic.fenced:
@@ -146,7 +139,7 @@ class TopicDirectory:
         return topic
 
     async def arrived(self, start: str) -> None:
-        """Return when topics whose names start like this, and that are being loaded or created now, are there."""
+        """Wait for topics that are being loaded or created now and whose names start with `start`."""
         coming = [future for text, future in self._coming.items() if text.startswith(start)]
         if coming:
             await asyncio.wait(coming)
@@ -158,7 +151,7 @@ class TopicDirectory:
             pending = asyncio.ensure_future(self._load(name, properties))
             self._coming[text] = pending
             pending.add_done_callback(lambda _done: self._coming.pop(text, None))
-        # Shielded: when the client that came first goes away, the others still want the topic.
+        # Shielded: if the first client disconnects, the other callers still need the topic.
         return await asyncio.shield(pending)
 
     async def _load(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
@@ -188,14 +181,14 @@ class TopicDirectory:
             return
         self._partitioned.check_usable(name, exists=False)
         effective = self._policies_of(f"{name.tenant}/{name.namespace}")
-        # Partitions of what exists are made when they are first used, whoever uses them.
+        # Missing partitions of an existing partitioned topic are created on first use, by any client.
         allowed = effective.auto_topic_creation.allowed or name.partition >= 0
         if not (allowed and (create or (name.partition >= 0 and not name.is_persistent))):
             raise TopicNotFound(str(name))
         self.check_room(name, 1)
 
     def check_room(self, name: TopicName, wanted: int) -> None:
-        """Raises NotAllowed when the namespace may not have so many more topics."""
+        """Raises NotAllowed if `wanted` more topics would exceed the namespace's maximum."""
         namespace = f"{name.tenant}/{name.namespace}"
         bound = self._policies_of(namespace).max_topics_per_namespace
         if not bound or not name.is_persistent or is_system_topic(str(name)):
@@ -208,7 +201,7 @@ class TopicDirectory:
 
     @asynccontextmanager
     async def leaving(self, name: TopicName | str) -> AsyncIterator[Topic | None]:
-        """While inside, nobody gets this topic, and nobody else lets it go; gives the topic if it is loaded."""
+        """Lock the topic while it is unloaded or deleted: `get_or_create` waits. Yields the topic if it is loaded."""
         text = str(name)
         while (busy := self._coming.get(text) or self._leaving.get(text)) is not None:
             await asyncio.wait((busy,))
@@ -221,14 +214,14 @@ class TopicDirectory:
             gone.set_result(None)
 
     def unloaded(self, topic: Topic) -> None:
-        """Nobody uses it any more: the next who asks loads it anew."""
+        """Remove a topic from memory; the next request loads it again."""
         self._loader.let_go(topic)
         self._index.remove(topic)
 
     def vanished(self, text: str) -> None:
-        """A topic does not exist any more."""
+        """Remove a deleted topic from the index."""
         self._index.vanished(text)
 
     def appeared(self, text: str) -> None:
-        """A topic exists: list it, and tell whoever watches, unless it was known."""
+        """Add a topic to the index, and notify watchers if it is new."""
         self._index.appeared(text)

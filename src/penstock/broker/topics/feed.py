@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to the topics of a namespace: created, deleted, in that order and once each.
+"""The feed of topics created and deleted in a namespace, in order and exactly once.
 
-Why events have a number and a written form: whoever listens may be in another process, with a stream of bytes between.
-From the number it sees that it missed something, and lists anew; from the form's version, that it cannot read it.
-Where: the directory tells the feed when a topic has become visible, or is gone; shared listings and whoever else wants
-to know listen to one namespace.
+Why events have a number and an encoding: a listener may be in another process, behind a byte stream. A gap in the
+numbers tells it that it missed events and must list again; the encoding's version tells it whether it can decode them.
+Where: the directory reports topics that become visible or are deleted; shared listings listen to one namespace each.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ FORM: Final = 1
 
 
 class TopicEvent(NamedTuple):
-    """A topic has come, or gone."""
+    """A topic was created or deleted."""
 
-    number: int  # one more than that of the event before, in any namespace of this broker
-    topic: str  # in full; a partition by itself
+    number: int  # one more than the previous event's, over all namespaces of this broker
+    topic: str  # full name; a partition counts as a topic
     created: bool
 
     def encode(self) -> bytes:
-        """For another process: JSON, on one line."""
+        """One line of JSON, for another process."""
         form = {"form": FORM, "number": self.number, "topic": self.topic, "created": self.created}
         return json.dumps(form, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> TopicEvent:
-        """Read what `encode` wrote. Raises ValueError for anything else, later forms among it."""
+        """Decode the output of `encode`. Raises ValueError for anything else, including later versions."""
         form = json.loads(data)
         match form:
             case {"form": 1, "number": int(number), "topic": str(topic), "created": bool(created)}:
@@ -44,7 +43,7 @@ class TopicEvent(NamedTuple):
 
 
 class TopicFeed:
-    """Tells listeners at once, in the order in which they came."""
+    """Calls listeners immediately, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.told = 0  # the number of the last event
@@ -52,7 +51,7 @@ class TopicFeed:
         self._next_key = 0
 
     def listen(self, namespace: str, listener: Callable[[TopicEvent], None]) -> Callable[[], None]:
-        """Be told of every event in `tenant/namespace` from now on, until the callable that this returns is called."""
+        """Call `listener` for each event in `tenant/namespace`. Call the returned function to unsubscribe."""
         key = self._next_key
         self._next_key += 1
         self._listeners.setdefault(namespace, {})[key] = listener
@@ -66,7 +65,7 @@ class TopicFeed:
         return stop
 
     def tell(self, topic: str, *, created: bool) -> None:
-        """A topic has come, or gone. A listener that fails does not keep the others from hearing of it."""
+        """Report a topic as created or deleted. An exception of one listener does not affect the others."""
         self.told += 1
         event = TopicEvent(self.told, topic, created)
         namespace = topic.partition("://")[2].rpartition("/")[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gate: so many at a time may be inside; whoever comes beyond that is refused, or waits for a turn.
+"""A limit of concurrent operations: an operation beyond the limit is refused, or waits for its turn.
 
-Why not asyncio.Semaphore: the limit may be changed while the broker runs, and some callers must not wait at all.
-Where: lookups and listings are refused, loads of topics wait.
+Why not asyncio.Semaphore: the limit may change at run time, and some callers must not wait.
+Where: lookups and listings are refused, topic loads wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Lets `limit()` in at a time. Whatever is inside leaves on every way out, cancelled or not."""
+    """Admits at most `limit()` operations at a time. An operation leaves at the end of its `with` block."""
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self.inside = 0
@@ -28,7 +28,7 @@ class Gate:
 
     @contextmanager
     def pass_or_refuse(self, what: str, key: str) -> Iterator[None]:
-        """Go in at once. Raises TooManyRequests, which names `what` is too many and the `key` that bounds it."""
+        """Enter now. Raises TooManyRequests; `what` names the operation and `key` the setting in its message."""
         if self.inside >= self._limit():
             raise TooManyRequests(f"Too many concurrent {what} requests: all {self._limit()} places ({key}) are taken")
         self.inside += 1
@@ -39,7 +39,7 @@ class Gate:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Go in when those who came before are in, and there is room."""
+        """Wait for a free place, in first-come order, and enter."""
         await self._enter()
         try:
             yield
@@ -56,7 +56,7 @@ class Gate:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                self._leave()  # It was our turn already.
+                self._leave()  # This caller had been admitted already.
             raise
 
     def _leave(self) -> None:

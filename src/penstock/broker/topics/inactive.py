@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics that nobody uses delete themselves, as the policies say (`inactiveTopicPolicies`).
+"""Deletes inactive topics, as `inactiveTopicPolicies` says.
 
-What counts as use: a producer or a consumer, now or since the last look; and a subscription, or in the mode
-`delete_when_subscriptions_caught_up` a backlog. What retention promises to keep stays until its time is over.
+A topic is active while it has a producer or consumer, or had one since the last check; also while it has a subscription
+or, with the mode `delete_when_subscriptions_caught_up`, a backlog. Messages that retention keeps are kept until their
+time is over.
 
-Messages that were acknowledged to their producer stay, too, unless somebody asked for the opposite: by naming a mode
-(`brokerDeleteInactiveTopicsMode`) or with `inactiveTopicPolicies` of the namespace or the topic. (In Pulsar, a topic
-without a subscription goes with all it holds.)
+Stored messages also keep a topic, unless a mode was set explicitly: with `brokerDeleteInactiveTopicsMode`, or with
+`inactiveTopicPolicies` of the namespace or topic. (Pulsar deletes a topic without subscriptions with its messages.)
 
-Where: the broker's tick asks; a look at many topics takes several turns of the loop.
+Where: the broker's tick calls this; a check of many topics takes several turns of the loop.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A look takes well under a microsecond for a topic; nothing may hold the loop for more than some milliseconds.
+# A check takes well under a microsecond per topic; one turn may hold the loop for a few milliseconds only.
 TOPICS_PER_TURN: Final = 1_000
 POLICY: Final = "inactiveTopicPolicies"
 NS_PER_MINUTE: Final = 60 * NS_PER_S
 
 
 class InactiveTopics:
-    """Looks for them every `brokerDeleteInactiveTopicsFrequencySeconds`."""
+    """Checks for inactive topics every `brokerDeleteInactiveTopicsFrequencySeconds`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class InactiveTopics:
         self._last_look_ns = now_ns
 
     def tick(self, now_ns: int) -> None:
-        """Look, if it is time to."""
+        """Start a check if it is due."""
         defaults = self._limits().policies
         if not defaults.broker_delete_inactive_topics_enabled or self._looking or self._stopping():
             return
@@ -100,7 +100,7 @@ class InactiveTopics:
             await self._partitions.forget_if_empty(topic.name.parent)
 
     def is_due(self, topic: Topic, now_ns: int) -> bool:
-        """Whether the topic has gone unused for so long that it is to be deleted. Notes since when: ask regularly."""
+        """Whether the topic has been inactive long enough to be deleted. Records since when; call it regularly."""
         inactive = topic.policies.inactive
         if not inactive.delete or topic.fenced or is_system_topic(topic.text):
             return False
@@ -114,7 +114,7 @@ class InactiveTopics:
         return long_enough and not self._keeps_messages(topic)
 
     def _keeps_messages(self, topic: Topic) -> bool:
-        """Whether the topic holds messages, and nobody has said that it is to be deleted all the same."""
+        """Whether the topic holds messages, and no explicit mode allows to delete it with them."""
         compacted = topic.compacted is not None and topic.compacted.entries > 0
         first = max(topic.first_entry_id, topic.unneeded_before)
         if not topic.persistent or not (compacted or first <= topic.last_entry_id):
@@ -127,7 +127,7 @@ class InactiveTopics:
 
 
 def seems_active(topic: Topic) -> bool:
-    """Whether somebody uses the topic, by the rule of its policies."""
+    """Whether the topic is in use, by the mode of its policies."""
     subscriptions = [one for name, one in topic.subscriptions.items() if name != COMPACTION_SUBSCRIPTION]
     if topic.producers or any(subscription.consumers for subscription in subscriptions):
         return True

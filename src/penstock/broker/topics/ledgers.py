@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At a start, what a crash left between the catalog and the log: ledgers without a topic, topics without entries.
+"""Repairs differences between catalog and log after a crash: ledgers without a topic, topics without entries.
 
-Where: the broker looks once, before anybody connects.
+Where: called once when the broker starts, before clients connect.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# So many pieces that are missing are named with their topics.
+# At most this many missing segments are logged with the names of their topics.
 MISSING_NAMED_MAX: Final = 100
 
 
 def name_missing(catalog: Catalog, entry_log: EntryLog) -> None:
-    """Name the topics of which entries are missing; the log knows ledgers only."""
+    """Log the names of the topics of which entries are missing; the log itself knows only ledgers."""
     pieces = entry_log.missing.listed()
     if not pieces:
         return
@@ -37,10 +37,10 @@ def name_missing(catalog: Catalog, entry_log: EntryLog) -> None:
 
 
 def drop_unknown_ledgers(catalog: Catalog, entry_log: EntryLog) -> None:
-    """Give up what a crash left between the catalog and the log. Asks the disk.
+    """Delete ledgers that no topic uses. Blocks on the disk.
 
-    Unless the log has ledgers that this catalog never gave out: then it is an older copy, or a new one, and what it
-    does not know may be all there is. Nothing is given up then, now or at a later start, and no id used twice.
+    If the log has ledgers that this catalog never assigned, the catalog is an older copy or a new one, and unknown
+    ledgers may be the only data. Then nothing is deleted, now or at a later start, and no ledger id is reused.
     """
     unknown = entry_log.ledgers() - ledgers_in_use(catalog)
     if not unknown:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listing the topics of a namespace: which names there are, and which of them a pattern wants.
+"""Listing the topics of a namespace, optionally filtered by a pattern.
 
-Why an index: a broker may hold a hundred thousand topics, and a client asks for those of one namespace, again and
-again. Names are kept in Java's order, because that is how they are hashed and told.
-Where: the directory keeps the `NameIndex`; `shared_listings` gathers lists from it, which all who ask share.
-Everything here is pure; what may take long is a generator. Nothing walks names of another namespace.
+Why an index: a broker may hold a hundred thousand topics, and clients list one namespace again and again. Names are
+kept in Java's order, because they are hashed and sent in it.
+Where: the directory keeps the `NameIndex`; `shared_listings` gathers lists from it, which callers share. Everything
+here is pure. Long work is a generator, and never visits names of another namespace.
 
-Patterns are RE2's, as in Pulsar (`patterns`). What RE2 does not know (lookahead, back references) is left to the
-client, which gets the list unfiltered.
+Patterns are RE2's, as in Pulsar (`patterns`). A pattern that RE2 does not support (lookahead, back references) is left
+to the client, which gets the unfiltered list.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Sequence
     from typing import Self
 
-# What one step of gathering looks at: at most as many names as make two blocks, and by a pattern as many as it can
-# match in a third of a millisecond.
+# One step of gathering looks at no more names than make two blocks, and no more than a pattern can match in a third
+# of a millisecond.
 NAMES_PER_STEP: Final = 1_024
 NAMES_PER_STEP_FIRST: Final = 64
 NAMES_PER_STEP_MIN: Final = 1
-# To match many names in one call pays from so many on: another program must be compiled for it.
+# Matching many names in one call pays off from this number on, because it compiles a second program.
 MANY_NAMES: Final = 100
 STEP_NS: Final = 300 * NS_PER_US
 
 
 class Mode(Enum):
-    """Which domains to list. The values are the protocol's (CommandGetTopicsOfNamespace.Mode)."""
+    """Domains to list. The values are the protocol's (CommandGetTopicsOfNamespace.Mode)."""
 
     PERSISTENT = 0
     NON_PERSISTENT = 1
@@ -48,18 +48,18 @@ _DOMAINS: Final = {
     Mode.NON_PERSISTENT: (NON_PERSISTENT,),
     Mode.ALL: (NON_PERSISTENT, PERSISTENT),  # in order
 }
-# No system topic's name goes without it, but for those of one namespace.
+# Every system topic's name contains this, except in one namespace.
 _SYSTEM_MARK: Final = "__"
 _SYSTEM_NAMESPACE: Final = "pulsar/system"
 
 
 class Wanted(NamedTuple):
-    """What is asked for. Who asks for the same gets the same list."""
+    """Parameters of a listing. Equal parameters share one list."""
 
     namespace: str  # tenant/namespace
     mode: Mode = Mode.PERSISTENT
-    pattern: str | None = None  # None: whatever their names
-    system: bool = False  # Pulsar's own topics too
+    pattern: str | None = None  # None: all names
+    system: bool = False  # include Pulsar's system topics
 
 
 class NameIndex:
@@ -73,7 +73,7 @@ class NameIndex:
             self._lists[folder] = in_order(listed)
 
     def add(self, name: str) -> bool:
-        """Add a name; False if it is there."""
+        """Add a name; returns False if it exists."""
         listed = self._lists.setdefault(_folder(name), [])
         at = bisect_left(listed, java_order(name), key=java_order)
         if at < len(listed) and listed[at] == name:
@@ -82,7 +82,7 @@ class NameIndex:
         return True
 
     def discard(self, name: str) -> bool:
-        """Take a name out; False if it is not there."""
+        """Remove a name; returns False if it does not exist."""
         folder = _folder(name)
         listed = self._lists.get(folder, [])
         at = bisect_left(listed, java_order(name), key=java_order)
@@ -99,7 +99,7 @@ class NameIndex:
 
 
 class Filter:
-    """Says of a topic's full name whether it is wanted; of names, once its pattern is compiled."""
+    """Selects topics by full name. Many names are selected faster, once the pattern is compiled."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -107,22 +107,21 @@ class Filter:
         self._starts = tuple(f"{domain}{SCHEME_MARK}" for domain in _DOMAINS[wanted.mode])
 
     def compile(self) -> Self:
-        """Make the pattern ready, if there is one. Raises what `Pattern` does."""
+        """Compile the pattern, if there is one. Raises what `Pattern` does."""
         if self.wanted.pattern is not None:
             self.pattern = Pattern(self.wanted.pattern)
         return self
 
     def forget_pattern(self) -> None:
-        """Until it is compiled again."""
         self.pattern = None
 
     @property
     def size_bytes(self) -> int:
-        """What its pattern takes in memory."""
+        """Memory of the compiled pattern."""
         return self.pattern.size_bytes if self.pattern is not None else 0
 
     def wants(self, name: str) -> bool:
-        """Whether this topic, of the namespace that was asked for, is in the list."""
+        """Whether a topic of the requested namespace belongs to the list."""
         return (
             name.startswith(self._starts)
             and (self.wanted.system or not is_system_topic(name))
@@ -130,23 +129,23 @@ class Filter:
         )
 
     def wanted_of(self, names: Sequence[str]) -> Collection[str]:
-        """Those of many names that `wants` is true of."""
+        """Those of `names` for which `wants` is true."""
         if self.pattern is None or len(names) < MANY_NAMES:
             return set(filter(self.wants, names))
         ours = [name for name in names if name.startswith(self._starts)]
         return set(self.pattern.for_many().of(self.shown(ours)))
 
     def shown(self, names: Sequence[str]) -> Sequence[str]:
-        """Those of some names of the right domains that are not hidden, whatever the pattern says."""
+        """Those of `names` that are not hidden system topics, regardless of the pattern. The domains must be right."""
         if not self.wanted.system and (self.wanted.namespace == _SYSTEM_NAMESPACE or _SYSTEM_MARK in ",".join(names)):
             return [name for name in names if not is_system_topic(name)]
         return names
 
 
 def gather(index: NameIndex, wanted: Filter) -> Generator[None, int, Listing]:
-    """The topics that are wanted, partitions one by one: the list of the moment of the first step.
+    """Gather the list of the moment of the first step, partitions one by one.
 
-    Steps are short, and are told how long the one before took.
+    Steps are short; each is told how long the previous one took.
     """
     of = wanted.wanted
     names: list[str] = []
@@ -172,7 +171,7 @@ def gather(index: NameIndex, wanted: Filter) -> Generator[None, int, Listing]:
 
 
 def _paced(step: int, took_ns: int) -> int:
-    """How many names to match next: the pattern, and how long the names are, decide what one takes."""
+    """Number of names to match in the next step: the cost depends on the pattern and the length of names."""
     if took_ns > STEP_NS:
         return max(NAMES_PER_STEP_MIN, step // 2)
     return step if took_ns > STEP_NS // 2 else min(NAMES_PER_STEP, 2 * step)

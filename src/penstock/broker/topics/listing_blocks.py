@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A list of topics that never changes, made of blocks that it shares with the list before it and the one after.
+"""An immutable list of topics, made of blocks that successive lists share.
 
-Why blocks: a namespace may hold a hundred thousand topics, and one that comes or goes must cost neither a walk over all
-of them nor a second copy. A block holds some hundred names in order, what they add to the hash, and, once somebody
-wants it, how they are written. A change makes anew the blocks it touches; everything else is the same object.
-Where: `shared_listings` makes lists, and keeps the one that is in force; discovery and watchers send pieces of them.
-Everything here is pure. What could take long is an iterator: whoever drives it lets others have their turn.
+Why blocks: a namespace may hold a hundred thousand topics; adding or removing one must neither visit nor copy all of
+them. A block holds some hundred names in order, their part of the hash, and their encoding once it was needed. A change
+replaces only the blocks it touches.
+Where: `shared_listings` makes lists and keeps the current one; discovery and watchers send its pieces. Everything here
+is pure; long work is an iterator, so the caller can yield in between.
 
-The hash of a list is the CRC32C of its names with commas between, as clients compute it. A CRC is linear: that of two
-texts, one behind the other, follows from the CRC of each and the length of the second (`_appended`), so that the names
-of an unchanged block are never looked at again.
+The hash of a list is the CRC32C of its names joined by commas, as clients compute it. A CRC is linear: the CRC of two
+concatenated texts follows from the CRC of each and the length of the second (`_appended`), so the names of an unchanged
+block are not read again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from penstock.wire import listings
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-# Half of what a block may hold: making one anew takes 0.1 ms, and a hundred thousand topics are two hundred blocks.
+# Half of the largest block: making a block takes 0.1 ms, and a hundred thousand topics make two hundred blocks.
 BLOCK_NAMES: Final = 512
-# Smaller ones are put together with their neighbour.
+# Smaller blocks are merged with their neighbour.
 BLOCK_NAMES_MIN: Final = BLOCK_NAMES // 4
 
-# What a name takes in memory while it is listed: its bytes, written out once, and what CPython keeps beside (PIP-442
-# counts the same 32 bytes).
+# Memory of a listed name: its encoded bytes and CPython's overhead (PIP-442 counts the same 32 bytes).
 NAME_BYTES: Final = 32
-# What a name takes in a list that only remembers it: the name itself belongs to the directory.
+# Memory of a name in a list that is not encoded: the string itself belongs to the directory.
 REFERENCE_BYTES: Final = 8
 BLOCK_BYTES: Final = 256
 
-# What one update tells of at most: a client's frames have a limit, and so has a turn of the loop.
+# Maximum size of one update: a client's frames and a turn of the loop are limited.
 STEP_BYTES_MAX: Final = 256 * KIB
 STEP_BLOCKS_MAX: Final = 8
 
@@ -50,7 +49,7 @@ _BMP_LAST: Final = "\uffff"
 
 
 class Block:
-    """Some names that follow one another, in Java's order."""
+    """Consecutive names, in Java's order."""
 
     __slots__ = ("_listed", "_watched", "crc", "name_bytes", "names", "written_bytes")
 
@@ -69,37 +68,37 @@ class Block:
 
     @property
     def assembled_bytes(self) -> int:
-        """What this block takes while somebody asks for it."""
+        """Memory of this block while a caller needs its encoding."""
         return self.name_bytes + NAME_BYTES * len(self.names)
 
     @property
     def remembered_bytes(self) -> int:
-        """What it takes when nobody wants it written."""
+        """Memory of this block while it is not encoded."""
         return BLOCK_BYTES + REFERENCE_BYTES * len(self.names)
 
     def listed(self) -> bytes:
-        """The names as GET_TOPICS_OF_NAMESPACE_RESPONSE has them; the same bytes for everybody."""
+        """The names as encoded in GET_TOPICS_OF_NAMESPACE_RESPONSE; the bytes are shared."""
         if self._listed is None:
             self._listed = listings.listed(self.names)
         return self._listed
 
     def watched(self) -> bytes:
-        """The names as WATCH_TOPIC_LIST_SUCCESS has them; the same bytes for everybody."""
+        """The names as encoded in WATCH_TOPIC_LIST_SUCCESS; the bytes are shared."""
         if self._watched is None:
             self._watched = listings.watched(self.names)
         return self._watched
 
     def is_encoded(self, form: Callable[..., bytes]) -> bool:
-        """Whether `listed` or `watched`, the method given, has nothing more to do."""
+        """Whether `form`, which is `Block.listed` or `Block.watched`, is encoded already."""
         return (self._listed if form is Block.listed else self._watched) is not None
 
     def forget_written(self) -> None:
-        """Nobody wants it written just now; whoever still sends it has the bytes."""
+        """Drop the encodings. Replies that are being sent keep the bytes."""
         self._listed = self._watched = None
 
 
 class Listing:
-    """The topics of one moment, in order. Compared by identity: the same list is the same object."""
+    """The topics of one moment, in order. Compared by identity."""
 
     __slots__ = ("_digest", "assembled_bytes", "blocks", "count", "remembered_bytes", "written_bytes")
 
@@ -113,17 +112,15 @@ class Listing:
 
     @property
     def digest(self) -> str:
-        """The hash of this list, as clients compute it; eight hexadecimal digits."""
+        """The hash of this list, as clients compute it: eight hexadecimal digits."""
         if not self._digest:
             self._digest = struct.pack("<I", _crc(self.blocks)).hex()
         return self._digest
 
     def names(self) -> Iterator[str]:
-        """All names, in order."""
         return chain.from_iterable(block.names for block in self.blocks)
 
     def has(self, name: str) -> bool:
-        """Whether the name is in it."""
         key = java_order(name)
         row = bisect_right(self.blocks, key, key=_first_key) - 1
         if row < 0:
@@ -133,13 +130,13 @@ class Listing:
         return at < len(names) and names[at] == name
 
     def only_in(self, other: Listing) -> list[Block]:
-        """The blocks that this list does not share with the other."""
+        """The blocks of this list that `other` does not share."""
         shared = set(map(id, other.blocks))
         return [block for block in self.blocks if id(block) not in shared]
 
 
 class Change(NamedTuple):
-    """What came and what went between two lists, within one stretch of names."""
+    """Added and removed names within one range of names."""
 
     new: list[str]
     deleted: list[str]
@@ -147,22 +144,21 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Step:
-    """What one WATCH_TOPIC_UPDATE says, and the list it leads to."""
+    """One WATCH_TOPIC_UPDATE, and the list that it leads to."""
 
     after: Listing
-    written: bytes  # what came and went; empty when nothing did, and nothing is to be said
+    written: bytes  # the encoded update; empty when nothing changed
 
     @property
     def written_bytes(self) -> int:
-        """How long that is."""
         return len(self.written)
 
     def told(self) -> bytes:
-        """The same bytes for everybody."""
+        """The encoded update; the bytes are shared."""
         return self.written
 
     def is_encoded(self, _form: Callable[..., bytes]) -> bool:
-        """It always is."""
+        """Always True."""
         return True
 
 
@@ -170,7 +166,7 @@ class Step:
 
 
 def cut(names: Sequence[str]) -> Iterator[Block]:
-    """Names in order, as blocks of about the same size."""
+    """Divide ordered names into blocks of about the same size."""
     pieces = max(1, len(names) // BLOCK_NAMES)
     for piece in range(pieces):
         part = names[len(names) * piece // pieces : len(names) * (piece + 1) // pieces]
@@ -179,9 +175,9 @@ def cut(names: Sequence[str]) -> Iterator[Block]:
 
 
 def changed(blocks: Sequence[Block], changes: Sequence[tuple[str, bool]]) -> Iterator[Block]:
-    """The blocks of the list after `changes`: names in order, each with whether it is there from now on.
+    """The blocks of a list after `changes`: ordered names, each with whether it exists now.
 
-    A change that says what is so already changes nothing.
+    A change that is already in effect changes nothing.
     """
     starts = list(map(_first_key, blocks))
     keys = [java_order(name) for name, _ in changes]
@@ -207,7 +203,7 @@ def _cut_if_large(names: list[str]) -> Iterator[Block]:
 
 
 def _after(names: Sequence[str], changes: Collection[tuple[str, bool]]) -> list[str] | None:
-    """The names after these changes; None if that is the same."""
+    """The names after these changes; None if they are the same."""
     if not changes:
         return None
     before = set(names)
@@ -220,7 +216,7 @@ def _after(names: Sequence[str], changes: Collection[tuple[str, bool]]) -> list[
 
 
 def differences(old: Listing, new: Listing) -> Iterator[Change]:
-    """What came and went from one list to the other, in order, a block at a time. Blocks of both cost nothing."""
+    """Names added and removed between two lists, in order, by block. Shared blocks cost nothing."""
     shared = set(map(id, old.blocks)).intersection(map(id, new.blocks))
     old_runs, new_runs = _runs_between(old.blocks, shared), _runs_between(new.blocks, shared)
     for before, after in zip(old_runs, new_runs, strict=True):
@@ -228,7 +224,7 @@ def differences(old: Listing, new: Listing) -> Iterator[Change]:
 
 
 def _runs_between(blocks: Iterable[Block], shared: Collection[int]) -> Iterator[list[Block]]:
-    """The blocks before the first shared one, between it and the second, and so on; many of these runs are empty."""
+    """The blocks before the first shared one, between it and the second, and so on; many runs are empty."""
     run: list[Block] = []
     for block in blocks:
         if id(block) in shared:
@@ -240,9 +236,9 @@ def _runs_between(blocks: Iterable[Block], shared: Collection[int]) -> Iterator[
 
 
 def _differences(before: Sequence[Block], after: Sequence[Block]) -> Iterator[Change]:
-    """Within one run: each new block beside the old names that lie where it lies."""
+    """Differences within one run: compares each new block with the old names in its range."""
     coming = iter(before)
-    old: list[str] = []  # names from where we are on, as far as was looked
+    old: list[str] = []  # old names from the current position, as far as read
     for row, block in enumerate(after):
         last = row + 1 == len(after)
         bound = java_order(block.names[-1]) if last else _first_key(after[row + 1])
@@ -264,7 +260,7 @@ def _differences(before: Sequence[Block], after: Sequence[Block]) -> Iterator[Ch
 
 
 def next_step(known: Listing, target: Listing) -> Step:
-    """What to tell somebody who knows one list next, on the way to the other: all, or as much as goes at a time."""
+    """The next update on the way from `known` to `target`: everything, or as much as fits into one update."""
     new: list[str] = []
     deleted: list[str] = []
     name_bytes = 0
@@ -283,7 +279,7 @@ def next_step(known: Listing, target: Listing) -> Step:
 
 
 def java_order(name: str) -> str:
-    """What to compare names by: Java compares strings by UTF-16 code unit."""
+    """Sort key for names: Java compares strings by UTF-16 code unit."""
     if name.isascii() or max(name) <= _BMP_LAST:
         return name
     data = name.encode("utf-16-be", "surrogatepass")
@@ -291,14 +287,13 @@ def java_order(name: str) -> str:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names in Java's order."""
     listed = list(names)
     listed.sort(key=None if all(map(str.isascii, listed)) else java_order)
     return listed
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """The hash of a list of any names in any order."""
+    """The hash of names in any order."""
     return struct.pack("<I", crc32c(",".join(in_order(names)).encode())).hex()
 
 
@@ -315,9 +310,9 @@ def _crc(blocks: Iterable[Block]) -> int:
 
 
 def _appended(crc: int, next_crc: int, next_bytes: int) -> int:
-    """The CRC32C of two texts, from that of each and the length of the second.
+    """The CRC32C of two concatenated texts, from the CRC of each and the length of the second.
 
-    What the first leaves in the register passes through the second as through so many zeros, whatever it is.
+    The first text's CRC is advanced over as many zero bytes as the second is long, then combined.
     """
     register = crc ^ _ALL_ONES
     while next_bytes:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one shared list is charged: a heap permit that grows in its turn, shrinks at once, and outlives who took it.
+"""The heap permit of one shared list: it grows in the limiter's queue and shrinks at once.
 
-Where: each `SharedListing` has one. Those who wait for it to grow do so in the limiter's queue, by their own deadline.
+Where: each `SharedListing` has one. It is not released when the caller that acquired it leaves. Callers that wait for
+it to grow have their own deadlines.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ListingCharge:
-    """Heap memory of one list. One caller at a time may take more of it."""
+    """Heap memory of one list. One caller at a time may increase it."""
 
     __slots__ = ("_limiter", "_permit", "size_bytes")
 
@@ -30,7 +31,7 @@ class ListingCharge:
     async def estimate(
         self, estimate_bytes: int, measure: Callable[[], Awaitable[int]], owner: Owner, deadline_ns: int | None
     ) -> None:
-        """Take an estimate, find out what is really needed, and take that. Nothing is held if it fails.
+        """Acquire an estimate, measure what is needed, and adjust to that. On failure nothing is held.
 
         Raises PermitError, and what `measure` raises.
         """
@@ -46,26 +47,26 @@ class ListingCharge:
         self._permit, self.size_bytes = permit, size_bytes
 
     async def take(self, size_bytes: int, owner: Owner, deadline_ns: int | None) -> None:
-        """Hold so much, in place of what is held. Raises PermitError: then it is what it was."""
+        """Change the permit to `size_bytes`. Raises PermitError; then it is unchanged."""
         if self._permit is None:
             self._permit = await self._limiter.acquire(
                 size_bytes, LimitType.HEAP_MEMORY, owner=owner, deadline_ns=deadline_ns
             )
         else:
-            # What is charged is in use: it can serve nobody else meanwhile.
+            # Charged memory is in use: it can serve no other request meanwhile.
             self._permit = await self._limiter.update(self._permit, size_bytes, deadline_ns=deadline_ns, lends=False)
         self.size_bytes = size_bytes
 
     async def lower(self, size_bytes: int) -> None:
-        """Hold no more than this. Never waits: to lower a permit does not."""
+        """Reduce the permit to `size_bytes` at most. Never waits."""
         if self._permit is None or size_bytes >= self.size_bytes:
             return
-        with suppress(PermitError):  # Stopping, or the limit was lowered below this: it stays what it is.
+        with suppress(PermitError):  # Stopping, or the limit was lowered below this: leave it unchanged.
             self._permit = await self._limiter.update(self._permit, size_bytes, lends=False)
             self.size_bytes = size_bytes
 
     def give_back(self) -> None:
-        """Hold nothing."""
+        """Release the permit."""
         if self._permit is not None:
             self._limiter.release(self._permit)
             self._permit, self.size_bytes = None, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a topic of what is stored of it, with its subscriptions; stores what is new; lets go what a topic held.
+"""Loads topics with their subscriptions from storage, creates new ones, and releases their memory.
 
 Where: the directory calls this, once for each name at a time.
 """
@@ -29,15 +29,13 @@ log = logging.getLogger(__name__)
 
 
 class MakeTopic(Protocol):
-    """Makes a topic that nobody uses yet."""
+    """Makes an unused topic from stored values."""
 
-    def __call__(self, name: TopicName, *, ledger_id: int, last_entry_id: int, first_entry_id: int) -> Topic:
-        """Make it, with these entries."""
-        ...
+    def __call__(self, name: TopicName, *, ledger_id: int, last_entry_id: int, first_entry_id: int) -> Topic: ...
 
 
 class TopicLoader:
-    """Brings topics into memory and lets them go."""
+    """Loads topics into memory and releases them."""
 
     def __init__(
         self,
@@ -63,7 +61,7 @@ class TopicLoader:
         self._make_topic = make_topic
 
     async def load(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
-        """Load a topic, stored with these properties if it is not stored. Raises MetadataFailed."""
+        """Load a topic; a topic that is not stored is created with `properties`. Raises MetadataFailed."""
         if not name.is_persistent:
             topic = self._make_topic(name, ledger_id=0, last_entry_id=-1, first_entry_id=0)
             topic.created_ms = self._clock.wall_ms()
@@ -75,7 +73,7 @@ class TopicLoader:
         return topic
 
     async def _create(self, text: str, properties: Mapping[str, str]) -> TopicRecord:
-        """Store a new topic; raises MetadataFailed."""
+        """Store a new topic. Raises MetadataFailed."""
         catalog, now_ms = self._catalog, self._clock.wall_ms()
         await self._changes.stored(
             lambda done: catalog.create_topic(text, properties=properties, created_wall_ms=now_ms, done=done)
@@ -86,7 +84,7 @@ class TopicLoader:
         return record
 
     async def _cursors(self, text: str) -> dict[str, Cursor]:
-        """The cursors of a topic's subscriptions, as they are stored. Raises MetadataFailed."""
+        """The stored cursors of a topic's subscriptions. Raises MetadataFailed."""
         catalog = self._catalog
         stored = {one.name: catalog.cursor(text, one.name) for one in catalog.subscriptions(text)}
         loaded: dict[str, Cursor] = {}
@@ -96,7 +94,8 @@ class TopicLoader:
 
     def _made_of(self, name: TopicName, record: TopicRecord, cursors: dict[str, Cursor]) -> Topic:
         acknowledged = [cursor.last_acknowledged for cursor in cursors.values()]
-        # What everybody has acknowledged may be gone from the log; the cursors remember that its ids were used.
+        # Entries that all subscriptions have acknowledged may be gone from the log; cursors prevent that their ids
+        # are reused.
         last = max([self._log.last_entry(record.ledger_id), record.first_retained_entry - 1, *acknowledged])
         topic = self._make_topic(
             name, ledger_id=record.ledger_id, last_entry_id=last, first_entry_id=record.first_retained_entry
@@ -110,7 +109,7 @@ class TopicLoader:
         return topic
 
     def let_go(self, topic: Topic) -> None:
-        """Nobody uses a topic any more: what it held in memory is free."""
+        """Release the memory of an unloaded topic."""
         topic.closed = True
         for subscription in topic.subscriptions.values():
             subscription.release()
@@ -120,7 +119,7 @@ class TopicLoader:
 
 
 def _checked(topic: str, subscription: str, stored: StoredCursor | None, loaded: Cursor | None) -> Cursor:
-    """The cursor of a subscription; what is damaged of it is named, and delivered again."""
+    """The cursor of a subscription. A damaged part is logged, and its messages are delivered again."""
     if stored is None:
         return Cursor()
     try:

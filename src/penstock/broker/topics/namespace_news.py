@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has come and gone in one namespace, kept once for all lists of it, which read it when they can.
+"""Recent topic events of one namespace, kept once for all lists of it.
 
-Why: six hundred watchers by patterns of their own make each topic that comes dear. Compared with all patterns in the
-turn in which it comes, a partitioned topic of a thousand partitions would hold the loop for seconds; noted for each
-list, and told to nobody because the clients do not read, twenty thousand topics would take a gigabyte.
-Where: `shared_listings` makes one for each namespace of which there is a list.
+Why: six hundred watchers with different patterns make each new topic expensive. Matched against all patterns in one
+turn, a partitioned topic with a thousand partitions would block the loop for seconds; queued per list, for clients that
+do not read, twenty thousand topics would take a gigabyte.
+Where: `shared_listings` makes one for each namespace with a list.
 
-A list that is too far behind finds that its news is gone, and gathers anew.
+A list that is too far behind finds that its events were dropped, and gathers all names again.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from penstock.broker.topics.feed import TopicEvent, TopicFeed
     from penstock.net.loop_share import LoopShare
 
-# News beyond this is forgotten, read or not: about 200 bytes each.
+# Events beyond this number are dropped even if not read: about 200 bytes each.
 NEWS_MAX: Final = 2_000
-# A topic is compared with a pattern in 3 to 15 microseconds.
+# Matching a topic against a pattern takes 3 to 15 microseconds.
 COMPARED_PER_STEP: Final = 30
 
 
 class Reader(Protocol):
-    """A list."""
+    """A list that reads events."""
 
     def wants_news(self) -> bool:
-        """Whether there is some that it has not read, and somebody to tell it to."""
+        """Whether the list has unread events, and a watcher that can be notified."""
 
     def read_some(self) -> int:
-        """Read a part of it; returns how many topics that was."""
+        """Read some events; returns how many."""
 
 
 class NamespaceNews:
-    """Events by number, those that nobody needs any more forgotten."""
+    """Numbered events; those that no list needs are dropped."""
 
     __slots__ = ("_events", "_loop", "_readers", "_share", "_spreading", "_stop_hearing", "first")
 
     def __init__(self, feed: TopicFeed, namespace: str, share: LoopShare, loop: asyncio.AbstractEventLoop) -> None:
-        self.first = feed.told  # number of the first event that is kept; numbers of earlier news were lower
+        self.first = feed.told  # number of the first kept event
         self._events: deque[TopicEvent] = deque()
         self._readers: dict[Reader, None] = {}
         self._share = share
@@ -62,25 +62,23 @@ class NamespaceNews:
 
     @property
     def is_read(self) -> bool:
-        """Whether any list reads it."""
         return bool(self._readers)
 
     def attach(self, reader: Reader) -> None:
-        """Let a list read when something comes."""
+        """Let a list read future events."""
         self._readers[reader] = None
 
     def detach(self, reader: Reader) -> None:
-        """It is read no more by this list."""
         self._readers.pop(reader, None)
 
     def stop(self) -> None:
-        """Nobody needs it any more."""
+        """Stop listening to the feed."""
         self._stop_hearing()
         if self._spreading is not None:
             self._spreading.cancel()
 
     def since(self, number: int, count: int) -> list[TopicEvent]:
-        """At most so many events from this one on, which must be there."""
+        """At most `count` events from this number on, which must not be dropped."""
         assert number >= self.first, "that is forgotten"
         return list(islice(self._events, number - self.first, number - self.first + count))
 
@@ -98,7 +96,7 @@ class NamespaceNews:
             await asyncio.sleep(0)
 
     def _round(self) -> Generator[None, int, None]:
-        """Each list that wants to reads some."""
+        """Let each list that wants to read some events."""
         compared = 0
         for reader in list(self._readers):
             if reader in self._readers and reader.wants_news():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is stored of partitioned topics: how many partitions a name has, and what therefore cannot be a topic.
+"""Stored partitioned topics: their numbers of partitions, and which names cannot be topics because of them.
 
 A partitioned topic is a document of the catalog under its full name: `{"partitions": N, "properties": {}, "policies":
-{}}`. Its partitions are topics like any other, called `NAME-partition-I`; the name itself is none, and nobody can
-produce to it. A partition is made when the partitioned topic is, or when somebody first uses it.
+{}}`. Its partitions are topics called `NAME-partition-I`. The name itself is not a topic; producing to it is
+impossible. A partition is created with the partitioned topic, or on first use.
 
 Where: the directory asks before it creates a topic; `partitions` changes what is stored.
 """
@@ -25,19 +25,19 @@ KIND: Final = "partitioned"
 
 
 class PartitionedTopics:
-    """Partitioned topics, as they are stored."""
+    """The stored partitioned topics."""
 
     def __init__(self, catalog: Catalog, places: Places) -> None:
         self._catalog = catalog
         self._places = places
 
     def count(self, name: TopicName) -> int:
-        """How many partitions this name has; 0 when it is not partitioned."""
+        """Number of partitions; 0 if the name is not partitioned."""
         document = self._catalog.documents(KIND).get(str(name))
         return int(document["partitions"]) if document is not None else 0
 
     def names(self, name: TopicName) -> list[TopicName]:
-        """Its partitions, by index, whether or not they were made yet; none when it is not partitioned."""
+        """Names of its partitions by index, whether created or not; empty if it is not partitioned."""
         return [name.of_partition(index) for index in range(self.count(name))]
 
     def of_namespace(self, namespace: str, domain: str) -> Iterator[str]:
@@ -46,14 +46,14 @@ class PartitionedTopics:
         return (name for name in self._catalog.documents(KIND) if name.startswith(start))
 
     def document(self, name: TopicName) -> Mapping[str, Any]:
-        """What is stored of it. Raises NotFound when it is not partitioned, or being deleted."""
+        """The stored document. Raises NotFound if it is not partitioned, or is being deleted."""
         document = self._catalog.documents(KIND).get(str(name))
         if document is None or str(name) in self._places.closing:
             raise NotFound(f"Partitioned Topic {name} not found")
         return document
 
     def check_usable(self, name: TopicName, *, exists: bool) -> None:
-        """Raises NotAllowed when partitions keep this name from being a topic; TopicNotFound while they are deleted."""
+        """Raises NotAllowed if the name is partitioned or no valid partition; TopicNotFound while it is deleted."""
         if str(name.parent) in self._places.closing:
             raise TopicNotFound(str(name))
         if name.partition < 0:
@@ -62,7 +62,7 @@ class PartitionedTopics:
             return
         partitions = self.count(name.parent)
         if exists and not partitions:
-            return  # Made by an earlier version, or left when its partitioned topic went.
+            return  # Created by an earlier version, or left over from a deleted partitioned topic.
         if not partitions:
             raise NotAllowed(f"Partition metadata not found for the partitioned topic: {name}")
         if name.partition >= partitions:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitioned topics come, grow and go, with their partitions.
+"""Creating, growing and deleting partitioned topics with their partitions.
 
-Where: discovery asks when a client wants to know how many partitions there are; the admin port creates, grows and
-deletes. One change at a time, under the lock of `Changes`: policies are in the same document.
+Where: discovery asks for the number of partitions; the admin API creates, grows and deletes. One change at a time,
+under the lock of `Changes`, because policies are in the same document.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic_life import TopicLife
     from penstock.storage.catalog import Catalog
 
-# Partitions that are created or deleted at the same time: their changes share syncs of the catalog.
+# Partitions created or deleted concurrently, so that their changes share syncs of the catalog.
 AT_ONCE: Final = 100
-# The most partitions of a topic where no bound is set: what is made within the minute that administrators wait, and
-# far beyond what anybody means. A slip of the keyboard must not fill the memory with names.
+# Maximum number of partitions if none is set: as many as are created in the minute that administrators wait. A
+# mistyped number must not fill the memory with names.
 PARTITIONS_MAX: Final = 10_000
 
 MORE_THAN_NONE: Final = "Number of partitions should be more than 0"
 
 
 class Partitions(PartitionedTopics):
-    """Partitioned topics, and what changes them. Everything is called on the loop."""
+    """Partitioned topics and their changes. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Partitions(PartitionedTopics):
         self._partitions_max = partitions_max
 
     async def for_client(self, name: TopicName, *, create: bool) -> int:
-        """How many partitions a client is told; the answer may make a partitioned topic of a name that is nothing yet.
+        """Number of partitions for a client; may create a partitioned topic if the name does not exist.
 
         Raises:
-            TenantNotFound, NamespaceNotFound: there is nothing where it should be.
+            TenantNotFound, NamespaceNotFound: its tenant or namespace does not exist.
             TopicNotFound: it does not exist and may not be created.
         """
         self._places.check_namespace(name.namespace_name)
@@ -72,7 +72,7 @@ class Partitions(PartitionedTopics):
         if partitions or self._topics.exists(name):
             return partitions
         if name.partition >= 0:
-            # A partition has none itself; whether it may be used is found out when it is.
+            # A partition has no partitions itself. Whether it may be used is checked when it is used.
             if create or name.partition < self.count(name.parent):
                 return 0
             raise TopicNotFound(str(name))
@@ -98,9 +98,9 @@ class Partitions(PartitionedTopics):
         """Create a partitioned topic and its partitions.
 
         Raises:
-            NotAcceptable: it cannot have so many.
-            AlreadyExists: there is a topic of this name, or of one of its partitions.
-            NotAllowed: the namespace may not have so many more topics.
+            NotAcceptable: the number of partitions is out of range.
+            AlreadyExists: there is a topic of this name, or of the name of a partition.
+            NotAllowed: the namespace would have too many topics.
         """
         self._places.check_namespace(name.namespace_name)
         self._check_number(partitions)
@@ -110,8 +110,8 @@ class Partitions(PartitionedTopics):
         await self.create_missed(name)
 
     async def _create_document(self, name: TopicName, partitions: int, properties: dict[str, str]) -> None:
-        # Meanwhile nobody makes a topic of this name; one that is being made is there before we look. In this order:
-        # who deletes a topic holds its name, and may then wait for the lock.
+        # While this name is held no topic of this name is created; one that was being created is found below. The
+        # order matters: deleting a topic holds its name and may then wait for the lock.
         async with self._topics.leaving(name), self._changes.lock:
             self._places.check_namespace(name.namespace_name)
             if self.count(name) or self._topics.exists(name) or str(name) in self._places.closing:
@@ -120,18 +120,19 @@ class Partitions(PartitionedTopics):
             await self._changes.stored(self._put(name, {"partitions": partitions, "properties": properties}))
 
     async def grow(self, name: TopicName, partitions: int) -> None:
-        """Give it more partitions; each gets the subscriptions that the first one has, from its beginning.
+        """Add partitions. Each gets the subscriptions of the first partition, starting at the earliest message.
 
         Raises:
             NotFound: it is not partitioned.
-            NotAcceptable, Unprocessable: it would have fewer than now, or too many.
+            NotAcceptable, Unprocessable: the number is smaller than now, or too large.
         """
         if partitions <= 0:
             raise NotAcceptable(MORE_THAN_NONE)
         existing = int(self._growing(name, partitions)["partitions"])
         self._topics.check_room(name, partitions - existing)
-        # Subscriptions first: a client that learns of a partition finds its subscription there, with all that came. Not
-        # under the lock: a topic that is being made may wait for the end of one that is deleted, and that for the lock.
+        # Subscriptions are created first: a client that discovers a partition finds its subscription with all
+        # messages. Not under the lock: creating a topic may wait for the deletion of another, which may wait for the
+        # lock.
         subscriptions = self._subscriptions(name)
         new = [name.of_partition(index) for index in range(existing, partitions)]
         await in_turns(lambda partition: self._make(partition, subscriptions), new)
@@ -140,7 +141,7 @@ class Partitions(PartitionedTopics):
         )
 
     def _growing(self, name: TopicName, partitions: int) -> Mapping[str, Any]:
-        """Its document, if it can have so many partitions."""
+        """Its document, after checking the new number of partitions."""
         document = self.document(name)
         bound = self._bound
         if partitions > bound:
@@ -154,10 +155,10 @@ class Partitions(PartitionedTopics):
         return document
 
     async def create_missed(self, name: TopicName) -> None:
-        """Create those partitions that were not made yet. Raises NotFound when it is not partitioned."""
+        """Create the missing partitions. Raises NotFound if it is not partitioned."""
         self.document(name)
         if not name.is_persistent:
-            return  # There is nothing to store of them.
+            return  # Non-persistent topics are not stored.
         missing = [partition for partition in self.names(name) if not self._topics.exists(partition)]
         await in_turns(lambda partition: self._make(partition, ()), missing)
 
@@ -166,7 +167,7 @@ class Partitions(PartitionedTopics):
 
         Raises:
             NotFound: it is not partitioned.
-            PreconditionFailed: clients are connected to a partition, and it is not forced.
+            PreconditionFailed: clients are connected to a partition, and `force` is not set.
         """
         self.document(name)
         partitions = self.names(name)
@@ -177,8 +178,8 @@ class Partitions(PartitionedTopics):
         closing.add(str(name))
         try:
             await self._topics.arrived(_start_of_partitions(name))
-            # Partitions first: after a crash on the way, the rest can be deleted by the same name. Also those that were
-            # made for a growth that came to nothing: another topic of this name must not find them.
+            # Partitions are deleted first: after a crash in between, the rest can be deleted by the same name. This
+            # includes partitions left over from a failed growth, so that a new topic of this name does not get them.
             there = map(TopicName.parse, self._existing(name))
             await in_turns(lambda partition: self._life.delete_if_there(partition, force=force), there)
             await self._delete_document(name)
@@ -186,7 +187,7 @@ class Partitions(PartitionedTopics):
             closing.discard(str(name))
 
     def _existing(self, name: TopicName) -> list[str]:
-        """The partitions that there are, whatever its document says."""
+        """The existing partitions, whatever number its document says."""
         start, parent = _start_of_partitions(name), str(name)
         listed = self._topics.names.of(name.domain, str(name.namespace_name))
         found = takewhile(lambda text: text.startswith(start), islice(listed, bisect_left(listed, start), None))
@@ -210,7 +211,7 @@ class Partitions(PartitionedTopics):
             closing.discard(str(name))
 
     async def change(self, name: TopicName, how: Callable[[dict[str, Any]], object]) -> None:
-        """Change its document in place. Raises NotFound when it is not partitioned."""
+        """Replace its document by `how(document)`. Raises NotFound if it is not partitioned."""
 
         def changed() -> Submit:
             document = self.document(name)
@@ -250,9 +251,9 @@ def _start_of_partitions(name: TopicName) -> str:
 
 
 async def in_turns(work: Callable[[TopicName], Any], todo: Iterable[TopicName]) -> None:
-    """Do the same to many topics, some at a time; the first failure ends it when its group is through.
+    """Do `work` for many topics, in concurrent groups. After a failure no further group is started.
 
-    Names are taken when it is their turn: ten thousand parsed at once would hold the loop.
+    Names are parsed when they are needed: parsing ten thousand at once would block the loop.
     """
     left = iter(todo)
     while group := list(islice(left, AT_ONCE)):

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patterns of topic names: compiled by RE2 within bounds, what that takes, and how many names are matched at a time.
+"""Patterns of topic names: compiled by RE2 within bounds of memory and time.
 
-Why RE2: matching takes time in proportion to the name, so no pattern of a client can hold the loop. Why bounds: by
-itself RE2 lets each pattern grow to 8 MiB while it is used.
+Why RE2: matching takes time proportional to the name, so a client's pattern cannot block the loop. Why bounds: by
+default RE2 lets each pattern grow to 8 MiB while it is used.
 Where: `listing.Filter` has one. Everything here is pure.
 
-Theory of operation
-    One name.   What a watcher keeps for as long as it watches: the program, with so little room for a cache of states
-                that RE2 builds none. So its size is known from the program and the text, and it is charged
-                (`size_bytes`). A name costs a few microseconds.
-    Many names. While a list is gathered, another program looks at hundreds of names in one call. They are joined by
-                line ends, and the pattern finds each stretch of lines that all match: one call for a stretch, however
-                long. It has room for states, which go when the list is gathered; few lists are gathered at a time.
+Theory of operation:
+    One name: the program that a watcher keeps has so little room that RE2 caches no states. So its size is known from
+        the program and the text, and it is charged (`size_bytes`). A name costs a few microseconds.
+    Many names: while a list is gathered, a second program matches hundreds of names in one call. The names are joined
+        by newlines, and the pattern finds each run of matching lines, however long, in one call. It caches states,
+        which are freed when the list is gathered; few lists are gathered at a time.
 """
 
 from __future__ import annotations
@@ -31,45 +30,45 @@ PERSISTENT: Final = "persistent"
 NON_PERSISTENT: Final = "non-persistent"
 SCHEME_MARK: Final = "://"
 
-# RE2's bound for one pattern's program: the smallest that suffices. The largest holds 2,700 instructions, ten times
-# those of an ordinary pattern; a name of 4 KiB then takes at most some 30 ms.
+# Memory bounds of a pattern's program; the smallest that suffices is used. The largest holds 2,700 instructions, ten
+# times those of an ordinary pattern; a name of 4 KiB then takes at most about 30 ms.
 PROGRAM_BYTES: Final = (16 * KIB, 32 * KIB, 64 * KIB)
-# The same while a list is gathered, states included.
+# The same for the program that matches many names, cached states included.
 GATHERING_BYTES: Final = 256 * KIB
-# What a compiled pattern takes: measured with 150 to 1,000 of each of eight kinds, within a quarter for most of them.
+# Memory of a compiled pattern: measured with 150 to 1,000 of each of eight kinds; within a quarter for most.
 PATTERN_BYTES: Final = 3 * KIB
 INSTRUCTION_BYTES: Final = 16
 CHARACTER_BYTES: Final = 16
 
 _LITERAL_PARTITION: Final = re.compile(r"-partition-[0-9]+\Z")
 _PARTITION_MARK: Final = "-partition-"
-# As `core.names` has it, for lines; whether a number of ten digits is a partition's depends on the number.
+# As in `core.names`, for lines. Whether a number of ten digits is a partition's index depends on the number.
 _PARTITION_SUFFIXES: Final = re.compile(r"-partition-(?:0|[1-9][0-9]{0,8})\n", re.ASCII)
 _DOUBTFUL_PARTITION: Final = re.compile(r"-partition-[0-9]{10}\n", re.ASCII)
-# What means something else where names are joined by line ends: the ends of the text, any byte, a quotation that may
-# end where the pattern does, and flags other than for capitals.
+# Constructs whose meaning changes when names are joined by newlines: the ends of the text, any byte, a quotation that
+# may end with the pattern, and flags other than case-insensitivity.
 _ALONE_ONLY: Final = re.compile(r"\\[AzCQ]|\(\?(?!:|i\)|P?<)")
 
 
 class PatternNotServed(Exception):
-    """The pattern is one, but not for RE2, or not within the bounds."""
+    """RE2 does not support the pattern, or it exceeds the bounds."""
 
 
 class Pattern:
-    """What says of a full topic name whether it is wanted.
+    """A compiled pattern for full topic names.
 
-    The pattern must match all of `tenant/namespace/topic`; a domain in it and a partition's suffix are left out of
-    account on both sides.
+    The pattern must match all of `tenant/namespace/topic`. The domain and the partition suffix are ignored in the
+    pattern and in the name.
     """
 
     __slots__ = ("_full_match", "_text", "size_bytes")
 
     def __init__(self, pattern: str) -> None:
-        """Compile it.
+        """Compile the pattern.
 
         Raises:
-            InvalidTopicName: it is no regular expression.
-            PatternNotServed: RE2 cannot evaluate it, or needs more than the largest of PROGRAM_BYTES.
+            InvalidTopicName: it is not a regular expression.
+            PatternNotServed: RE2 does not support it, or it needs more than the largest of PROGRAM_BYTES.
         """
         self._text = _LITERAL_PARTITION.sub("", _without_domain(pattern))
         compiled = _smallest(pattern, self._text)
@@ -79,16 +78,15 @@ class Pattern:
         )
 
     def matches(self, name: str) -> bool:
-        """Whether this name is wanted."""
         return self._full_match(parent_text(name).partition(SCHEME_MARK)[2]) is not None
 
     def for_many(self) -> ManyNames:
-        """The pattern for a while, to look at many names with it."""
+        """A matcher for many names, to be used for a short time."""
         return ManyNames(self, self._text)
 
 
 class ManyNames:
-    """A pattern that looks at many names in one call, as far as that can be."""
+    """Matches many names in one call, if the pattern allows it."""
 
     __slots__ = ("_compiled", "_pattern")
 
@@ -97,7 +95,7 @@ class ManyNames:
         self._compiled = None if _ALONE_ONLY.search(text) else _for_lines(text)
 
     def of(self, names: Sequence[str]) -> list[str]:
-        """Those of the names that are wanted, in order."""
+        """Those of `names` that match, in order."""
         lines = _lines(names) if self._compiled is not None else None
         if lines is None or self._compiled is None:
             return list(filter(self._pattern.matches, names))
@@ -113,7 +111,7 @@ class ManyNames:
 
 
 def _lines(names: Sequence[str]) -> bytes | None:
-    """What the pattern is compared to, a line for each name; None if that needs a look at each name."""
+    """The names as lines for the pattern; None if each name must be matched by itself."""
     text = "\n".join(("", *names, ""))
     if text.count("\n") != len(names) + 1:
         return None
@@ -146,10 +144,10 @@ def _smallest(pattern: str, text: str) -> Any:  # noqa: ANN401 - re2 has no type
 
 
 def _for_lines(text: str) -> Any:  # noqa: ANN401
-    """Matches a stretch of lines that the pattern matches one by one; None if there is no room for that.
+    """A program that matches a run of lines that all match the pattern; None if it exceeds the bounds.
 
-    In no part of it does `never_nl` let the pattern match a line end, whatever it says; what steps over line ends is
-    `any byte`, to which that does not apply.
+    `never_nl` keeps every part of the pattern from matching a newline. Newlines are matched by `any byte`, to which
+    that option does not apply.
     """
     import re2  # noqa: PLC0415
 
@@ -170,7 +168,7 @@ def _compiled(text: str | bytes, program_bytes: int, *, never_nl: bool = False) 
     try:
         return re2.compile(text, options)
     finally:
-        re2.purge()  # The module would keep the last 128.
+        re2.purge()  # The module would cache the last 128 patterns.
 
 
 def _without_domain(pattern: str) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants and namespaces as places: whether they exist, asked before anything is looked up or created in them.
+"""Checks that tenants and namespaces exist, before a topic is looked up or created in them.
 
-Where: commands that find topics, the directory, and the admin port.
+Where: commands that find topics, the directory, and the admin API.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """What is stored of tenants and namespaces.
+    """The stored tenants and namespaces.
 
-    `closing` holds namespaces and partitioned topics that are being deleted, by their full names: nothing is created in
-    them meanwhile.
+    `closing` holds the full names of namespaces and partitioned topics that are being deleted: nothing is created in
+    them.
     """
 
     def __init__(self, catalog: Catalog, bundles_default: Callable[[], int]) -> None:
@@ -43,14 +43,14 @@ class Places:
             raise NamespaceNotFound(text)
 
     def boundaries(self, namespace: NamespaceName) -> list[str]:
-        """Where a namespace is cut into bundles, from 0x00000000 to 0xffffffff."""
+        """The hash boundaries of a namespace's bundles, from 0x00000000 to 0xffffffff."""
         self.check_namespace(namespace)
         stored = self._catalog.namespaces()[str(namespace)].get("bundles") or {}
         return list(stored.get("boundaries") or bundles(self._bundles_default())["boundaries"])
 
 
 def bundles(number: int) -> dict[str, Any]:
-    """The hash ranges of so many bundles. A broker that is alone serves all of them."""
+    """The bundles data of a namespace with so many bundles, as in Pulsar's Policies."""
     size = 2**32 // number
     boundaries = [f"0x{index * size:08x}" for index in range(number)]
     return {"boundaries": [*boundaries, "0xffffffff"], "numBundles": number}

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of topics that all who ask for the same share, and the memory they are charged for (PIP-442).
+"""Lists of topics, shared by all callers with the same parameters, and their memory charges (PIP-442).
 
-Why: a thousand clients that come back at once ask for the same names. Gathered, encoded and charged once, their lists
-cost the memory of one; what each of them has of its own is the bytes it has not read yet.
-Where: discovery and the admin port ask for a list while they write it (`asked`), watchers keep one for as long as they
-watch (`keep`). Memory is taken from the limiter; names come from the directory's index, and what happens from its feed.
+Why: a thousand clients that reconnect together ask for the same names. Their list is gathered, encoded and charged
+once. Each client is charged only for its own bytes that are not sent yet.
+Where: discovery and the admin API use a list while they write it (`asked`); watchers keep one (`keep`). Memory comes
+from the limiter, names from the directory's index, changes from its feed.
 
-Theory of operation
-    Charge.   One heap permit for each list. Whoever comes first takes one for an estimate, gathers, and updates it to
-              the truth; those who come meanwhile wait for the list, and hold nothing. While somebody asks, the permit
-              covers the names as they are written; while it is only watched, the references that remember them, and
-              the names that a slow watcher has not yet heard are gone. What is only being sent is no more charged here.
-    Leading.  One caller at a time brings a list up to date, within its own deadline and in its own place of the
-              limiter's queue. If it fails or goes away, that is its own affair: the next one tries for itself.
-    Changes.  News of a namespace (`namespace_news`) is read by each list when it is wanted, or when a watcher can be
-              told: what it wants of it is noted, and taken in next. So the list is what it was when that was asked, or
-              newer. Watchers are woken some at a time, as three hundred at once would hold the loop.
-    Writing.  What goes out is the head of one caller and the blocks that all share. Blocks on their way are charged
-              once (`unsent_pieces`), as long as any transport has not passed them on; each caller has a small direct
-              permit for its head. As long as anybody's are unsent, whoever asks next gets the same bytes.
+Theory of operation:
+    Charge: one heap permit per list. The first caller acquires an estimate, gathers, and adjusts the permit to the real
+        size; further callers wait for the list and hold nothing. While a caller uses the list, the permit covers the
+        encoded names. While it is only watched, the permit covers the references to names, and deleted names that a
+        slow watcher has not been told yet. Bytes being sent are not charged here.
+    Leading: one caller at a time updates a list, with its own deadline and its own place in the limiter's queue. If it
+        fails or disconnects, the next caller tries itself.
+    Changes: a list reads events of its namespace (`namespace_news`) when a caller needs the list, or when a watcher can
+        be notified. It stores the matching events and applies them later. So a caller gets the list of the moment of
+        its request, or a newer one. Watchers are woken in small groups, because three hundred at once would block the
+        loop.
+    Writing: a reply is the caller's own head and shared blocks. Blocks being sent are charged once (`unsent_pieces`),
+        until all transports have sent them. Each caller has a small direct permit for its head. While blocks are
+        unsent, further callers get the same bytes.
 """
 
 from __future__ import annotations
@@ -60,68 +61,68 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A block takes up to 0.3 ms to make or to encode.
+# Making or encoding a block takes up to 0.3 ms.
 BLOCKS_PER_STEP: Final = 2
-# Changes that are taken in at a time: they are sorted first.
+# Changes applied at a time; they are sorted first.
 CHANGES_PER_REFRESH: Final = 2_000
-# What a list reads at a time: a name is compared in 3 to 15 microseconds, many names faster.
+# Events that a list reads at a time: matching a single name takes 3 to 15 microseconds, matching many is faster.
 NEWS_PER_STEP: Final = 250
-# A watcher that hears of a topic takes some 0.05 ms.
+# Notifying a watcher of a topic takes about 0.05 ms.
 KEEPERS_PER_TURN: Final = 50
 
 
 def _nothing() -> None:
-    """For those who need not hear that their bytes are out."""
+    """Default for `passed`: does nothing."""
 
 
 class Keeper(Protocol):
-    """Who wants to know of changes."""
+    """A watcher of a list."""
 
-    known: Listing | None  # what it was told; that is kept in memory, too
+    known: Listing | None  # the list that its client was told; it is kept in memory, too
 
     def is_ready(self) -> bool:
-        """Whether it can be told something now; if not, it asks for news itself once it can."""
+        """Whether it can be notified now. If not, it asks for changes itself when it can."""
 
     def tell(self) -> None:
-        """Something has changed, or may have."""
+        """Notify it of a possible change."""
 
 
 class SharedListing:
-    """One list, for as long as somebody asks for it or watches it."""
+    """One list, as long as a caller uses it or a watcher keeps it."""
 
     def __init__(self, store: SharedListings, wanted: Filter) -> None:
         self._store = store
         self._filter = wanted
         self._limiter = store.limiter
         self._askers = 0
-        self._senders = 0  # whose transports have not passed on all of what was written
+        self._senders = 0  # callers whose transports have not sent everything
         self._keepers: dict[Keeper, None] = {}
         self._listing: Listing | None = None
         self._charge = ListingCharge(store.limiter)
         self._charged_as_written = False
-        self._changes: dict[str, bool] = {}  # what happened and is not taken in: by topic, whether it is there
-        self._heard = self._applied = 0  # events that are wanted
-        self._news: NamespaceNews | None = None  # from when it is first gathered
-        self._read = 0  # up to which event
-        self._missed = False  # news that is forgotten
+        self._changes: dict[str, bool] = {}  # events to apply: whether each topic exists now
+        self._heard = self._applied = 0  # numbers of relevant events, received and applied
+        self._news: NamespaceNews | None = None  # set when the list is first gathered
+        self._read = 0  # number of the next event to read
+        self._missed = False  # unread events were dropped
         self._refreshing = False
-        self._leading = False  # somebody brings it up to date
-        self._followers = GradualEvent(store.clock, store.loop)  # who waits for that
+        self._leading = False  # a caller is updating the list
+        self._followers = GradualEvent(store.clock, store.loop)  # callers that wait for it
         self._unsent = UnsentPieces(store.limiter, store.clock, store.loop)
-        self._steps: WeakValueDictionary[Listing, Step] = WeakValueDictionary()  # to the list in force, by the first
+        self._steps: WeakValueDictionary[Listing, Step] = WeakValueDictionary()  # to the current list, by the first
         self._waking = False
         self._settling: asyncio.Task[None] | None = None
 
     @property
     def namespace(self) -> str:
-        """Whose topics it lists."""
         return self._filter.wanted.namespace
 
-    # -- for those who ask --------------------------------------------------------------------------------------------
+    # -- for callers
+    # --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def asked(self, owner: Owner, deadline_ns: int | None) -> AsyncIterator[Listing]:
-        """The list as it is now, to be written within the block. Raises what `latest` does."""
+        """The current list, to be written within the block. Raises what `latest` does."""
         self._askers += 1
         try:
             yield await self.latest(owner, deadline_ns)
@@ -141,10 +142,10 @@ class SharedListing:
         deadline_ns: int | None = None,
         passed: Callable[[], None] = _nothing,
     ) -> None:
-        """Send a head of the caller's own and shared pieces behind it, as soon as there is direct memory for them.
+        """Send the caller's head followed by shared pieces, as soon as direct memory is available.
 
-        Returns in the turn in which they were queued. `passed` is called when they are out, or nobody wants them.
-        Raises PermitError, TooManyRequests.
+        Returns in the turn in which they were queued. `passed` is called when they are sent or dropped. Raises
+        PermitError, TooManyRequests.
         """
         permit = await self._unsent.charge(len(head), form, pieces, owner, deadline_ns)
         try:
@@ -167,31 +168,31 @@ class SharedListing:
             self._settle_soon()
 
     def keep(self, keeper: Keeper) -> None:
-        """Tell it of what happens from now on, until `leave`."""
+        """Notify a watcher of changes, until `leave`."""
         self._keepers[keeper] = None
 
     def leave(self, keeper: Keeper) -> None:
-        """It wants to know no more."""
+        """Remove a watcher."""
         self._keepers.pop(keeper, None)
         self._close_if_unused()
         self._settle_soon()
 
     def is_news_to(self, keeper: Keeper) -> bool:
-        """Whether something has happened that it was not told."""
+        """Whether there are changes that the watcher has not been told."""
         return self._is_behind() or self._applied < self._heard or keeper.known is not self._listing
 
     def has_told(self, keeper: Keeper) -> None:
-        """It knows what it knows now. What nobody knows any more is not charged any more."""
+        """Note that the watcher was told its `known` list. Memory of older lists may be released."""
         if keeper.known is self._listing is not None and self._charge.size_bytes > self._owed_at_least(self._listing):
             self._settle_soon()
 
     async def latest(self, owner: Owner, deadline_ns: int | None = None) -> Listing:
-        """The list with everything that had happened when this was called; the caller asks, or keeps it.
+        """The list with all changes up to this call. The caller must be in `asked`, or a keeper.
 
         Raises:
-            PermitError: the limiter's, for the caller's own request.
+            PermitError: the limiter refused the caller's own request.
             InvalidTopicName, PatternNotServed: see `Pattern`.
-            TooManyRequests: the deadline has come while another caller's request waited.
+            TooManyRequests: the deadline passed while another caller's request waited.
         """
         told = self._news.told if self._news is not None else 0
         heard: int | None = None
@@ -213,7 +214,7 @@ class SharedListing:
                 else:
                     await self._refresh(listing, owner, deadline_ns)
             except PermitAcquireCancelled:
-                # The connection is gone under whose name the permit was first taken. If it is ours, we are cancelled.
+                # The connection that owned the permit request is closed. If it is ours, we are cancelled.
                 continue
             finally:
                 self._leading = False
@@ -221,7 +222,7 @@ class SharedListing:
                 await self._settle()
 
     def step(self, known: Listing) -> Step | None:
-        """What to tell somebody next who was told that list; None when nothing is to be said. Shared while in use."""
+        """The next update for a watcher that was told `known`; None when there is no change. Shared while in use."""
         listing = self._listing
         assert listing is not None, "nobody was told anything yet"
         if known is listing:
@@ -231,7 +232,8 @@ class SharedListing:
             step = self._steps[known] = next_step(known, listing)
         return step
 
-    # -- bringing it up to date ---------------------------------------------------------------------------------------
+    # -- updating
+    # -----------------------------------------------------------------------------------------------------
 
     async def _wait_for_leader(self, deadline_ns: int | None) -> None:
         if not await self._followers.wait(deadline_ns):
@@ -241,7 +243,7 @@ class SharedListing:
             )
 
     async def _assemble(self, owner: Owner, deadline_ns: int | None) -> None:
-        """Gather the list. Until then nothing is kept for it: no pattern is compiled, and no event is heard."""
+        """Gather the list. Before that no pattern is compiled and no event is read."""
         listing, heard = Listing(), 0
 
         async def gathered() -> int:
@@ -288,24 +290,25 @@ class SharedListing:
             self._steps.clear()
         self._listing, self._applied = listing, applied
 
-    # -- what it is charged -------------------------------------------------------------------------------------------
+    # -- memory charges
+    # -----------------------------------------------------------------------------------------------
 
     def _charge_suffices(self) -> bool:
         return self._charged_as_written or not self._askers
 
     def _owed_bytes(self, listing: Listing, *, as_written: bool) -> int:
-        """What is in memory once this list is in force, with those before it that somebody still knows."""
+        """Memory in use once this list is current, including older lists that a watcher still knows."""
         earlier = {keeper.known for keeper in self._keepers} - {listing, None}
         kept = {id(block): block for known in earlier if known is not None for block in known.only_in(listing)}
         now_bytes = max(self._owed_at_least(listing), listing.assembled_bytes * as_written + self._filter.size_bytes)
         return now_bytes + sum(block.assembled_bytes for block in kept.values())
 
     def _owed_at_least(self, listing: Listing) -> int:
-        """What a list takes that is only remembered, with its pattern. A list of nothing takes something, too."""
+        """Memory of a list that is not encoded, with its pattern. An empty list is charged a minimum."""
         return self._filter.size_bytes + max(INITIAL_BYTES, listing.remembered_bytes)
 
     async def _settle(self) -> None:
-        """Charge less, if less is in memory by now. Never waits."""
+        """Reduce the charge if less memory is in use. Never waits."""
         listing = self._listing
         if listing is None or self._askers or self._leading:
             return
@@ -331,28 +334,29 @@ class SharedListing:
             self._settling.cancel()
         self._charge.give_back()
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events
+    # -------------------------------------------------------------------------------------------------------
 
     def _is_behind(self) -> bool:
         return self._news is not None and self._read < self._news.told
 
     def wants_news(self) -> bool:
-        """Whether there is some, and a watcher to whom it can be told; the others read it when they want the list."""
+        """Whether there are events for a watcher that is ready. Others read when they need the list."""
         return (
             self._is_behind()
             and not self._missed
-            and not self._changes  # that is taken in first: many lists with many changes would take much memory
+            and not self._changes  # applied first: many lists with many changes would take much memory
             and self._listing is not None
             and any(keeper.is_ready() for keeper in self._keepers)
         )
 
     def read_some(self) -> int:
-        """Note what is wanted of some news, or that all is to be gathered anew."""
+        """Store the relevant ones of some events, or that everything must be gathered again."""
         news = self._news
         assert news is not None
         if self._read < news.first:
             self._missed = True
-            self._wake_keepers()  # The first of them has it gathered.
+            self._wake_keepers()  # The first keeper has it gathered.
             return 0
         events = news.since(self._read, NEWS_PER_STEP)
         self._read += len(events)
@@ -366,11 +370,11 @@ class SharedListing:
         self._heard += 1
         self._changes[topic] = there
         if self._listing is not None and not self._refreshing and self._listing.has(topic) is there:
-            del self._changes[topic]  # What comes and goes while no watcher reads leaves nothing behind.
+            del self._changes[topic]  # A topic created and deleted while no watcher reads needs no entry.
         self._wake_keepers()
 
     async def _read_on(self, listing: Listing, owner: Owner, deadline_ns: int | None) -> None:
-        """Some news; if that is forgotten already, the difference to the list as it is now."""
+        """Read some events; if they were dropped, compare with the current names."""
         news, share = self._news, self._store.share
         assert news is not None
         if self._read >= news.first:
@@ -406,7 +410,7 @@ class SharedListing:
         self._store.loop.call_soon(self._wake, keepers, heard)
 
     def _wake(self, keepers: Iterator[Keeper], heard: int) -> None:
-        """Tell some keepers; all again, if anything has happened since the first of them was told."""
+        """Notify the keepers; start again if an event came since the first was notified."""
         some = list(islice(keepers, KEEPERS_PER_TURN))
         for keeper in some:
             keeper.tell()
@@ -419,7 +423,7 @@ class SharedListing:
 
 
 class SharedListings:
-    """All lists that somebody asks for or watches."""
+    """All lists in use."""
 
     def __init__(
         self,
@@ -445,7 +449,7 @@ class SharedListings:
         return len(self._lists)
 
     def snapshot(self) -> TopicListSnapshot:
-        """The limiter's; who waits for a turn to gather waits for heap memory, too."""
+        """The limiter's view. Callers that wait for their turn to gather count as waiting for heap memory."""
         seen, share = self.limiter.snapshot(), self.share
         heap = replace(
             seen.heap,
@@ -456,34 +460,34 @@ class SharedListings:
         return replace(seen, heap=heap)
 
     def of(self, wanted: Wanted) -> SharedListing:
-        """The list of this; whoever calls this asks for it, or keeps it, in the same breath."""
+        """The list with these parameters. Call `asked` or `keep` on it in the same turn."""
         shared = self._lists.get(wanted)
         if shared is None:
             shared = self._lists[wanted] = SharedListing(self, Filter(wanted))
         return shared
 
     def news_of(self, namespace: str) -> NamespaceNews:
-        """What happens in it from now on; whoever calls this attaches a list in the same breath."""
+        """The events of a namespace. Attach a list in the same turn."""
         news = self._news.get(namespace)
         if news is None:
             news = self._news[namespace] = NamespaceNews(self.feed, namespace, self.share, self.loop)
         return news
 
     def forget_news(self, namespace: str) -> None:
-        """Unless another list reads it."""
+        """Drop the events of a namespace, unless a list reads them."""
         news = self._news.get(namespace)
         if news is not None and not news.is_read:
             del self._news[namespace]
             news.stop()
 
     def forget(self, wanted: Wanted, shared: SharedListing) -> None:
-        """Nobody wants this one any more."""
+        """Remove a list that is no longer in use."""
         if self._lists.get(wanted) is shared:
             del self._lists[wanted]
 
 
 def in_steps(made: Iterable[T]) -> Generator[None, int, list[T]]:
-    """All of them, made some at a time."""
+    """Collect the items, some in each step."""
     source, done = iter(made), list[T]()
     while some := list(islice(source, BLOCKS_PER_STEP)):
         if done:

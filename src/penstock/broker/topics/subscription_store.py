@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is stored of a subscription when it is made and when it ends.
+"""Stores durable subscriptions when they are created and deleted.
 
-Where: a topic stores a new durable subscription; clients and administrators end one. How far it has come in between is
-`subscriptions/cursor_saves`.
+Where: a topic stores a new durable subscription; clients and administrators delete one. Its progress in between is
+stored by `subscriptions/cursor_saves`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionStore:
-    """Durable subscriptions in the catalog. Everything is called on the loop."""
+    """Durable subscriptions in the catalog. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -55,20 +55,16 @@ class SubscriptionStore:
             )
 
     def check_properties(self, name: str, properties: Mapping[str, str]) -> None:
-        """Return if a subscription may have these properties: long ones stay in memory as long as it is there.
-
-        Raises:
-            TooManyRequests: the memory for stored metadata is in use.
-        """
+        """Raises TooManyRequests if the memory for stored metadata is used up: long properties stay in memory."""
         self._memory.check(_what(name), bulk_bytes(name, properties))
 
     async def delete(self, subscription: Subscription) -> None:
-        """End a subscription. Nobody joins it from now on; consumers that it has are the caller's to disconnect.
+        """Delete a subscription. No consumer can attach from now on; the caller disconnects its consumers.
 
         Raises:
-            ServiceNotReady: it is being reset, or deleted already.
-            SubscriptionNotFound, TopicNotFound: it is not there any more.
-            MetadataFailed: it could not be deleted, and goes on.
+            ServiceNotReady: it is being reset or deleted.
+            SubscriptionNotFound, TopicNotFound: it does not exist any more.
+            MetadataFailed: it could not be deleted, and continues.
         """
         if subscription.fenced:
             raise ServiceNotReady(f"subscription {subscription.name!r} of {subscription.topic.text} is being reset")
@@ -88,8 +84,8 @@ class SubscriptionStore:
         self._ended(subscription)
 
     async def _forget(self, topic: Topic, name: str) -> None:
-        # Its cursor told how far the topic was reclaimed; from now on the topic says so itself. What was acknowledged
-        # behind that may still be looked at, but nobody needs it.
+        # Its cursor told how far the topic is trimmed; from now on the topic stores that. Acknowledged entries after
+        # that may still be read, but no subscription needs them.
         topic.unneeded_before = 0 if retains(topic.policies) else topic.first_needed() or 0
         topic.first_entry_id = topic.retained_from()
         stored, catalog = self._changes.stored, self._catalog

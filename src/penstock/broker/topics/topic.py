@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One topic: a ledger being written, the producers that write it and the subscriptions that read it.
+"""One topic: a ledger, the producers that write it and the subscriptions that read it.
 
-Where: the directory loads or creates topics; publish gives entries their ids and tells the topic when they are durable;
-sessions attach producers and consumers.
+Where: the directory loads or creates topics; `publish` assigns entry ids and reports durable entries; sessions attach
+producers and consumers.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.entry_log import Batch
 
-# Acknowledged entries go in steps: whoever comes a moment later still finds the last ones, as in Pulsar, where they go
-# with their whole ledger.
+# Acknowledged entries are trimmed in steps: a subscription created shortly after still finds the last ones, as in
+# Pulsar, which trims whole ledgers.
 TRIM_STEP_ENTRIES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicServices:
-    """What all topics of a broker share."""
+    """Services shared by all topics of a broker."""
 
     clock: Clock
     changes: Changes
@@ -62,14 +62,14 @@ class TopicServices:
     tail_cache: TailCache
     dispatch: DispatchServices
     policies_of: Callable[[TopicName], EffectivePolicies]
-    message_bytes_max: int  # of all topics; the policies of one may say less
+    message_bytes_max: int  # of all topics; the policies of a topic may set a lower limit
 
 
 class Topic:
     """A topic of this broker, persistent or not.
 
-    `next_entry_id` is the id that the next SEND gets; `last_entry_id` the last one that is durable and may be read.
-    They differ by what is on its way to the disk. A non-persistent topic counts in the same way and stores nothing.
+    `next_entry_id` is the id of the next SEND; `last_entry_id` is the last durable entry, which may be read. Entries in
+    between are being written to disk. A non-persistent topic counts the same way and stores nothing.
     """
 
     __slots__ = (
@@ -120,40 +120,40 @@ class Topic:
         self.policies = services.policies_of(name)
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
-        # When its last subscription left, all had acknowledged what is before this. Forgotten with the process: a topic
-        # that is loaded anew holds messages until somebody says that they may go.
+        # When the last subscription was deleted, all had acknowledged the entries before this. Not stored: a topic
+        # that is loaded again keeps messages until a subscription acknowledges them.
         self.unneeded_before = 0
         self.last_entry_id: int = last_entry_id
         self.next_entry_id = last_entry_id + 1
-        # An entry, and the index of the last message in it, for GET_LAST_MESSAGE_ID.
+        # An entry id, and the index of the last message in it, for GET_LAST_MESSAGE_ID.
         self.last_index: tuple[int, asyncio.Future[int]] | None = None
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.tail = Tail()
         self.replay_reads = ReplayReads(services.dispatch.log, services.dispatch.reads, ledger_id, self._replayed)
-        self.delayed: DelayedIndex | None = None  # None while nobody shares a subscription
-        self.terminated = False  # takes no more messages, for ever
-        self.fenced = False  # is being unloaded or deleted: nobody joins, nothing more is taken
-        self.closed = False  # is not this broker's topic any more; its name may be another object's
+        self.delayed: DelayedIndex | None = None  # None without Shared subscriptions
+        self.terminated = False  # accepts no more messages, permanently
+        self.fenced = False  # is being unloaded or deleted: no client attaches, no message is accepted
+        self.closed = False  # is not this broker's topic any more; its name may belong to another object
         self.write_access = WriteAccess(services.states.of(self.text).get("epoch"))
         self.deduplication: TopicDeduplication | None = None
         self.compacted = compacted_in(services.states.of(self.text))
-        self.used = False  # somebody asked for it since the last look for topics that nobody uses
+        self.used = False  # was requested since the last check for inactive topics
         self.idle_since_ns = services.clock.monotonic_ns()
         self.created_ms = 0
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
-        # What subscriptions were given that are not there any more; counters that everybody may see must not go back.
+        # Counts of deleted subscriptions: counters shown to users must not decrease.
         self.messages_out_before = 0
         self.bytes_out_before = 0
-        self.publish_limited_times = 0  # how often a rate stopped one of its producers
+        self.publish_limited_times = 0  # how often a rate limit stopped one of its producers
         self.publish_limiters: tuple[PublishLimiter, ...] = ()
         self.dispatch_limiter: DispatchLimiter | None = None
         services.rates.topic_changed(self)
 
     def policies_changed(self) -> None:
-        """`policies` is another value now: those who act on it, rather than read it when they need it, hear of it."""
+        """Pass changed `policies` on to the parts that do not read them each time."""
         self._services.deduplication.policies_changed(self)
         publish_checks.refresh(self)
         self._services.rates.topic_changed(self)
@@ -164,12 +164,12 @@ class Topic:
 
     @property
     def bounds_messages(self) -> bool:
-        """Whether it takes smaller messages only than the broker does."""
+        """Whether its policies set a lower message size limit than the broker's."""
         return 0 < self.policies.max_message_bytes < self._services.message_bytes_max
 
     @property
     def in_use(self) -> bool:
-        """Whether it holds messages, or has a producer, or a consumer that does not take whatever schema comes."""
+        """Whether it holds messages, or has a producer or a consumer that checks schemas."""
         if self.producers or self.last_entry_id >= self.first_entry_id:
             return True
         consumers = (consumer for subscription in self.subscriptions.values() for consumer in subscription.consumers)
@@ -177,22 +177,21 @@ class Topic:
 
     @property
     def delays(self) -> bool:
-        """Whether its messages may be delayed now."""
         return self.policies.delayed_delivery.active
 
     def check_open(self) -> None:
-        """Ask right before attaching to it. Raises ServiceNotReady while the topic is being unloaded or deleted."""
+        """Call right before attaching a client. Raises ServiceNotReady while the topic is unloaded or deleted."""
         if self.fenced or self.closed:
             raise ServiceNotReady(f"Topic is temporarily unavailable: {self.text} is being unloaded or deleted")
 
     def check_publishable(self) -> None:
-        """Ask right before attaching a producer. Raises TopicTerminated, or as `check_open` does."""
+        """Call right before attaching a producer. Raises TopicTerminated, or as `check_open` does."""
         self.check_open()
         if self.terminated:
             raise TopicTerminated(self.text)
 
     def add_subscription(self, name: str, *, cursor: Cursor, durable: bool) -> Subscription:
-        """Attach a subscription whose cursor was loaded or made."""
+        """Attach a subscription with a loaded or new cursor."""
         self.pass_cancelled(cursor)
         subscription = Subscription(self, name, cursor=cursor, durable=durable, services=self._services.dispatch)
         self.subscriptions[name] = subscription
@@ -201,7 +200,7 @@ class Topic:
         return subscription
 
     def end_subscription(self, subscription: SubscriptionState) -> None:
-        """A subscription is no more; one that was made anew under its name stays."""
+        """Remove a subscription; a newer one of the same name stays."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
             self.messages_out_before += subscription.messages_out
@@ -210,46 +209,46 @@ class Topic:
         subscription.release()
 
     def join_delayed(self, subscription: SubscriptionState) -> DelayedDeliveryView:
-        """The subscription's view of the delayed messages; the index is made if there is none."""
+        """The subscription's view of the delayed messages; creates the index if necessary."""
         return self._services.delays.index_of(self).view_of(subscription)
 
     def leave_delayed(self, subscription: SubscriptionState) -> None:
-        """The subscription has no view any more; the index goes with the last one."""
+        """Remove the subscription's view; the index is removed with the last view."""
         if self.delayed is not None:
             self.delayed.leave(subscription)
 
     def _replayed(self, batches: list[Batch]) -> None:
-        """Entries were read out of their order: other subscriptions may want them now, too."""
+        """Cache entries that one subscription replayed, because other subscriptions may need them, too."""
         if len(self.subscriptions) >= 2:
             for batch in batches:
                 self._services.tail_cache.add_gathered(self.tail, batch)
 
     def end_if_idle(self, subscription: SubscriptionState) -> None:
-        """A subscription that is not durable ends with its last consumer."""
+        """Remove a non-durable subscription without consumers."""
         if not (subscription.durable or subscription.fenced or subscription.consumers):
             self.end_subscription(subscription)
 
     @property
     def messages_out(self) -> int:
-        """Messages delivered to all subscriptions that there have been since it was loaded."""
+        """Messages delivered to all subscriptions since the topic was loaded, deleted ones included."""
         return self.messages_out_before + sum(one.messages_out for one in self.subscriptions.values())
 
     @property
     def bytes_out(self) -> int:
-        """Bytes of these."""
+        """Bytes delivered, counted like `messages_out`."""
         return self.bytes_out_before + sum(one.bytes_out for one in self.subscriptions.values())
 
     def pass_cancelled(self, cursor: Cursor) -> None:
-        """A new cursor, and one that was moved back, has no use for messages that were cancelled."""
+        """Mark cancelled messages as acknowledged in a cursor that is new or was moved back."""
         cursor.acknowledge_many(cancelled_of(self._services.states.of(self.text)))
 
     async def open_subscription(
         self, name: str, *, durable: bool, start: int, properties: Mapping[str, str] = NOTHING
     ) -> Subscription:
-        """The subscription of this name, made and stored if it is not there; then `start` is its first entry.
+        """The subscription of this name; if missing, it is created and stored, with `start` as its first entry.
 
         Raises:
-            NotAllowed: it is there, and durable where this one would not be, or the other way round.
+            NotAllowed: it exists with another durability.
             MetadataFailed: it could not be stored.
         """
         durable = durable and self.persistent
@@ -262,17 +261,18 @@ class Topic:
         cursor = Cursor(start - 1)
         if not durable:
             return self.add_subscription(name, cursor=cursor, durable=False)
-        # To its end also when the client goes away: what is stored and not known here would keep entries for nobody.
+        # Finished even if the client disconnects: a stored subscription that is unknown here would keep entries for
+        # ever.
         return await self._services.changes.finish(self._make_durable(name, cursor, properties))
 
     async def _make_durable(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> Subscription:
         initial = "earliest" if cursor.mark_delete < self.first_entry_id else "latest"
         await self._services.store.create(self, name, cursor, initial=initial, properties=properties)
-        # Somebody else may have made it while we waited.
+        # Another client may have created it while we waited.
         return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
 
     def appended(self, last_entry_id: int) -> None:
-        """Entries up to this one are durable: whoever waits at the tail may have them."""
+        """Entries up to this one are durable: wake the subscriptions that wait for new entries."""
         self.last_entry_id = last_entry_id
         for subscription in self.subscriptions.values():
             if subscription.consumers:
@@ -283,16 +283,16 @@ class Topic:
         return any(subscription.consumers for subscription in self.subscriptions.values())
 
     def pass_through(self, batch: Batch) -> None:
-        """Hand entries of a non-persistent topic to whoever has permits now; nobody else will see them."""
+        """Deliver entries of a non-persistent topic to consumers with permits. They are not stored."""
         self.last_entry_id = batch.entry_ids[-1]
         for subscription in self.subscriptions.values():
             subscription.offer(batch)
 
     def retained_from(self) -> int:
-        """The first entry to keep: all durable subscriptions have acknowledged what is before, a step or more ago.
+        """The first entry to keep: all durable subscriptions have acknowledged the earlier ones, a step ago.
 
-        A topic without a durable subscription keeps everything: nobody has said yet that it may go. And where a policy
-        retains what is acknowledged, it is `Retention` that moves `first_entry_id`.
+        A topic without a durable subscription keeps everything. With a retention policy, `Retention` moves
+        `first_entry_id` instead.
         """
         needed = self.first_needed()
         if needed is None or retains(self.policies):
@@ -300,7 +300,7 @@ class Topic:
         return max(self.first_entry_id, needed // TRIM_STEP_ENTRIES * TRIM_STEP_ENTRIES)
 
     def first_needed(self) -> int | None:
-        """The first entry that somebody still needs, whatever retention says; None without a durable subscription."""
+        """The first entry that a durable subscription needs, retention aside; None without a durable subscription."""
         marks = [s.cursor.mark_delete for s in self.subscriptions.values() if s.durable]
         if not marks:
             return None
@@ -309,7 +309,7 @@ class Topic:
 
 
 def subscribed_topic(subscription: SubscriptionState | ConsumedSubscription) -> Topic:
-    """The topic of a subscription, for those who need more of it than subscriptions do."""
+    """The topic of a subscription as a `Topic`, for callers that need more than the subscription's port."""
     topic = subscription.topic
     assert isinstance(topic, Topic), "only topics make subscriptions"
     return topic

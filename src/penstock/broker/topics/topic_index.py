@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which topics there are, and which of them are loaded.
+"""The index of all topics, and of those that are loaded.
 
-What must hold: the names are those of what is stored, and of what is not persistent and loaded; the feed tells each
-change of them, in order.
-Where: the directory adds and removes; whoever needs topics that are there already asks here.
+Invariants: the names are those of stored topics and of loaded non-persistent topics; the feed reports each change, in
+order.
+Where: the directory adds and removes topics; other parts look up existing topics here.
 """
 
 from __future__ import annotations
@@ -32,40 +32,37 @@ class TopicIndex:
         return len(self._loaded)
 
     def loaded(self) -> list[Topic]:
-        """Topics somebody has used since the start."""
         return list(self._loaded.values())
 
     def get(self, name: TopicName | str) -> Topic | None:
-        """The topic if it is loaded."""
         return self._loaded.get(str(name))
 
     def exists(self, name: TopicName) -> bool:
-        """Whether the topic is stored, or, not being persistent, somebody uses it."""
+        """Whether the topic is stored, or is a loaded non-persistent topic."""
         text = str(name)
         return text in self._loaded or self._catalog.topic(text) is not None
 
     def count(self, namespace: str) -> int:
-        """How many persistent topics the namespace has, partitions one by one."""
+        """Number of persistent topics in the namespace, each partition counted."""
         return len(self.names.of("persistent", namespace))
 
     def add(self, topic: Topic) -> None:
-        """A topic was loaded."""
         self._loaded[topic.text] = topic
         self.appeared(topic.text)
 
     def remove(self, topic: Topic) -> None:
-        """A topic is not loaded any more; one that was loaded anew under its name stays."""
+        """Remove an unloaded topic; a newer object of the same name stays."""
         if self._loaded.get(topic.text) is topic:
             del self._loaded[topic.text]
         if not topic.persistent:
             self.vanished(topic.text)
 
     def appeared(self, text: str) -> None:
-        """A topic exists: list it, and tell whoever watches, unless it was known."""
+        """Add a name, and notify listeners of the feed if it is new."""
         if self.names.add(text):
             self.feed.tell(text, created=True)
 
     def vanished(self, text: str) -> None:
-        """A topic does not exist any more."""
+        """Remove a name, and notify listeners of the feed if it was known."""
         if self.names.discard(text):
             self.feed.tell(text, created=False)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a topic after it came: unloaded, terminated, truncated, deleted.
+"""Unloading, terminating, truncating and deleting topics.
 
-Why one place: all of these take the topic from its clients (`detaching`), and the order is what keeps them from losing
-anything: when that is done, cursors are stored (or go with the topic), and then the topic leaves the memory.
+Why in one place: all of these first disconnect the topic's clients (`detaching`), and the order keeps them from losing
+data. After that, cursors are stored (or deleted with the topic), and then the topic is removed from memory.
 
-A deleted topic goes from the catalog first, durably, then from the log. A crash in between leaves a ledger that nobody
-knows: `ledgers` gives it up at the next start.
+A deleted topic is first removed from the catalog, durably, then from the log. A crash in between leaves a ledger
+without a topic, which `ledgers` deletes at the next start.
 
-Where: the admin port calls this, and so does whoever deletes topics that nobody uses; the directory keeps others away
+Where: the admin API calls this, and so does the deletion of inactive topics; the directory makes other callers wait
 meanwhile (`leaving`).
 """
 
@@ -45,7 +45,7 @@ DOCUMENTS: Final = (STATE, "dedup")
 
 
 class TopicLife:
-    """How topics end. Everything is called on the loop."""
+    """Ends topics. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TopicLife:
     # -- unload -------------------------------------------------------------------------------------------------------
 
     async def unload(self, name: TopicName) -> None:
-        """Take the topic out of memory, if it is loaded; the next who asks for it loads it, with everything."""
+        """Remove the topic from memory, if it is loaded; the next request loads it again with all its data."""
         await self._changes.finish(self._unload(name))
 
     async def _unload(self, name: TopicName) -> None:
@@ -90,14 +90,15 @@ class TopicLife:
                 await self._cursors.save(*topic.subscriptions.values())
                 await self._delays.save_of(topic)
             finally:
-                # Also when cursors cannot be stored: what was acknowledged since is then delivered again.
+                # Also if cursors cannot be stored: later acknowledgements are then lost, and messages delivered
+                # again.
                 self._topics.unloaded(topic)
         log.info("topic %s unloaded", name)
 
     # -- terminate ----------------------------------------------------------------------------------------------------
 
     async def terminate(self, topic: Topic) -> int:
-        """Take no more messages, for ever; returns the last entry's id, or -1. Raises MetadataFailed."""
+        """Stop accepting messages permanently; returns the last entry id, or -1. Raises MetadataFailed."""
         return await self._changes.finish(self._terminate(topic))
 
     async def _terminate(self, topic: Topic) -> int:
@@ -106,7 +107,7 @@ class TopicLife:
             topic.terminated = True
             await self._reads.settled()
             try:
-                topic.check_open()  # What loads it anew must find this stored.
+                topic.check_open()  # The next load must find this stored.
                 await self._states.change(topic, terminated=True, last_entry=topic.last_entry_id)
             except PenstockError:
                 topic.terminated = False
@@ -120,9 +121,9 @@ class TopicLife:
     # -- truncate -----------------------------------------------------------------------------------------------------
 
     async def truncate(self, topic: Topic) -> None:
-        """Give up all entries, for all subscriptions. Raises MetadataFailed."""
+        """Delete all entries, for all subscriptions. Raises MetadataFailed."""
         end = topic.last_entry_id + 1
-        # What was compacted of it would show older values than those that go.
+        # The compacted ledger would show older values than the deleted ones.
         await self._compaction.give_up(topic)
         for subscription in list(topic.subscriptions.values()):
             subscription.skip_all()
@@ -131,7 +132,7 @@ class TopicLife:
     # -- delete -------------------------------------------------------------------------------------------------------
 
     def check_unused(self, name: TopicName) -> None:
-        """Raises PreconditionFailed while clients are connected; subscriptions that nobody uses go with the topic."""
+        """Raises PreconditionFailed while clients are connected. Subscriptions without consumers do not count."""
         topic = self._topics.get(name)
         if topic is None:
             return
@@ -143,18 +144,18 @@ class TopicLife:
             )
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Delete a topic and everything of it; its clients are told to connect anew.
+        """Delete a topic with all its data; its clients are told to reconnect.
 
         Raises:
             TopicNotFound: it does not exist.
-            PreconditionFailed: clients are connected to it, and it is not forced.
-            MetadataFailed: the catalog could not be changed; the topic is as it was.
+            PreconditionFailed: clients are connected to it, and `force` is not set.
+            MetadataFailed: the catalog could not be changed; the topic is unchanged.
         """
         if not await self.delete_if_there(name, force=force):
             raise TopicNotFound(str(name))
 
     async def delete_if_there(self, name: TopicName, *, force: bool) -> bool:
-        """As `delete`, but a topic that is gone already is no error: then this says False."""
+        """As `delete`, but returns False if the topic does not exist."""
         return await self._changes.finish(self._delete_if_there(name, force=force))
 
     async def _delete_if_there(self, name: TopicName, *, force: bool) -> bool:
@@ -167,7 +168,7 @@ class TopicLife:
         return True
 
     async def carry_out(self, name: TopicName) -> None:
-        """Delete a topic, within `leaving` and whatever hangs on it. Raises MetadataFailed."""
+        """Delete a topic and its data; call inside `leaving`. Raises MetadataFailed."""
         text = str(name)
         topic = self._topics.get(name)
         record = self._catalog.topic(text)
@@ -194,14 +195,14 @@ class TopicLife:
         await self._forget_rest(name)
 
     async def _forget_rest(self, name: TopicName) -> None:
-        """What another topic of this name must not find. The topic is gone already, whatever happens here."""
+        """Remove data that a new topic of this name must not find. Failures do not restore the topic."""
         try:
             await self._forget(name)
         except PenstockError as error:
             log.warning("topic %s is deleted, but not all that was kept about it: %s", name, error)
 
     async def forget_partitioned(self, name: TopicName) -> None:
-        """Forget what is kept under the name of a partitioned topic that is gone."""
+        """Remove data kept under the name of a deleted partitioned topic."""
         await self._forget_rest(name)
         text, catalog = str(name), self._catalog
         for kind in DOCUMENTS:

@@ -39,33 +39,29 @@ CANCELLED: Final = "cancelled"
 
 
 class Stored(Protocol):
-    """A topic, as far as what is stored of it tells it from others."""
+    """A topic, as it is stored."""
 
     @property
-    def text(self) -> str:
-        """Its full name."""
-        ...
+    def text(self) -> str: ...
 
     @property
-    def ledger_id(self) -> int:
-        """Where its entries are."""
-        ...
+    def ledger_id(self) -> int: ...
 
 
 class TopicStates:
-    """The documents, as they will be once every change that was asked for is stored."""
+    """The documents, including changes that are not durable yet."""
 
     def __init__(self, catalog: Catalog, changes: Changes) -> None:
         self._catalog = catalog
         self._changes = changes
-        self._changing: dict[int, dict[str, Any]] = {}  # by ledger: another topic of that name is another topic
+        self._changing: dict[int, dict[str, Any]] = {}  # by ledger: a new topic of the same name has another one
 
     def of(self, topic: str) -> Mapping[str, Any]:
-        """What is remembered of a topic; empty when nothing is."""
+        """The stored state of a topic; empty if there is none."""
         return self._catalog.documents(KIND).get(topic) or {}
 
     async def change(self, topic: Stored, **values: Any) -> None:  # noqa: ANN401 - JSON
-        """Set these keys, or with None forget them; returns when it is durable.
+        """Set these keys, or remove those with None; returns when it is durable.
 
         Raises:
             TopicNotFound: the topic was deleted.
@@ -79,7 +75,7 @@ class TopicStates:
 
         def submit(done: Done) -> None:
             def stored(error: PenstockError | None) -> None:
-                # Also when nobody waits any more: until here, the next change must build on this one.
+                # Even if the caller was cancelled: until this point the next change must build on this one.
                 if self._changing.get(ledger_id) is state:
                     del self._changing[ledger_id]
                 done(error)
@@ -90,19 +86,19 @@ class TopicStates:
 
 
 def cancelled_of(state: Mapping[str, Any]) -> list[int]:
-    """Delayed entries that were cancelled, ascending; some may be given up since."""
+    """Entry ids of cancelled delayed messages, ascending; some may have been trimmed."""
     return list(state.get(CANCELLED, ()))
 
 
 def compacted_in(state: Mapping[str, Any]) -> CompactedLedger | None:
-    """The compacted ledger that a topic's state names."""
+    """The compacted ledger named by a topic's state."""
     if state.get(COMPACTED_LEDGER) is None:
         return None
     return CompactedLedger(state[COMPACTED_LEDGER], state[_COMPACTED_ENTRIES], state[_COMPACTED_HORIZON])
 
 
 def compacted_state(compacted: CompactedLedger) -> dict[str, int]:
-    """What a topic's state says of its compacted ledger."""
+    """The keys of a topic's state that name its compacted ledger."""
     return {
         COMPACTED_LEDGER: compacted.ledger_id,
         _COMPACTED_ENTRIES: compacted.entries,
@@ -111,17 +107,17 @@ def compacted_state(compacted: CompactedLedger) -> dict[str, int]:
 
 
 def not_compacted_state() -> dict[str, None]:
-    """What takes that back."""
+    """A change that removes the keys of the compacted ledger."""
     return dict.fromkeys((COMPACTED_LEDGER, _COMPACTED_ENTRIES, _COMPACTED_HORIZON))
 
 
 def ledgers_in_use(catalog: Catalog) -> set[int]:
-    """Every ledger that the catalog knows: of topics, of their compacted twins, and what is kept for nobody."""
+    """All ledgers in the catalog: of topics, compacted ones, and those kept without a topic."""
     states = catalog.documents(KIND).values()
     compacted = {int(state[COMPACTED_LEDGER]) for state in states if state.get(COMPACTED_LEDGER) is not None}
     return {record.ledger_id for record in catalog.topics()} | compacted | kept_ledgers(catalog)
 
 
 def kept_ledgers(catalog: Catalog) -> set[int]:
-    """Ledgers that were found when the catalog was older than the log: nobody knows whose they are."""
+    """Ledgers without a known topic that are kept, because the catalog was older than the log."""
     return set(catalog.documents(KEPT).get(LOG, {}).get("ledgers", ()))

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Direct memory of one shared list: its encoded pieces, charged once while any connection sends them.
 
-Why not a permit for the whole of each reply: two thousand clients that read the same megabyte slowly hold one
-megabyte. Charged two thousand times, it used up all direct memory, and clients were refused for bytes that nobody held.
-Where: each `SharedListing` has one. It pays for the pieces (blocks of a list, steps of updates) as long as somebody
-sends them; each reply pays for what only it takes: its head and its references to the pieces.
+Why not a permit for each whole reply: two thousand clients that read the same megabyte slowly hold one megabyte.
+Charging it two thousand times would use up all direct memory, and clients would be refused for memory that is not in
+use.
+Where: each `SharedListing` has one. It is charged for the pieces (blocks of a list, steps of updates) while they are
+sent; each reply is charged for its head and its references to pieces.
 
-Theory of operation
-    Leading.  Pieces that nobody sends yet need memory for all of them. One caller at a time asks for it, in one request
-              with its own bytes, so that whoever holds memory of pieces can always send. The others wait until that is
-              settled, each by its own deadline; then they need only their own bytes.
-    Versions. A list that changes shares most blocks with the list before it. Pieces are counted one by one: what a slow
-              client still sends of an old list stays charged, and what both lists have is charged once.
+Theory of operation:
+    Leading: pieces that no reply sends yet need memory for all of them. One caller at a time requests it together with
+        its own bytes, so a caller that holds memory of pieces can always send. Other callers wait for that, each with
+        its own deadline; then they need only their own bytes.
+    Versions: a changed list shares most blocks with the previous one. Pieces are counted one by one: blocks of an old
+        list that a slow client still receives stay charged, and common blocks are charged once.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter
 
-# What a reply keeps for each piece it sends.
+# Memory of a reply for each piece it sends.
 REFERENCE_BYTES: Final = 8
 
 
-# How a piece is encoded: different bytes for each form.
+# How a piece is encoded. Each form has different bytes.
 Form: TypeAlias = "Callable[..., bytes]"
 
 
 class Piece(Protocol):
-    """A part of replies that is encoded once. Compared by identity."""
+    """A shared part of replies. Compared by identity."""
 
     @property
     def written_bytes(self) -> int:
-        """How long it is, encoded."""
+        """Size of the encoded piece."""
 
     def is_encoded(self, form: Form) -> bool:
-        """Whether to encode it so is done already."""
+        """Whether the piece is encoded in this form already."""
 
 
 class UnsentPieces:
-    """Pieces that are on their way to clients, and the memory they take."""
+    """Pieces being sent to clients, and their memory."""
 
     __slots__ = ("_followers", "_leading", "_limiter", "_permit", "_senders")
 
@@ -57,20 +58,21 @@ class UnsentPieces:
         self._limiter = limiter
         self._followers = GradualEvent(clock, loop)
         self._permit: Permit | None = None  # for all pieces in `_senders`
-        self._senders: dict[Form, dict[Piece, int]] = {}  # by form: how many replies each piece is part of
+        self._senders: dict[Form, dict[Piece, int]] = {}  # by form: in how many replies each piece is
         self._leading = False
 
     @property
     def size_bytes(self) -> int:
-        """What the pieces are charged now."""
+        """Bytes charged for pieces now."""
         return self._permit.size if self._permit is not None else 0
 
     async def charge(
         self, head_bytes: int, form: Form, pieces: Sequence[Piece], owner: Owner, deadline_ns: int | None
     ) -> Permit:
-        """Take memory for one reply: returns the permit of its own bytes; the pieces are charged until `passed`.
+        """Charge one reply: returns the permit for its own bytes. Its pieces stay charged until `passed`.
 
-        Raises PermitError for the caller's own request, TooManyRequests when the deadline passes while another leads.
+        Raises PermitError for the caller's own request, TooManyRequests if the deadline passes while another caller
+        leads.
         """
         own_bytes = head_bytes + REFERENCE_BYTES * len(pieces)
         while True:
@@ -82,7 +84,7 @@ class UnsentPieces:
                 permit = await self._lead(own_bytes + missing_bytes, owner, deadline_ns)
             else:
                 permit = await self._acquire(own_bytes, owner, deadline_ns)
-            # Other replies may have gone out meanwhile, with pieces that were counted on.
+            # Other replies may have been sent meanwhile, and their pieces released.
             still_missing_bytes = self._missing_bytes(form, pieces)
             if still_missing_bytes <= missing_bytes:
                 break
@@ -96,7 +98,7 @@ class UnsentPieces:
         return permit
 
     def passed(self, permit: Permit, form: Form, pieces: Sequence[Piece]) -> None:
-        """A reply is out, or nobody wants it any more: give back what only it needed."""
+        """A reply was sent or dropped: release its permit, and pieces that no other reply needs."""
         self._limiter.release(permit)
         senders = self._senders[form]
         freed_bytes = 0

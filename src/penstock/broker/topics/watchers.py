@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching the topics of a namespace that match a pattern: one client's WATCH_TOPIC_LIST.
+"""One client's WATCH_TOPIC_LIST: watches the topics of a namespace that match a pattern.
 
-Why no queue of updates: a watcher holds the list that its client was told, which it shares with all who were told the
-same, and what there is to say is the difference to the list in force. So nothing overflows, whatever comes and goes
-meanwhile; a client that reads slowly hears less often, and always the truth.
-Where: discovery makes watchers; the shared listing wakes them, the session holds and stops them.
+Why no queue of updates: a watcher keeps the list that its client was told, which it shares with other watchers. The
+next update is the difference to the current list. So nothing overflows; a client that reads slowly gets fewer updates,
+and each is correct.
+Where: discovery makes watchers; the shared listing notifies them, the session owns and stops them.
 
-- The watcher listens before it lists: no event falls between the two.
-- One thing is said at a time, and SUCCESS before any update. What is said next begins where the last one ended.
-- Memory that is not there now is asked for again, with a back-off of this watcher's own: for SUCCESS until a deadline
-  before which no client gives up; for an update as long as the client is there.
+Invariants:
+- The watcher registers before it lists, so no event is missed in between.
+- One frame is sent at a time, SUCCESS before any update. Each update starts from the list of the previous frame.
+- A refused memory request is repeated with a back-off of this watcher's own: for SUCCESS until a deadline earlier than
+  any client's timeout; for an update as long as the client is connected.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ RETRY_LAST_S: Final = 25.0
 
 
 class TopicListWatcher:
-    """What one client wants to know of one namespace, and what it was told."""
+    """One client's watch of one namespace, and the list that the client was told."""
 
     def __init__(
         self,
@@ -62,8 +63,8 @@ class TopicListWatcher:
         chance: Random,
     ) -> None:
         """Args: memory: to which it is charged. chance: spreads what it asks for again."""
-        self.known: Listing | None = None  # what the client was told; None: nothing yet
-        self.charged_bytes = 0  # to the memory of sessions
+        self.known: Listing | None = None  # the list that the client was told; None: none yet
+        self.charged_bytes = 0  # charged to the sessions' memory
         self._connection = connection
         self._memory = memory
         self._clock = clock
@@ -72,17 +73,16 @@ class TopicListWatcher:
         self._shared = shared
         self._shared.keep(self)
         self._backoff = Backoff(chance, first_s=RETRY_FIRST_S, last_s=RETRY_LAST_S)
-        self._said = self._sent = 0  # answers and updates: queued, and passed on by the transport
+        self._said = self._sent = 0  # answers and updates: queued, and sent by the transport
         self._answering: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
 
     @property
     def namespace(self) -> str:
-        """Whose topics it watches."""
         return self._shared.namespace
 
     def stop(self) -> None:
-        """Say nothing more."""
+        """Send no more updates."""
         for task in (self._answering, self._telling):
             if task is not None:
                 task.cancel()
@@ -94,14 +94,14 @@ class TopicListWatcher:
     # -- the answer ---------------------------------------------------------------------------------------------------
 
     async def answer(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
-        """Tell the client that it is watching, and what there is; no update is sent before this.
+        """Send SUCCESS with the list; no update is sent before it.
 
         Raises:
-            PermitError: there was no memory until the deadline, or never can be.
+            PermitError: there was no memory until the deadline, or the list can never fit.
             ServiceNotReady: the watcher was stopped meanwhile.
         """
         if self._telling is not None:
-            self._telling.cancel()  # What it would have said is in the list.
+            self._telling.cancel()  # The list contains the pending update.
             self._telling = None
         answering = asyncio.get_running_loop().create_task(self._answer(request_id, client_hash, deadline_ns))
         self._answering = answering
@@ -149,14 +149,14 @@ class TopicListWatcher:
     # -- updates ------------------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Tell the client what it does not know, unless it has something to read already: then when it has drained."""
+        """Send an update. If the client has unread bytes, the update is sent when they have drained."""
         if self.known is not None and self._telling is None and self._answering is None and self._may_say_more():
             self._telling = asyncio.get_running_loop().create_task(self._tell())
 
     def is_ready(self) -> bool:
-        """Whether the client was answered, and has taken what was said before.
+        """Whether the client was answered and has received the previous frames.
 
-        Without the latter, each topic that comes would leave an update of its own behind a list that is being read.
+        Otherwise each new topic would queue an update of its own behind a list that is being read.
         """
         return self.known is not None and self._said == self._sent and self._connection.writable
 
@@ -178,7 +178,7 @@ class TopicListWatcher:
         self._telling = None
 
     async def _tell_next(self) -> None:
-        """One update, or a wait for the memory that it takes."""
+        """Send one update, or schedule a retry if its memory was refused."""
         try:
             await self._shared.latest(self._owner)
             assert self.known is not None, "news before the answer"
@@ -193,7 +193,7 @@ class TopicListWatcher:
                 self.known = step.after
                 self._shared.has_told(self)
         except (PermitAcquireCancelled, PermitAcquireAlreadyClosed):
-            raise  # The client is gone, or the broker goes.
+            raise  # The client disconnected, or the broker stops.
         except PermitError:
             await asyncio.sleep(self._backoff.next_s())
         else:
