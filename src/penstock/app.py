@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition: the one place that builds the big parts and joins them, and takes them apart again.
+"""Composition root: builds the parts, connects them, and closes them.
 
-Where: `penstock serve` calls `run`; everybody else receives what they need from here.
+Where: `penstock serve` calls `run`; all other parts receive what they need from here.
 
-Order of start: settings are checked, the data directory is opened and locked, the log is recovered, the catalog is
-loaded, listeners are bound, and only then the ready line is printed. The end runs backwards.
+Start order: settings are checked, the data directory is opened and locked, the log is recovered, the catalog is loaded,
+ports are bound, and then the ready line is printed. Stopping is the reverse.
 """
 
 from __future__ import annotations
@@ -64,25 +64,25 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# A thread that was waiting for the disk gets the interpreter back this soon, instead of after the default 5 ms: the
-# journal's turn decides how late receipts are.
+# The interpreter's switch interval: a thread that waited for the disk runs again this soon, instead of after the
+# default 5 ms, because the journal's delay is part of every receipt.
 SWITCH_INTERVAL_S: Final = 0.0005
-# What a broker makes and keeps (topics, cursors, columns of runs) holds few cycles, and a full collection over many
-# topics holds the loop for tens of milliseconds: look for garbage less often than the default (700, 10, 10).
+# The broker's long-lived objects (topics, cursors, columns of runs) have few cycles, and a full collection with many
+# topics blocks the loop for tens of milliseconds: collect less often than the default (700, 10, 10).
 GC_THRESHOLDS: Final = (10_000, 20, 100)
-# A loop that does not answer for so long has other worries than a push of metrics.
+# If the loop does not answer within this time, a push of metrics is skipped.
 SNAPSHOT_S: Final = 5.0
-# A log that the disk cannot read at the start is tried again this often, with pauses of this length.
+# A log that cannot be read at the start is tried again this often, with this pause.
 OPEN_TRIES_MAX: Final = 11
 OPEN_RETRY_S: Final = 1.0
-# Open files without which a broker would be ready and let hardly anybody in: 40 clients, with what others need.
+# Minimum of open files: below this, hardly any client could connect (40 clients, and the broker's own files).
 DESCRIPTORS_MIN: Final = RESERVED_DESCRIPTORS * 3 // 2
-# Of a process that could not end in good order.
+# Exit status if stopping took too long.
 EXIT_FAILED: Final = 1
 
 
 def run(settings: Settings, data_dir: Path) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status of the process.
+    """Serve until SIGTERM or SIGINT; returns the exit status.
 
     Raises:
         ConfigurationError: a setting, a port or the data directory cannot be used.
@@ -103,7 +103,7 @@ async def _serve(settings: Settings, data_dir: Path, turns: LoopTurns) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         on_signal(loop, signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
-        gc.disable()  # Loading a large catalog makes nothing but lasting objects.
+        gc.disable()  # Loading a large catalog creates only long-lived objects.
         serving = await start(settings, data_dir, stack, stopping.set, turns)
         on_signal(loop, signal.SIGHUP, serving.reload)
         # Programs that start penstock wait for this line.
@@ -120,7 +120,7 @@ async def _serve(settings: Settings, data_dir: Path, turns: LoopTurns) -> int:
 
 
 def _end_within(seconds: float) -> threading.Timer:
-    """End the process as it is unless this is cancelled in time; not from the loop, which may be what does not end."""
+    """End the process after this time unless cancelled. On a thread, because the loop may hang."""
 
     def give_up() -> None:
         log.error("not stopped within brokerShutdownTimeoutMs=%d: ending as it is", seconds * 1000)
@@ -134,12 +134,12 @@ def _end_within(seconds: float) -> threading.Timer:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Where a broker that is ready may be reached."""
+    """Addresses and controls of a running broker."""
 
     url: str
     admin_url: str
-    reload: Callable[[], None]  # read certificates, keys and users again
-    stop_s_max: Callable[[], float]  # how long closing may take
+    reload: Callable[[], None]  # reads certificates, keys and users again
+    stop_s_max: Callable[[], float]  # maximum duration of closing
 
 
 async def start(
@@ -149,10 +149,10 @@ async def start(
     shut_down: Callable[[], None] | None = None,
     turns: LoopTurns | None = None,
 ) -> Serving:
-    """Build everything on the running loop and serve; closing `stack` stops it and gives everything back.
+    """Build all parts on the running loop and serve; closing `stack` stops and releases everything.
 
-    `shut_down` is called when an administrator asks for the end: whoever holds `stack` closes it then. Without one,
-    administrators cannot end this broker. `turns` is what measures the running loop, if anything does.
+    `shut_down` is called when an administrator stops the broker; its owner then closes `stack`. Without it,
+    administrators cannot stop this broker. `turns` measures the loop, if given.
 
     Raises:
         ConfigurationError: a setting, a port or the data directory cannot be used.
@@ -169,7 +169,7 @@ async def start(
         memory=_request_memory(settings),
         outbound=Outbound(settings.budget.outbound_bytes, entry_bytes_max=settings.frame_bytes_max),
         clock=clock,
-        # The request memory counts whole frames; a frame's length field does not count itself.
+        # The request memory counts whole frames, including the length field.
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
         bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
         admit=partial(refusal, limits),
@@ -195,7 +195,7 @@ async def start(
             shut_down=shut_down,
         )
         stack.push_async_callback(broker.stop)
-        stack.push_async_callback(binding.pop_all().aclose)  # Nobody comes any more when the broker stops.
+        stack.push_async_callback(binding.pop_all().aclose)  # No client connects any more while the broker stops.
     broker.configuration.restore()
     ports.start(broker)
     serving = _serving(ports, broker)
@@ -214,7 +214,7 @@ def _request_memory(settings: Settings) -> RequestMemory:
 
 
 class Storage(NamedTuple):
-    """What lasts, opened."""
+    """The opened storage."""
 
     entry_log: EntryLog
     catalog: Catalog
@@ -235,7 +235,7 @@ async def _opened(settings: Settings, data_dir: Path, clock: SystemClock, stack:
 
 
 async def _open_log(opening: Callable[[], EntryLog]) -> EntryLog:
-    """Open the log; a disk that cannot read it now is tried again, for a while. Raises PersistenceFailed."""
+    """Open the log; retries for a while if the disk cannot be read. Raises PersistenceFailed."""
     for attempt in range(1, OPEN_TRIES_MAX + 1):
         try:
             return opening()
@@ -256,18 +256,18 @@ def _apply_log_level(keys: Keys) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What is bound, and where that is reached."""
+    """The bound ports and their addresses."""
 
     plain: Listener | None
     secure: Listener | None
     admin: AdminServer
     tls: TlsOptions | None
     admin_tls: TlsOptions | None
-    bound: ServiceUrls  # what clients connect to, whatever lookups tell them
+    bound: ServiceUrls  # where clients connect, without advertised addresses
     addresses: Addresses
 
     def start(self, broker: Broker) -> None:
-        """Let clients and administrators in."""
+        """Accept clients and admin requests."""
         open_session = commands(broker).open_session
         for listener in (self.plain, self.secure):
             if listener is not None:
@@ -331,7 +331,7 @@ def _serving(ports: Ports, broker: Broker) -> Serving:
         broker.access.reload()
         _reload_tls(((ports.tls, ports.secure), (ports.admin_tls, ports.admin)))
 
-    # Who does without a port has the other; a broker without an admin port has none to name.
+    # If there is only one port, its URL is used for both; a broker without admin API has no URL for it.
     web = ports.addresses.web
     return Serving(
         ports.bound.plain or ports.bound.tls or "",
@@ -342,7 +342,7 @@ def _serving(ports: Ports, broker: Broker) -> Serving:
 
 
 def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:
-    """The admin port's TLS differs in what it speaks, if at all."""
+    """TLS of the admin API, with its own TLS versions and ciphers."""
     if tls is None or settings.admin_tls_port is None:
         return None
     return replace(tls, protocols=settings.admin_tls_protocols, ciphers=settings.admin_tls_ciphers)
@@ -361,7 +361,7 @@ def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
 
 
 def _push_metrics(broker: Broker, instance: str, stack: contextlib.AsyncExitStack) -> None:
-    """To a collector of OpenTelemetry, where its variables ask for that."""
+    """Push metrics to an OpenTelemetry collector, if its environment variables are set."""
     if not any(name.startswith("OTEL_") for name in os.environ):
         return
     from penstock.telemetry.otel import MetricsPush, is_wanted  # noqa: PLC0415 -- nor where nothing is pushed
@@ -395,7 +395,7 @@ def _authenticator(settings: Settings) -> Authenticator | None:
 
 
 def _reload_tls(ports: Iterable[tuple[TlsOptions | None, Listener | AdminServer | None]]) -> None:
-    """Read certificates again, for those who connect from now on; what cannot be used leaves all as it was."""
+    """Read certificates again, for new connections; on an error, everything stays unchanged."""
     try:
         contexts = [(port, server_context(tls)) for tls, port in ports if tls is not None and port is not None]
     except ConfigurationError as error:
@@ -408,7 +408,7 @@ def _reload_tls(ports: Iterable[tuple[TlsOptions | None, Listener | AdminServer 
 
 
 def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
-    """Hand callables of other threads to the loop; what comes after the loop has ended is dropped."""
+    """Pass callables of other threads to the loop; they are dropped after the loop has ended."""
 
     def post(callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):
@@ -418,7 +418,7 @@ def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], N
 
 
 def _check_descriptors() -> None:
-    """Raises ConfigurationError when the limit of open files leaves none for clients."""
+    """Raises ConfigurationError if the limit of open files is too low for clients."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit < DESCRIPTORS_MIN:
         raise ConfigurationError(
@@ -429,7 +429,7 @@ def _check_descriptors() -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Every connection is a descriptor: use what the system allows (soft limit raised to the hard one)."""
+    """Raise the soft limit of open files to the hard limit: each connection needs a descriptor."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker: joins wire, storage and governance, and turns their decisions into effects."""
+"""The broker: connects wire, storage and governance, and carries out their decisions."""

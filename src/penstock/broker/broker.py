@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker: what all sessions share, and the work that time brings.
+"""The broker: parts shared by all sessions, and periodic work.
 
-Where: app builds it over the log, the catalog and the request memory; listeners hand it connections.
+Where: app builds it over the log, the catalog and the request memory; listeners pass connections to it.
 
-What it promises: a topic, a subscription or an acknowledgement that was answered is stored; cursors that moved are
-stored in less than a second (`cursor_saves`); when the disk fails, publishers are told and `/healthz` says so, while
-consumers go on.
+Guarantees: a topic, subscription or acknowledgement that was answered is stored; moved cursors are stored in less than
+a second (`cursor_saves`); if the disk fails, publishers get errors and `/healthz` reports it, while consumers continue.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Evictions, keep-alives and stalls are looked at this often.
+# Interval of the tick: evictions, keep-alives, stalls.
 TICK_S: Final = 0.25
 
 
@@ -107,22 +106,22 @@ class Broker:
         loop_turns: LoopTurns | None = None,
         shut_down: Callable[[], None] | None = None,
     ) -> None:
-        """Put the parts together.
+        """Build the parts.
 
         Args:
-            entry_log: where entries are.
-            catalog: where everything else is.
-            connections: how clients come.
-            limits: those in force; changes of the configuration replace them.
-            clock: what time it is.
-            loop: on which everything happens.
-            keys: the settings, for administrators who change them; None: nothing can be changed.
-            apply_elsewhere: carries out what a change of the settings means to others.
-            authenticator: knows who somebody is; None: nobody has to say.
-            snapshots: of delayed messages; None: nothing is kept of them.
-            addresses: where the broker is reached.
-            http_memory: what requests to the admin port take.
-            loop_turns: measures the turns of the loop, if anybody does.
+            entry_log: stores entries.
+            catalog: stores metadata.
+            connections: all client connections.
+            limits: the current limits, which configuration changes replace.
+            clock: wall clock and monotonic clock.
+            loop: the event loop of everything here.
+            keys: all settings, for dynamic configuration; None: nothing can be changed.
+            apply_elsewhere: applies changed settings outside the broker.
+            authenticator: authenticates clients; None: no authentication.
+            snapshots: stores snapshots of delayed messages; None: they are not stored.
+            addresses: the broker's service URLs.
+            http_memory: memory of admin requests.
+            loop_turns: measures turns of the loop, if any.
             shut_down: ends the process; None: administrators cannot.
         """
         self.log = entry_log
@@ -145,7 +144,7 @@ class Broker:
         self.loop_turns = loop_turns or LoopTurns()
         self.stopping = False
         self.started_at_ms = clock.wall_ms()
-        # Names that no producer of this cluster has had.
+        # Generates producer names that are unique in the cluster.
         self.producer_names = (f"{limits.now.cluster_name}-{self.started_at_ms}-{number}" for number in count(1))
         self.commands_memory: CommandMemory = CommandMemory(limits.now.commands_bytes)
         self.sessions_memory = MemoryRow("sessions", limits.now.sessions_bytes)
@@ -161,23 +160,23 @@ class Broker:
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
     def _make_places(self) -> None:
-        """Which topics there are, and how they are listed."""
+        """Make the parts for tenants, namespaces and topic listings."""
         catalog = self.catalog
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
         self.places = Places(catalog, lambda: limits.now.namespace_bundles)
         self.partitioned = PartitionedTopics(catalog, self.places)
         self.index = TopicIndex(catalog)
         self.states = TopicStates(catalog, self.changes)
-        # How many requests look for topics at the same time.
+        # Limits concurrent lookup requests.
         self.lookups = Gate(lambda: limits.now.lookups_max)
-        # And how much memory listings of topics may take (PIP-442).
+        # Limits the memory of topic listings (PIP-442).
         self.listings = TopicListMemoryLimiter(limits.now.listings, clock=clock, loop=loop)
         self.shared_listings = SharedListings(
             self.index.names, self.index.feed, self.listings, clock=clock, loop=loop, chance=Random()
         )
 
     def _make_policies(self) -> None:
-        """What holds for topics, and what that needs to know and to do."""
+        """Make the policies and the parts that they change."""
         entry_log, catalog = self.log, self.catalog
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
         self.rates = Rates(clock, loop, lambda: limits.now.policies)
@@ -238,7 +237,7 @@ class Broker:
         )
 
     def _make_services(self, snapshots: Snapshots | None) -> None:
-        """What topics share, and their subscriptions."""
+        """Make the services that topics and subscriptions share."""
         entry_log, catalog = self.log, self.catalog
         clock, loop, limits, connections = self.clock, self.loop, self.limits_in_force, self.connections
         self.tail_cache = TailCache(limits.now.tail_cache_bytes)
@@ -273,7 +272,7 @@ class Broker:
         )
 
     def _make_topics(self) -> None:
-        """How topics come, what is done to them, and how they go."""
+        """Make the parts that load, create, change and delete topics."""
         entry_log, catalog = self.log, self.catalog
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
         topic_services = TopicServices(
@@ -343,7 +342,7 @@ class Broker:
         )
 
     def _make_housekeeping(self) -> None:
-        """What time brings."""
+        """Make the periodic checks."""
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
         self.meters = Meters(self.topics.loaded, clock=clock, loop=loop)
         self.inactive = InactiveTopics(
@@ -370,10 +369,11 @@ class Broker:
             now_ns=clock.monotonic_ns(),
         )
 
-    # -- what one part asks of others ---------------------------------------------------------------------------------
+    # -- callbacks between parts
+    # -----------------------------------------------------------------------------------------
 
     async def _forget_topic(self, name: TopicName) -> None:
-        """A topic is gone, of which more is kept than the topic itself."""
+        """Remove schemas and permissions of a deleted topic."""
         await self.schemas.forget(name)
         await self.permissions.forget_topic(name)
 
@@ -389,11 +389,10 @@ class Broker:
 
     @property
     def limits(self) -> BrokerLimits:
-        """The limits in force."""
         return self.limits_in_force.now
 
     def _put_in_force(self, keys: Keys) -> None:
-        """Everybody reads limits when they need them; what is made of them ahead is made anew here."""
+        """Apply changed limits to the parts that do not read them each time."""
         before, now = self.limits, keys.limits
         self.limits_in_force.now = now
         if before.access != now.access:
@@ -403,11 +402,11 @@ class Broker:
         self.policies.refresh()
         self._apply_elsewhere(keys)
 
-    # -- may we? ------------------------------------------------------------------------------------------------------
+    # -- checks
+    # -----------------------------------------------------------------------------------------------------------
 
     @property
     def health(self) -> Health:
-        """Whether everything that must work works."""
         if self.stopping:
             return Health(ok=False, reason="stopping")
         log_health = self.log.health
@@ -420,17 +419,18 @@ class Broker:
         return Health(ok=True, reason="ok", problems=self.log.problems())
 
     def check_lookup(self, name: TopicName) -> None:
-        """Raises ServiceNotReady when topics are no longer served."""
+        """Raises ServiceNotReady while the broker stops."""
         if self.stopping:
             raise ServiceNotReady(f"broker is stopping; look {name} up again")
 
     def check_writable(self) -> None:
-        """Raises StorageReadOnly when publishing cannot work."""
+        """Raises StorageReadOnly if publishing is impossible."""
         reason = self.log.health.read_only
         if reason is not None:
             raise StorageReadOnly(reason)
 
-    # -- four times a second ------------------------------------------------------------------------------------------
+    # -- the tick
+    # ---------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self._tick_timer = self.loop.call_later(TICK_S, self._tick)
@@ -444,10 +444,11 @@ class Broker:
         self.delays.tick(now_ns)
         self.rounds.tick(now_ns)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- stopping
+    # ---------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Tell all clients, let what was accepted become durable and be answered, store cursors, close."""
+        """Disconnect clients, complete accepted messages, store cursors, close."""
         self.stopping = True
         self.listings.close()
         self._tick_timer.cancel()
@@ -456,7 +457,7 @@ class Broker:
         await self.changes.finished()
         self.sessions.disconnect_members()
         await self.reads.settled()
-        # A failure was logged, and acknowledgements that were not stored are only delivered again.
+        # The failure was logged; acknowledgements that were not stored are lost, and messages redelivered.
         with contextlib.suppress(MetadataFailed):
             await self.cursors.save_moved()
         await self.delays.stop(self.topics.loaded())

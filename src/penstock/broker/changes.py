@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of what is stored: submitted to the catalog, waited for, carried to their end, one document at a time.
+"""Changes of stored metadata: submitted to the catalog, awaited, finished even if the caller is cancelled.
 
-Why one place: whoever stores something must not stop half-way when its client goes away, and two administrators who
-change one document must each find their part in it.
+Why in one place: storing must not stop half-way when a client disconnects, and concurrent changes of one document must
+not overwrite each other.
 Where: every part of the broker that stores something is given the broker's `Changes`.
 """
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 T = TypeVar("T")
-# A change of the catalog, all but carried out: called with what to call when it is durable, or what went wrong.
+# A change of the catalog: called with a callback for when it is durable or has failed.
 Submit = Callable[[Callable[[PenstockError | None], None]], None]
 
 
 class Changes:
-    """What is being stored. Everything is called on the loop."""
+    """Running changes. All methods are called on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._unfinished: set[asyncio.Task[Any]] = set()
-        # Held while a stored document is read, changed and replaced as a whole: one such change at a time.
+        # Held while a stored document is read, changed and replaced.
         self.lock = asyncio.Lock()
 
     @property
     def unfinished(self) -> int:
-        """How many works were handed to `finish` and go on."""
+        """Number of running tasks of `finish`."""
         return len(self._unfinished)
 
     def stored(self, submit: Submit) -> asyncio.Future[None]:
-        """Submit a change to the catalog; done when it is durable, or with what went wrong."""
+        """Submit a change to the catalog; the future is done when it is durable, or has its error."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def done(error: PenstockError | None) -> None:
@@ -52,9 +52,9 @@ class Changes:
         return future
 
     def store_alone(self, decide: Callable[[], Submit]) -> asyncio.Future[None]:
-        """Store what `decide` returns, while nobody else changes a stored document; it may raise instead.
+        """Store the result of `decide` under the lock of all changes; `decide` may raise instead.
 
-        To its end also when nobody waits any more: whoever came next would decide by what is about to change.
+        It is finished even if the caller is cancelled, because the next change depends on it.
         """
         return self.finish(self._store_alone(decide))
 
@@ -63,18 +63,18 @@ class Changes:
             await self.stored(decide())
 
     def finish(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Carry work to its end, also when whoever waits for it goes away: for what must not stop half-way."""
+        """Run to the end, even if the caller is cancelled."""
         task = self._loop.create_task(work)
         self._unfinished.add(task)
 
         def done(task: asyncio.Task[T]) -> None:
             self._unfinished.discard(task)
             if not task.cancelled():
-                task.exception()  # Seen, should nobody wait any more.
+                task.exception()  # Mark the exception as retrieved.
 
         task.add_done_callback(done)
         return asyncio.shield(task)
 
     async def finished(self) -> None:
-        """Wait for all work that `finish` was given, however it ends."""
+        """Wait for all running tasks of `finish`, whatever their result."""
         await asyncio.gather(*self._unfinished, return_exceptions=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration that changes while the broker runs: what was changed, whether a change can be, and carrying it out.
+"""Dynamic configuration: stored overrides of settings, checked and applied at run time.
 
-Why here and not in `settings`: a change is stored in the catalog and takes effect in the broker, and both live on its
-loop. What keys there are, and what their values mean, is handed in from above as `Keys`.
-Where: routes of the admin port call `put` and `remove`; app makes it, and calls `restore` before anybody can connect.
+Why here and not in `settings`: a change is stored in the catalog and takes effect in the broker, on its loop. The keys
+and their meanings are passed in as `Keys`.
+Where: admin routes call `put` and `remove`; app makes it, and calls `restore` before clients can connect.
 
-What must hold: a change is checked against all other settings, stored, and in force, before it is answered. A stored
-value that this version cannot use any more is told and left alone: a broker that does not start helps nobody.
+Invariants: a change is checked against all other settings, stored, and applied before it is answered. A stored value
+that this version cannot use is logged and ignored, so that the broker still starts.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Pulsar's words, leading blank and all: tools look for them.
+# Pulsar's text, including the leading blank: tools match it.
 NOT_DYNAMIC: Final = "Can't update non-dynamic configuration"
 INVALID: Final = " Invalid dynamic-config value"
 
 
 class Keys(Protocol):
-    """All settings at one moment, as the broker sees them from below: immutable."""
+    """An immutable set of all settings."""
 
     @property
     def dynamic(self) -> Sequence[str]:
-        """The keys that can be changed while the broker runs."""
+        """Keys that can be changed at run time."""
         ...
 
     @property
     def limits(self) -> BrokerLimits:
-        """What these settings tell the broker."""
+        """The broker's limits for these settings."""
         ...
 
     def values(self) -> Mapping[str, str]:
-        """Every key with its value as a file would have it; secrets are not shown."""
+        """All keys with their values as in a file; secrets are hidden."""
         ...
 
     def changed(self, changes: Mapping[str, str]) -> Self:
-        """The settings of the start with these changes, and no others. Raises ConfigurationError."""
+        """The initial settings with exactly these changes. Raises ConfigurationError."""
         ...
 
 
 class NoKeys:
-    """Nothing can be changed: for a broker that was made without settings, as in tests."""
+    """No dynamic settings, for a broker made without settings, as in tests."""
 
     dynamic: Sequence[str] = ()
 
@@ -62,17 +62,15 @@ class NoKeys:
         self.limits = limits
 
     def values(self) -> Mapping[str, str]:
-        """Nothing."""
         return {}
 
     def changed(self, changes: Mapping[str, str]) -> Self:
-        """Nothing can be."""
         assert not changes
         return self
 
 
 class Configuration:
-    """The settings in force. Everything is called on the loop."""
+    """The current settings. All methods are called on the event loop."""
 
     def __init__(self, catalog: Catalog, changes: Changes, keys: Keys, put_in_force: Callable[[Keys], None]) -> None:
         """Args: keys: the settings of the start. put_in_force: carries out that these count from now on."""
@@ -80,33 +78,33 @@ class Configuration:
         self._changes = changes
         self._keys = keys
         self._carry_out = put_in_force
-        # Two changes that are each good may not be good together: one after the other.
+        # Changes are made one at a time: two valid changes may be invalid together.
         self._changing = asyncio.Lock()
 
     def dynamic(self) -> list[str]:
-        """The keys that can be changed."""
+        """Keys that can be changed at run time."""
         return sorted(self._keys.dynamic)
 
     def overridden(self) -> dict[str, str]:
-        """What was changed, as it is stored."""
+        """The stored overrides."""
         return dict(self._catalog.configuration())
 
     def runtime(self) -> dict[str, str]:
-        """Every key with its value in force."""
+        """All keys with their current values."""
         return dict(self._keys.values())
 
     async def put(self, key: str, value: str) -> None:
-        """Change a setting; it is stored and in force when this returns.
+        """Change a setting; returns when it is stored and applied.
 
         Raises:
-            PreconditionFailed: it cannot be changed while the broker runs, or not to this.
-            MetadataFailed: the disk refused.
+            PreconditionFailed: the key is not dynamic, or the value is invalid.
+            MetadataFailed: it could not be stored.
         """
         self._check_dynamic(key)
         await self._changes.finish(self._change(key, value))
 
     async def _change(self, key: str, value: str | None) -> None:
-        """To the end also when nobody waits any more: what is stored is in force."""
+        """Finished even if the caller is cancelled, so that stored changes are applied."""
         async with self._changing:
             changes = self._usable()
             changes.pop(key, None)
@@ -116,12 +114,12 @@ class Configuration:
         log.info("%s is %s %s", key, keys.values()[key], "again" if value is None else "now")
 
     async def remove(self, key: str) -> None:
-        """Take a change back: what the file, the environment or a flag says counts again. Raises as `put` does."""
+        """Remove an override: file, environment or flag apply again. Raises as `put` does."""
         self._check_dynamic(key)
         await self._changes.finish(self._change(key, None))
 
     def restore(self) -> None:
-        """At the start: put in force what was changed while the broker ran before."""
+        """At the start: apply the stored overrides."""
         changes = self._usable(tell=True)
         if changes:
             self._put_in_force(self._keys.changed(changes))
@@ -141,7 +139,7 @@ class Configuration:
             raise PreconditionFailed(f"{INVALID}: {error}") from error
 
     def _usable(self, *, tell: bool = False) -> dict[str, str]:
-        """The stored changes that can be used."""
+        """The stored overrides that are valid."""
         changes, errors = usable(self._keys, self.overridden())
         for key, error in errors.items() if tell else ():
             log.error("stored value of %s is ignored: %s; change it again, or delete it", key, error)
@@ -153,7 +151,7 @@ class Configuration:
 
 
 def usable(keys: Keys, stored: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Part stored changes into those that can be used, as many as go together, and why the others cannot."""
+    """Divide stored overrides into valid ones, as many as are valid together, and errors of the others."""
     changes = {key: value for key, value in stored.items() if key in keys.dynamic}
     errors = {key: "it cannot be changed while the broker runs" for key in stored if key not in changes}
     try:

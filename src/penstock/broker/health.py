@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the broker can do its work, as probes, metrics and administrators are told."""
+"""Health of the broker, for probes, metrics and administrators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the broker can do its work, and if not, why; and what of the log it cannot serve while it does."""
+    """Whether the broker can do its work, and if not, why; and which entries are missing."""
 
     ok: bool
     reason: str

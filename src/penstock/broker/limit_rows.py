@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that the broker reads as they are written: one row each, the attribute with its key of `broker.conf`.
+"""Settings that the broker reads unchanged: one row each, an attribute with its key of `broker.conf`.
 
 Where: `limits.BrokerLimits` is made of these groups, and `penstock.settings` joins them with its own. They import
-nothing else of the broker: a program that only explains its flags does without it.
+nothing else of the broker, for programs that only explain their flags.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the broker was told: its part of the configuration, in the units it computes with.
+"""The broker's limits: its part of the configuration, in its own units.
 
-Why one frozen value: configuration can change while the broker runs. The value in `LimitsInForce` is then replaced as a
-whole, so that nobody sees half of a change; whoever needs a limit reads it from there at that moment and keeps no copy.
-Where: settings that the broker reads as they are written are rows in `limit_rows`. `settings.limits` fills a
-`BrokerLimits` by the names of its fields, and works out the others.
+Why one frozen value: configuration can change at run time. The value in `LimitsInForce` is then replaced as a whole, so
+no reader sees half of a change; limits are read there each time and never copied.
+Where: settings that the broker reads unchanged are rows in `limit_rows`. `settings.limits` fills a `BrokerLimits` by
+field name and computes the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BrokerLimits(
     DeduplicationLimits,
     SchemaLimits,
 ):
-    """The broker's limits and switches. For bounds (`…_max`), 0 is none."""
+    """The broker's limits and switches. For limits (`…_max`), 0 means no limit."""
 
     cluster_name: str
     message_bytes_max: int
@@ -47,19 +47,20 @@ class BrokerLimits(
 
     # Rows of the memory budget, each with one owner.
     tail_cache_bytes: int
-    commands_bytes: int = 64 * MIB  # commands being carried out
-    sessions_bytes: int = 64 * MIB  # what clients call their producers, consumers and watchers, and say of them
-    metadata_bytes: int = 64 * MIB  # schemas, long names and properties that are stored
-    http_bytes: int = 64 * MIB  # requests at the admin port
-    dispatch_bytes: int = 64 * MIB  # what consumers owe, and what cursors have above their mark-delete position
+    commands_bytes: int = 64 * MIB  # pending commands
+    sessions_bytes: int = 64 * MIB  # names and metadata of producers, consumers and watchers
+    metadata_bytes: int = 64 * MIB  # stored schemas, long names and properties
+    http_bytes: int = 64 * MIB  # admin requests
+    dispatch_bytes: int = 64 * MIB  # unacknowledged messages of consumers, and acknowledged ranges of cursors
     delayed_index_bytes: int = 64 * MIB
 
-    # What namespaces and topics can overrule, how often it is looked after, and rates of the whole broker.
+    # Defaults of policies, intervals of periodic checks, and rates of the whole broker.
     policies: PolicyDefaults = field(default_factory=PolicyDefaults)
-    # Roles, and what is checked of them.
+    # Privileged roles, and which checks are enabled.
     access: AccessRules = field(default_factory=AccessRules)
     # Memory of topic listings.
     listings: TopicListLimits = field(default_factory=TopicListLimits)
 
-    # Whether brokerDeleteInactiveTopicsMode was set, by anybody: only then topics go with the messages that they hold.
+    # Whether brokerDeleteInactiveTopicsMode was set explicitly: only then inactive topics are deleted with their
+    # messages.
     delete_inactive_with_messages: bool = False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's limits as they are now.
+"""The current limits of the broker.
 
-Why a holder: configuration can change while the broker runs. Whoever needs a limit asks for it at that moment, and
-nobody sees half of a change, for the value is replaced as a whole.
-Where: app makes it of the settings; parts are given it, or a function that picks from it; `configuration` replaces it.
+Why a holder: configuration can change at run time. Limits are read from here each time, and replaced as a whole.
+Where: app makes it from the settings; parts are given it, or a function that picks from it; `configuration` replaces
+the value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LimitsInForce:
-    """Called, it gives the limits."""
+    """Returns the current limits when called."""
 
     __slots__ = ("now",)
 
@@ -23,5 +23,4 @@ class LimitsInForce:
         self.now = limits
 
     def __call__(self) -> BrokerLimits:
-        """The limits, to be asked for anew each time."""
         return self.now

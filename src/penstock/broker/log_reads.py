@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of the log, in threads of their own: the loop never waits for a disk.
+"""Reads of the log in threads: the event loop never waits for a disk.
 
-Where: parts of the broker that read entries, or count what they take, are given the broker's `LogReads`.
+Where: parts of the broker that read entries, or measure them, are given the broker's `LogReads`.
 """
 
 from __future__ import annotations
@@ -24,39 +24,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READER_THREADS: Final = 2
-# A search by time looks for a readable entry among so many; beyond them it takes an earlier place, which loses nothing.
+# A search by time looks for a readable entry among this many; if there is none, it takes an earlier position, which
+# loses nothing.
 DAMAGED_PASSED_MAX: Final = 100
-# What could not be read is tried again this often, also when nobody wants it.
+# Interval for trying unreadable data again, even if it is not requested.
 UNREADABLE_CHECK_NS: Final = 2 * NS_PER_S
 
 
 class Entries(Protocol):
-    """A topic, as far as its entries can be searched."""
+    """A topic whose entries are searched."""
 
     @property
-    def ledger_id(self) -> int:
-        """Where they are stored."""
-        ...
+    def ledger_id(self) -> int: ...
 
     @property
     def first_entry_id(self) -> int:
-        """The first one that is kept."""
+        """The first entry that is kept."""
         ...
 
     @property
     def last_entry_id(self) -> int:
-        """The last one that is durable."""
+        """The last durable entry."""
         ...
 
 
 class LogReads:
-    """Reads of one log. Everything is called on the loop; what is read is read in a thread."""
+    """Reads of one log. All methods are called on the event loop and read in a thread."""
 
     def __init__(self, log: EntryLog, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
         self._loop = loop
         self._threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="log-reader")
-        self._unreadable_at_ns = 0  # when to try again what could not be read
+        self._unreadable_at_ns = 0  # when to try unreadable data again
 
     def read(
         self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
@@ -73,35 +72,35 @@ class LogReads:
         return self._loop.run_in_executor(self._threads, read)
 
     def in_thread(self, read: Callable[[], T]) -> asyncio.Future[T]:
-        """Carry out a read that takes more than one call of the log."""
+        """Run a read of several log calls in a reader thread."""
         return self._loop.run_in_executor(self._threads, read)
 
     def bytes_from(self, ledger_id: int, entry_ids: Sequence[int]) -> asyncio.Future[list[int]]:
-        """For each of these entries, how many bytes it and all behind it take."""
+        """For each entry, the total bytes of it and all later ones."""
         return self._loop.run_in_executor(self._threads, lambda: self._log.bytes_from(ledger_id, entry_ids))
 
     def entry_within(self, ledger_id: int, nbytes: int) -> asyncio.Future[int]:
-        """The first entry that, with all behind it, takes no more than that."""
+        """The first entry for which it and all later ones take at most `nbytes`."""
         return self._loop.run_in_executor(self._threads, lambda: self._log.entry_within(ledger_id, nbytes))
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """One entry, sealed as it was stored; None when the log does not have it."""
+        """One entry, with checksum as stored; None if the log does not have it."""
         result = await self.read(ledger_id, entry_id, bytes_max=1, entries_max=1)
         return _first_entry(result, entry_id)
 
     def about_entry(self, ledger_id: int, entry_id: int, tell: Callable[[bytes | None], T]) -> asyncio.Future[T]:
-        """What `tell` says of an entry (of None when the log does not have it), asked in a reader thread.
+        """The result of `tell` for an entry (None if missing), called in the reader thread.
 
-        For those who want a few words about an entry: its bytes do not wait for the loop.
+        For small results: the entry's bytes never reach the loop.
         """
         return self.in_thread(
             lambda: tell(_first_entry(self._log.read(ledger_id, entry_id, bytes_max=1, entries_max=1), entry_id))
         )
 
     async def first_published_since(self, entries: Entries, wall_ms: int) -> int:
-        """The first entry whose producer stamped it at or after this time; one behind the last when there is none.
+        """The first entry with a publish time (ms since 1970) at or after this one; the one after the last if none.
 
-        A binary search, since producers' clocks mostly agree; where they do not, a close neighbour is found.
+        A binary search, because producers' clocks mostly agree; if they do not, the result is an entry close by.
         """
         low, high = entries.first_entry_id, entries.last_entry_id + 1
         while low < high:
@@ -114,7 +113,7 @@ class LogReads:
         return low
 
     async def _entry_from(self, ledger_id: int, entry_id: int, stop: int) -> tuple[int, bytes | None]:
-        """The first entry of these that is there, its id first; a damaged or missing one is as old as the next."""
+        """The first readable entry from here on, with its id: damaged and missing entries are skipped."""
         for _ in range(DAMAGED_PASSED_MAX):
             result = await self.read(ledger_id, entry_id, bytes_max=1, entries_max=1)
             if result.batches:
@@ -126,14 +125,14 @@ class LogReads:
         return entry_id, None
 
     def after_appends(self, action: Callable[[], None]) -> None:
-        """Call back once everything that was appended before is durable or has failed."""
+        """Call back when everything appended before is durable or has failed."""
         barrier = AppendRun(
             groups=[], offsets=(), lengths=(), message_counts=None, data=b"", done=lambda _run, _error: action()
         )
         self._log.append(barrier)
 
     def settled(self) -> asyncio.Future[None]:
-        """Done when everything that was appended before is durable and answered, or has failed."""
+        """Done when everything appended before is durable and answered, or has failed."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def finish() -> None:
@@ -144,13 +143,13 @@ class LogReads:
         return done
 
     def try_unreadable(self, now_ns: int) -> None:
-        """See whether what could not be read now can be: health tells of it, and perhaps nobody wants it any more."""
+        """Try to read unreadable data again, for the health report."""
         if now_ns >= self._unreadable_at_ns and self._log.troubles():
             self._unreadable_at_ns = now_ns + UNREADABLE_CHECK_NS
             self.in_thread(self._log.try_again)
 
     def close(self) -> None:
-        """Wait for the reads under way, and end the threads."""
+        """Wait for running reads, and end the threads."""
         self._threads.shutdown(wait=True)
 
 
@@ -158,7 +157,7 @@ def _publish_time(entry: bytes) -> int:
     try:
         return metadata.publish_time(entry)
     except ProtocolError:
-        return 0  # What says nothing of its time was published before everything that does.
+        return 0  # An entry without publish time counts as older than all others.
 
 
 def _first_entry(result: ReadResult, entry_id: int) -> bytes | None:

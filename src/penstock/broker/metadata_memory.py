@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row of the memory budget for stored metadata that clients choose the size of.
+"""The row of the memory budget for stored metadata whose size clients choose.
 
-Why: schemas, and long names and properties of durable subscriptions, stay in memory as long as they are stored, and the
-names of producers as long as deduplication remembers them. They outlast the client that gave them, so they cannot be
-charged to its connection.
-Where: whoever is about to store such a thing asks for room first; `/metrics` shows the row as `metadata`.
+Why: schemas, and long names and properties of durable subscriptions, stay in memory as long as they are stored;
+producer names, as long as deduplication remembers them. They outlast the client's connection, so they cannot be charged
+to it.
+Where: checked before such metadata is stored; `/metrics` shows the row as `metadata`.
 """
 
 from __future__ import annotations
@@ -17,30 +17,28 @@ from penstock.core.errors import TooManyRequests
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The kind of the catalog's documents that hold schemas.
+# The kind of schema documents in the catalog.
 SCHEMAS: Final = "schema"
-# One topic's producer names may take one part in so many; beyond that, those that left first are forgotten.
+# One topic's producer names may use this fraction; beyond it, those that left first are forgotten.
 NAMES_PART: Final = 8
 
 
 class StoredMetadata(Protocol):
-    """The catalog, as far as it is counted here."""
+    """The catalog, as counted here."""
 
     @property
     def bulk_bytes(self) -> int:
         """Bytes of long names and properties of durable subscriptions."""
         ...
 
-    def document_bytes(self, kind: str) -> int:
-        """Bytes of all documents of a kind."""
-        ...
+    def document_bytes(self, kind: str) -> int: ...
 
 
 class MetadataMemory:
-    """Bytes of stored metadata in memory, against one bound.
+    """Memory of stored metadata, with a limit.
 
     Attributes:
-        size_bytes: the bound. What was stored under a larger one stays, and nothing is added.
+        size_bytes: the limit. If it is lowered below the use, nothing is removed, and nothing is added.
         refused_total: how often there was too little room.
     """
 
@@ -55,12 +53,12 @@ class MetadataMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes in use and about to be."""
+        """Bytes in use, including what is being stored."""
         stored_bytes = self._catalog.bulk_bytes + self._catalog.document_bytes(SCHEMAS)
         return stored_bytes + self._names_bytes + self._coming_bytes
 
     def check(self, what: str, nbytes: int) -> None:
-        """Return if there is room for so many more bytes. Raises TooManyRequests, which names `what`."""
+        """Raises TooManyRequests, which names `what`, if there is no room for this many more bytes."""
         if nbytes and self.used_bytes + nbytes > self.size_bytes:
             self.refused_total += 1
             raise TooManyRequests(
@@ -70,7 +68,7 @@ class MetadataMemory:
 
     @contextmanager
     def room(self, what: str, nbytes: int) -> Iterator[None]:
-        """Keep room for so many bytes while they are being stored. Raises TooManyRequests."""
+        """Reserve bytes while they are being stored. Raises TooManyRequests."""
         self.check(what, nbytes)
         self._coming_bytes += nbytes
         try:
@@ -82,10 +80,10 @@ class MetadataMemory:
 
     @property
     def topic_names_bytes_max(self) -> int:
-        """How many bytes the names of one topic's producers may take."""
+        """Maximum bytes of one topic's producer names."""
         return self.size_bytes // NAMES_PART
 
     def add_names(self, nbytes: int) -> None:
-        """Names take so many bytes more, or fewer if negative."""
+        """Add bytes of producer names; negative when names are removed."""
         self._names_bytes += nbytes
         assert self._names_bytes >= 0

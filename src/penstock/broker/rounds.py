@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds: what is looked after now and then, topic by topic: retention, expiry, idle subscriptions, backlog quotas.
+"""Rounds: periodic checks of all loaded topics, such as retention, expiry, idle subscriptions, backlog quotas.
 
-Why one place: each of these walks over all loaded topics, reads a little of the log for the few that it concerns, and
-must neither hold the loop nor run twice at a time, nor end because one topic failed.
-Where: the broker's tick calls `tick`; what is done to a topic is in `retention` and `quotas`.
+Why in one place: each check visits all loaded topics and reads a little of the log for some. It must not block the
+loop, must not run twice at a time, and must not end because one topic failed.
+Where: the broker's tick calls `tick`; the checks themselves are in `retention` and `quotas`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Saying that a topic is not concerned takes well under a microsecond.
+# Skipping a topic takes well under a microsecond.
 _TOPICS_PER_TURN: Final = 1_000
 
 
 class Visited(Protocol):
-    """A topic, as far as rounds themselves are concerned."""
+    """A topic, as used here."""
 
     @property
-    def text(self) -> str:
-        """Its full name."""
-        ...
+    def text(self) -> str: ...
 
     @property
     def fenced(self) -> bool:
-        """Whether it is on its way out."""
+        """Whether it is being unloaded or deleted."""
         ...
 
 
@@ -53,7 +51,7 @@ T = TypeVar("T", bound=Visited)
 
 @dataclass(frozen=True, slots=True)
 class Round(Generic[T]):
-    """One kind of work: how often, which topics it concerns, and what is done to one."""
+    """One kind of check: its interval, the topics that it concerns, and the check of one topic."""
 
     name: str
     interval_s: Callable[[], int]
@@ -82,7 +80,7 @@ class Rounds(Generic[T]):
         self._running: set[str] = set()
 
     def tick(self, now_ns: int) -> None:
-        """Start what is due."""
+        """Start the rounds that are due."""
         for one in self._rounds:
             due = now_ns - self._last_ns[one.name] >= one.interval_s() * NS_PER_S
             if due and one.name not in self._running and not self._stopping():
@@ -90,7 +88,7 @@ class Rounds(Generic[T]):
                 self._changes.finish(self.run(one.name))
 
     async def run(self, name: str) -> None:
-        """Do one round now."""
+        """Run one round now."""
         (one,) = [each for each in self._rounds if each.name == name]
         self._running.add(name)
         try:
@@ -122,7 +120,7 @@ def kinds_of_rounds(
     deduplication: Deduplication,
     compaction: Compactor,
 ) -> tuple[Round[Topic], ...]:
-    """All that is looked after so, as often as the limits say."""
+    """All rounds, with the intervals of the limits."""
     return (
         Round(
             "retention",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses of the broker, as lookups and administrators are told."""
+"""Service URLs of the broker, for lookups and administrators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrls:
-    """What clients connect to."""
+    """URLs without and with TLS."""
 
     plain: str
     tls: str | None
@@ -23,9 +23,9 @@ NOWHERE: Final = ServiceUrls("", None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the broker is reached, known as soon as its ports are bound."""
+    """The broker's service URLs, known when its ports are bound."""
 
     service: ServiceUrls = NOWHERE  # for clients
-    web: ServiceUrls = NOWHERE  # the admin port
-    # For clients that ask for a listener by its name (advertisedListeners).
+    web: ServiceUrls = NOWHERE  # the admin API
+    # By listener name (advertisedListeners).
     listeners: Mapping[str, ServiceUrls] = field(default_factory=dict)

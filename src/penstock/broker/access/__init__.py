@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a client is, and what it may do.
+"""Authentication and authorization of clients.
 
-access          the one object that the broker, its sessions and the admin port ask
-actions         what can be asked for
-rules           what the operator said
-credentials     what a client shows, and what comes of it
-authorization   who may do what: pure, over policies as Pulsar writes them
-authentication  the providers that are switched on                          from here on imported only when they are
-token, basic, certificates, keys
+    access          the object that the broker, its sessions and the admin API ask
+    actions         actions that can be authorized
+    rules           the operator's settings
+    credentials     what a client presents, and the resulting identity
+    authorization   who may do what: pure, over policies as in Pulsar
+    authentication  the enabled providers; the following modules are imported only when enabled:
+    token, basic, certificates, keys
 
-Where: app reads the settings and gives the broker an `Authenticator`; without one, everybody may do everything.
+Where: app reads the settings and gives the broker an `Authenticator`; without one, every client may do everything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one object that is asked who somebody is and what they may do.
+"""Authentication and authorization: the object that all other parts ask.
 
-Where: the broker makes one. Sessions ask before they carry out a command, routes of the admin port before they answer.
+Where: the broker makes one. Sessions ask before they carry out a command, admin routes before they answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.storage.catalog import Catalog
 
-# Pulsar's words, by which people search.
+# Pulsar's texts, which people search for.
 _REFUSALS: Final = {
     Action.SUPERUSER: "This operation requires super-user access",
     Action.TENANT_ADMIN: "Don't have permission to administrate resources on this tenant",
@@ -37,9 +37,9 @@ _REFUSALS: Final = {
 
 
 class Access:
-    """Lets everybody do everything, and asks nobody who they are."""
+    """Allows every action, without authentication."""
 
-    enabled = False  # whether clients must show who they are
+    enabled = False  # whether clients must authenticate
 
     def require(
         self,
@@ -51,29 +51,25 @@ class Access:
         subscription: str | None = None,
         refusal: str | None = None,
     ) -> None:
-        """Return if the caller may do this; behind a proxy, both roles must be allowed to.
+        """Raises AuthorizationFailed unless the caller may do this; behind a proxy, both roles must be authorized.
 
         Args:
-            role: who is connected.
-            original_role: whom a proxy speaks for; None without a proxy.
-            action: what is asked for.
+            role: the authenticated role of the connection.
+            original_role: the role of the client behind a proxy, or None.
+            action: the requested action.
             resource: a topic, a namespace, a tenant's name, or None for the cluster.
-            subscription: whose messages are asked for, with `Action.CONSUME`.
-            refusal: what to say instead of the usual words; the reason is added.
-
-        Raises:
-            AuthorizationFailed: it may not.
+            subscription: the subscription, with `Action.CONSUME`.
+            refusal: replaces the usual error text; the reason is appended.
         """
 
     def reload(self) -> None:
-        """Read keys and users again, for those who come from now on."""
+        """Read keys and users again, for clients that connect from now on."""
 
-    def close(self) -> None:
-        """Nobody is looked at any more."""
+    def close(self) -> None: ...
 
 
 class Guard(Access):
-    """Knows who somebody is, and lets them do what was granted."""
+    """Authenticates clients and enforces permissions."""
 
     enabled = True
 
@@ -84,27 +80,24 @@ class Guard(Access):
         self._rules = rules
         self._catalog = catalog
         self._clock = clock
-        # One, however many ask: guessing passwords must not take the processor from those who publish.
+        # A single thread: guessing passwords must not take the processor from publishers.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="authentication")
 
     @property
     def rules(self) -> AccessRules:
-        """The rules in force."""
         return self._rules()
 
     def reload(self) -> None:
-        """See `Access.reload`."""
         self._authenticator.reload()
 
     def close(self) -> None:
-        """See `Access.close`."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def identify(self, credentials: Credentials) -> Identity:
-        """Who shows these credentials. On any loop; whoever shows nothing we know how to read is the anonymous role.
+        """The identity for these credentials; without known credentials, the anonymous role. For any event loop.
 
         Raises:
-            AuthenticationFailed: with the reason for the log; a client is told nothing but that.
+            AuthenticationFailed: the reason is for the log; the client is told only that it failed.
         """
         provider = self._authenticator.provider(credentials.method)
         now_ms = self._clock.wall_ms()
@@ -117,7 +110,7 @@ class Guard(Access):
         return Identity(self.rules.anonymous_role)
 
     def check_pair(self, role: str, original_role: str | None) -> None:
-        """Only a proxy speaks for others, and it always does. Raises AuthorizationFailed."""
+        """Raises AuthorizationFailed unless proxies, and only proxies, act for an original role."""
         proxies = self.rules.proxy_roles
         if self.rules.authorizing and role in proxies and (not original_role or original_role in proxies):
             raise AuthorizationFailed(f"proxy role {role!r} must name the role of its client, which is not a proxy's")
@@ -132,7 +125,6 @@ class Guard(Access):
         subscription: str | None = None,
         refusal: str | None = None,
     ) -> None:
-        """See `Access.require`."""
         rules = self.rules
         if not rules.authorizing:
             return

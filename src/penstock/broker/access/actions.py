@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody may be allowed to do.
+"""Actions that need authorization.
 
-Where: wire commands and routes of the admin port each name one; `authorization` says who may.
+Where: commands and admin routes each name one; `authorization` decides.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from enum import Enum
 
 
 class Action(Enum):
-    """What is asked for. The first four are about somebody's place, the others are permissions that can be granted."""
+    """A requested action. The first four depend on the role's rank, the others are permissions that can be granted."""
 
     SUPERUSER = "superuser"
     TENANT_ADMIN = "tenant admin"
     NAMESPACE_ADMIN = "namespace admin"
-    LOOKUP = "lookup"  # finding a topic, or listing a namespace: whoever may produce or consume there
+    LOOKUP = "lookup"  # looking up a topic or listing a namespace: needs produce or consume there
 
-    # Spelled as policies spell them.
+    # As spelled in policies.
     PRODUCE = "produce"
     CONSUME = "consume"
     FUNCTIONS = "functions"

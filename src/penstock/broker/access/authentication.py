@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The providers that are switched on, by the names that clients call them.
+"""The enabled authentication providers, by method name.
 
-Why imported late: keys, tokens and hashes take a tenth of a second and 15 MiB to import, which a broker that asks
-nobody who they are does not spend. Nor does it need the packages: the extra `penstock[auth]` brings them.
-Where: app makes one when authentication is on, and calls `reload` on SIGHUP; `Guard` asks it.
+Why imported late: keys, tokens and hashes take a tenth of a second and 15 MiB to import, which a broker without
+authentication saves. It does not need the packages either: they are the extra `penstock[auth]`.
+Where: app makes one if authentication is enabled, and calls `reload` on SIGHUP; `Guard` uses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Authenticator:
-    """Providers by method. What it holds is replaced as a whole, so any thread may ask."""
+    """Providers by method. The table is replaced as a whole, so any thread may read it."""
 
     def __init__(self, options: ProviderOptions) -> None:
         """Read keys and users. Raises ConfigurationError."""
@@ -31,11 +31,10 @@ class Authenticator:
         self._providers = _providers(options)
 
     def provider(self, method: str) -> Provider | None:
-        """The provider of this method, if it is switched on."""
         return self._providers.get(method)
 
     def reload(self) -> None:
-        """Read keys and users again, for those who connect from now on; what cannot be read leaves all as it was."""
+        """Read keys and users again, for clients that connect from now on; on an error, everything stays unchanged."""
         try:
             self._providers = _providers(self._options)
         except PenstockError as error:
@@ -45,7 +44,7 @@ class Authenticator:
 
 
 def _providers(options: ProviderOptions) -> Mapping[str, Provider]:
-    """Import and make what is switched on, and nothing else. Raises ConfigurationError."""
+    """Import and make the enabled providers only. Raises ConfigurationError."""
     providers: dict[str, Provider] = {}
     try:
         if "token" in options.methods:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what: pure, over the policies of tenants and namespaces as Pulsar's JSON has them.
+"""Authorization: pure, over the policies of tenants and namespaces in Pulsar's JSON.
 
-    superuser          everything
-    tenant admin       everything in the tenant: its `adminRoles`
-    grants             `auth_policies` of a namespace: roles to actions, on all of it (`namespace_auth`), on one topic
-                       (`destination_auth`), and which roles may use a subscription (`subscription_auth_roles`)
+    superuser      everything
+    tenant admin   everything in the tenant: its `adminRoles`
+    permissions    `auth_policies` of a namespace: actions by role, on the namespace (`namespace_auth`) or on a topic
+                   (`destination_auth`), and the roles that may use a subscription (`subscription_auth_roles`)
 
-Where: `Guard.require` asks `denial` for each role that must be allowed.
+Where: `Guard.require` calls `denial` for each role that must be authorized.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     Policies: TypeAlias = Mapping[str, Any]
 
-# The parts of a namespace's policies that say who may do what.
+# Members of a namespace's `auth_policies`.
 GRANTS: Final = ("auth_policies", "subscription_auth_mode")
 
 Resource: TypeAlias = "TopicName | NamespaceName | str | None"
 
 
 class Authority:
-    """The rules, and what tenants and namespaces say, read anew at each question."""
+    """Rules, tenants and namespaces, read anew for each decision."""
 
     def __init__(self, rules: AccessRules, tenants: Mapping[str, Policies], namespaces: Mapping[str, Policies]) -> None:
         self._rules = rules
@@ -75,7 +75,7 @@ class Authority:
         return f"{' or '.join(sorted(wanted))} is not granted to it on {resource}"
 
     def _holds(self, role: str, wanted: set[str], grants: Mapping[str, Iterable[str]]) -> bool:
-        """Whether one of the actions wanted is granted to this role, or to a pattern it matches."""
+        """Whether one of the actions is granted to this role, or to a pattern that matches it."""
         if not wanted.isdisjoint(grants.get(role) or ()):
             return True
         if not self._rules.allow_wildcards:
@@ -84,7 +84,7 @@ class Authority:
 
 
 def _grants(granted: Policies, resource: TopicName | NamespaceName) -> Iterable[Mapping[str, Iterable[str]]]:
-    """What is granted on the namespace; for a topic also what is on itself, or on the topic it is a partition of."""
+    """Actions by role on the namespace; for a topic also those on itself or on its partitioned topic."""
     yield granted.get("namespace_auth") or {}
     if isinstance(resource, TopicName):
         of_topics = granted.get("destination_auth") or {}
@@ -102,7 +102,7 @@ def _subscription_denial(role: str, subscription: str, policies: Policies, grant
 
 
 def _matches(pattern: str, role: str) -> bool:
-    """A star at one end stands for anything."""
+    """Whether a role matches; a star at one end of the pattern matches anything."""
     if pattern.endswith("*") and role.startswith(pattern[:-1]):
         return True
     return pattern.startswith("*") and role.endswith(pattern[1:])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The provider `basic`: a user and a password, held against a file as Apache's `htpasswd` writes it.
+"""The provider `basic`: user and password, checked against a file of Apache's `htpasswd`.
 
-Where: `authentication` makes it when `basic` is among the providers.
+Where: `authentication` makes it if `basic` is enabled.
 
-A hash takes from a millisecond (apr1) to half a second (bcrypt) to compute, so this runs on a thread of its own, and
-remembers what it found right: HTTP shows the password with every request.
+A hash takes from a millisecond (apr1) to half a second (bcrypt), so this runs on a thread of its own and caches correct
+passwords: HTTP sends the password with every request.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from penstock.core.errors import AuthenticationFailed, ConfigurationError
 if TYPE_CHECKING:
     from penstock.broker.access.rules import ProviderOptions
 
-# What htpasswd writes, and crypt, which Pulsar takes too. Passwords in clear are not among them.
+# Formats of htpasswd, and crypt, which Pulsar accepts too. Clear-text passwords are not accepted.
 _HASHES: Final = CryptContext(["bcrypt", "sha256_crypt", "sha512_crypt", "apr_md5_crypt", "des_crypt", "ldap_sha1"])
 _REMEMBERED: Final = 256
-_UNKNOWN: Final = "unknown user or wrong password"  # whoever guesses must not learn which
+_UNKNOWN: Final = "unknown user or wrong password"  # an attacker must not learn which
 _PASSWORD_BYTES_MAX: Final = 1024
 
 
@@ -41,10 +41,9 @@ class BasicProvider:
             raise ConfigurationError("AuthenticationProviderBasic wants basicAuthConf, a file that htpasswd wrote")
         self._hashes = _users(keys.read_source("basicAuthConf", options.basic_users))
         self._salt = secrets.token_bytes(32)
-        self._right: dict[bytes, None] = {}  # keyed hashes of what was right, oldest first
+        self._right: dict[bytes, None] = {}  # keyed hashes of correct credentials, oldest first
 
     def identify(self, credentials: Credentials, now_ms: int) -> Identity:  # noqa: ARG002 - passwords do not expire
-        """See `Provider.identify`."""
         try:
             user, colon, password = credentials.data.decode("utf-8").partition(":")
         except UnicodeDecodeError:
@@ -60,11 +59,11 @@ class BasicProvider:
         return Identity(user)
 
     def _check(self, user: str, password: str) -> None:
-        # A user we do not have takes as long as one we have.
+        # An unknown user takes as long as a known one.
         stored = self._hashes.get(user) or next(iter(self._hashes.values()))
         try:
             right = _HASHES.verify(password, stored)
-        except ValueError:  # A password that the hash cannot take, like one with a zero byte.
+        except ValueError:  # a password that the hash refuses, such as one with a zero byte
             right = False
         if not right or user not in self._hashes:
             raise AuthenticationFailed(_UNKNOWN)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The provider `tls`: the certificate that a client showed in its TLS handshake names a role.
+"""The provider `tls`: the role is the common name of the client's TLS certificate.
 
-Where: `authentication` makes it when `tls` is among the providers. That the certificate is signed by somebody we trust
-is TLS's business (`net.tls`): what it did not verify does not come here.
+Where: `authentication` makes it if `tls` is enabled. TLS (`net.tls`) verifies the certificate; an unverified one never
+gets here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class CertificateProvider:
     slow = False
 
     def identify(self, credentials: Credentials, now_ms: int) -> Identity:  # noqa: ARG002 - TLS saw to the dates
-        """See `Provider.identify`."""
         if not credentials.certificate:
             raise AuthenticationFailed("the client showed no certificate that tlsTrustCertsFilePath vouches for")
         role = _common_name(credentials.certificate)
@@ -33,7 +32,7 @@ class CertificateProvider:
 
 
 def _common_name(certificate: Mapping[str, Any]) -> str | None:
-    """The most specific one, which stands last."""
+    """The last common name, which is the most specific one."""
     found = None
     for parts in certificate.get("subject", ()):
         for name, value in parts:

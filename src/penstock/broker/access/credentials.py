@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client shows, and what comes of it.
+"""Credentials of a client, and the identity that they prove.
 
-Where: sessions and the admin port make `Credentials`; a `Provider` turns them into an `Identity`, or raises
-AuthenticationFailed with the reason for the log, which never holds any part of what was shown.
+Where: sessions and the admin API make `Credentials`; a `Provider` turns them into an `Identity`, or raises
+AuthenticationFailed with a reason for the log, which never contains any part of the credentials.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows: a provider's data, and the certificate that TLS has verified, as `ssl` describes it."""
+    """Data for a provider, and the certificate that TLS has verified, as `ssl` describes it."""
 
     method: str
     data: bytes = field(default=b"", repr=False)
@@ -25,21 +25,21 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who somebody is, and until when that was shown."""
+    """An authenticated role, and when its credentials expire."""
 
     role: str
     expires_ms: int | None = None
 
     def expired(self, now_ms: int) -> bool:
-        """Whether it must be shown anew."""
+        """Whether the credentials have expired at this time, in ms since 1970."""
         return self.expires_ms is not None and now_ms >= self.expires_ms
 
 
 class Provider(Protocol):
-    """One way to show who somebody is. Called on any thread."""
+    """An authentication provider. Called on any thread."""
 
-    slow: bool  # whether it computes for longer than the broker's loop may be held
+    slow: bool  # whether it computes too long for the broker's event loop
 
     def identify(self, credentials: Credentials, now_ms: int) -> Identity:
-        """Whose credentials these are. Raises AuthenticationFailed."""
+        """The identity for these credentials. Raises AuthenticationFailed."""
         ...

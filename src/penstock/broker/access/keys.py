@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and files as the configuration of Pulsar names them: paths, file: and data: URLs, base64.
+"""Reads keys and files as named in Pulsar's configuration: paths, file: and data: URLs, base64.
 
-Where: `authentication` reads with it at the start and on SIGHUP. Imports `cryptography`, which takes a moment.
+Where: `authentication` uses it at the start and on SIGHUP. Imports `cryptography`, which is slow to import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.core.errors import ConfigurationError
 
 PublicKey: TypeAlias = "rsa.RSAPublicKey | ec.EllipticCurvePublicKey"
 
-# RFC 7518: a key for HMAC is as long as the hash, at least.
+# RFC 7518: a key for HMAC is at least as long as the hash.
 SECRET_BYTES_MIN: Final = 32
 SECRET_BITS: Final = {"HS256": 256, "HS384": 384, "HS512": 512}
 CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
@@ -29,10 +29,10 @@ _BEGIN: Final = b"-----BEGIN"
 
 
 def read_source(key: str, source: str) -> bytes:
-    """What a setting names: the content of a file (path, `file:` URL), of a `data:` URL, or base64 as it stands.
+    """The content of a setting: of a file (path, `file:` URL), of a `data:` URL, or base64.
 
     Raises:
-        ConfigurationError: naming the setting, and of the value no more than its path.
+        ConfigurationError: it names the setting, and of the value only the path.
     """
     if source.startswith("data:"):
         return _data_url(key, source)
@@ -40,19 +40,19 @@ def read_source(key: str, source: str) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        # A path that is misspelled must not become the secret: with a slash in it, base64 ends as no path does.
+        # A misspelled path must not become the secret: base64 with a slash must end with "=", as no path does.
         if not source.startswith("file:") and ("/" not in source or source.endswith("=")):
             decoded = _base64(source)
             if decoded is not None:
                 return decoded
-        # What is no path may be the key itself: it is not repeated.
+        # A value that is no path may be the key itself: it is not shown.
         where = f" {path}" if source.startswith("file:") or "/" in source[:2] else ""
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is neither a file nor base64"
         raise ConfigurationError(f"{key}: the file{where} cannot be read: {why}") from None
 
 
 def _file_url(url: str) -> Path:
-    """`file:///absolute`, and `file:relative` or `file://relative` as people write them for Pulsar."""
+    """The path of `file:///absolute`, and of `file:relative` or `file://relative` as used with Pulsar."""
     parts = urlsplit(url)
     host = "" if parts.netloc == "localhost" else parts.netloc
     return Path(unquote(host + parts.path))
@@ -71,7 +71,7 @@ def _data_url(key: str, url: str) -> bytes:
 
 
 def _base64(text: str) -> bytes | None:
-    """Either alphabet, with or without padding; None for what is something else."""
+    """Decode base64 of either alphabet, with or without padding; None if it is not base64."""
     compact = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True) or None
@@ -80,10 +80,10 @@ def _base64(text: str) -> bytes | None:
 
 
 def secret_key(key: str, source: str) -> bytes:
-    """The key that both signs and checks. Raises ConfigurationError for one that is short, or is a public key."""
+    """A symmetric key. Raises ConfigurationError if it is too short, or is a public key."""
     secret = read_source(key, source)
     if _BEGIN in secret or _public_key(secret) is not None:
-        # Everybody may know a public key: as a secret it would let everybody sign.
+        # A public key is known to everyone: as a secret it would let everyone sign.
         raise ConfigurationError(f"{key} is a public key or a certificate; set tokenPublicKey for these")
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigurationError(f"{key} has {len(secret)} bytes; a secret key has {SECRET_BYTES_MIN} or more")
@@ -91,12 +91,12 @@ def secret_key(key: str, source: str) -> bytes:
 
 
 def secret_algorithms(secret: bytes) -> tuple[str, ...]:
-    """The algorithms that a secret is long enough for."""
+    """The algorithms for which a secret is long enough."""
     return tuple(name for name, bits in SECRET_BITS.items() if 8 * len(secret) >= bits)
 
 
 def public_key(key: str, source: str, algorithm: str) -> PublicKey:
-    """The key that checks only: X.509 as DER or PEM. Raises ConfigurationError if it does not fit the algorithm."""
+    """A public key: X.509 as DER or PEM. Raises ConfigurationError if it does not fit the algorithm."""
     found = _public_key(read_source(key, source))
     if found is None:
         raise ConfigurationError(f"{key} is no public key for RSA or an elliptic curve, in DER or PEM")
@@ -112,7 +112,7 @@ def public_key(key: str, source: str, algorithm: str) -> PublicKey:
 
 
 def public_algorithms(algorithm: str) -> tuple[str, ...]:
-    """The algorithms that a public key is good for, when it is good for this one: on a curve, that one alone."""
+    """The algorithms that a public key for `algorithm` may verify: for an elliptic curve only that one."""
     if algorithm.startswith("ES"):
         return (algorithm,)
     return tuple(algorithm[:2] + bits for bits in ("256", "384", "512"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator said about clients: which roles stand above grants, and how to read what clients show.
+"""The operator's settings for authentication and authorization.
 
 Where: `AccessRules` is a part of `BrokerLimits` and may be replaced at run time; `ProviderOptions` is read when the
 providers are made, and again on SIGHUP.
@@ -14,7 +14,7 @@ from penstock.core.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """Roles, and what is checked of them."""
+    """Privileged roles, and which checks are enabled."""
 
     authorizing: bool = False
     super_user_roles: frozenset[str] = frozenset()
@@ -27,7 +27,7 @@ class AccessRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderOptions:
-    """Which providers there are, and where their keys and users come from."""
+    """The enabled providers, and the sources of their keys and users."""
 
     methods: frozenset[str] = frozenset()  # of "token", "tls", "basic"
     token_secret_key: str | None = None
@@ -40,5 +40,5 @@ class ProviderOptions:
     basic_users: str | None = None
 
     def __repr__(self) -> str:
-        """Without keys: an object like this ends up in messages."""
+        """Without keys, because objects appear in messages."""
         return f"ProviderOptions(methods={sorted(self.methods)})"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The provider `token`: a JSON Web Token, signed by whoever has the key, names a role.
+"""The provider `token`: a signed JSON Web Token names the role.
 
-Why so strict about algorithms: the token itself says how it is signed. Which algorithms count is decided by the kind of
-our key alone; `none` is never one of them, and a public key never checks an HMAC.
-Where: `authentication` makes it when `token` is among the providers.
+Why strict about algorithms: the token itself says how it is signed. The accepted algorithms depend only on the kind of
+our key; `none` is never accepted, and a public key never verifies an HMAC.
+Where: `authentication` makes it if `token` is enabled.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.core.units import KIB
 if TYPE_CHECKING:
     from penstock.broker.access.rules import ProviderOptions
 
-# Far more than a role, and what fits into the head of an HTTP request.
+# Much longer than any role, and short enough for an HTTP header.
 TOKEN_BYTES_MAX: Final = 16 * KIB
-# The library reads the machine's clock for these; we hold ours against them.
+# The library would use the machine's clock for these; we check them with ours.
 _SIGNATURE_ONLY: Final[Any] = {
     "verify_signature": True,
     "verify_exp": False,
@@ -37,7 +37,7 @@ _SIGNATURE_ONLY: Final[Any] = {
 
 
 class TokenProvider:
-    """Checks tokens against one key."""
+    """Verifies tokens with one key."""
 
     slow = False
 
@@ -61,7 +61,6 @@ class TokenProvider:
         self._skew_s = options.token_clock_skew_s
 
     def identify(self, credentials: Credentials, now_ms: int) -> Identity:
-        """See `Provider.identify`."""
         claims = self._claims(credentials.data)
         now_s = now_ms / 1000
         expires_s = _time(claims, "exp")
@@ -106,7 +105,7 @@ class TokenProvider:
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:
-    """A time in seconds. One that is no number would never pass, so it is refused."""
+    """A claim as a time in seconds. A value that is not a number is refused."""
     value = claims.get(name)
     if value is None:
         return None

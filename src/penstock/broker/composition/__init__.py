@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands above a broker and knows it: put together here, of parts that do not."""
+"""Builds the parts above the broker: client commands and administration."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts together what administrators use of a broker: administration and statistics, each part given what it uses.
+"""Builds administration and statistics, passing each part what it uses.
 
-Why apart: the first caller of the admin port imports this, on the port's own thread; the start does without.
-Where: `app` hands it to the gateway of the admin port.
+Why apart: imported by the first admin request, on the admin API's thread, so the start is faster.
+Where: `app` passes it to the gateway of the admin API.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def administration(broker: Broker) -> Administration:
-    """All that an administrator can ask of this broker."""
+    """All admin operations of this broker."""
     catalog, changes, reads = broker.catalog, broker.changes, broker.reads
     topics, places, partitions, limits = broker.topics, broker.places, broker.partitions, broker.limits_in_force
     finder = Finder(topics=topics, catalog=catalog, places=places, partitions=partitions)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts together what clients use of a broker: the handlers of their commands, each given what it uses.
+"""Builds the command handlers, passing each part what it uses.
 
-Where: `app` gives listeners `open_session` of what this returns.
+Where: `app` gives listeners `open_session` of the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def commands(broker: Broker) -> Commands:
-    """What answers the clients of this broker, each part given what it uses."""
+    """The command handlers of this broker."""
     clock, reads, memory, limits = broker.clock, broker.reads, broker.sessions_memory, broker.limits_in_force
     return Commands(
         sessions=broker.sessions,

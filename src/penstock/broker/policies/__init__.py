@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What namespaces and topics may set, what is in force, and what time does by it."""
+"""Policies of namespaces and topics, and their enforcement over time: retention, expiry, quotas."""

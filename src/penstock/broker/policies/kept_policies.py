@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies that mean nothing here and are kept as they are set; and the JSON of a namespace of which nothing is set.
+"""Policies that are stored without effect, and the JSON of a namespace without policies.
 
-Why: administrators' programs set what Pulsar has, and read it again.
-Where: the admin port makes routes of these as it does of `policy_table`; `policies` stores them.
+Why: administrators' programs set Pulsar's policies and read them back.
+Where: the admin API derives routes from these as from `policy_table`; `policies` stores them.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ KEPT: Final = (
         example="gold",
     ),
 )
-ALL: Final[tuple[Stored, ...]] = (*POLICIES.values(), *KEPT)  # whatever is stored under a key of its own
-# What the JSON of a namespace of which nothing is set looks like.
+ALL: Final[tuple[Stored, ...]] = (*POLICIES.values(), *KEPT)  # all policies with a key of their own
+# Policies JSON of a namespace where nothing is set.
 EMPTY_NAMESPACE: Final[Mapping[str, Json]] = MappingProxyType(
     {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
@@ -164,5 +164,5 @@ EMPTY_NAMESPACE: Final[Mapping[str, Json]] = MappingProxyType(
         **{one.namespace.key: {} if one.per_cluster else one.nothing for one in ALL if one.namespace is not None},
     }
 )
-# What is only kept, by its key in a topic's JSON.
+# Policies without effect, by their key in a topic's JSON.
 KEPT_OF_TOPICS: Final = {one.topic.key: one for one in KEPT if one.topic is not None}

@@ -45,11 +45,11 @@ class Permissions:
         self._check_namespace = check_namespace
 
     def get_namespace(self, namespace: NamespaceName) -> Grants:
-        """Return actions by role. Raises TenantNotFound, NamespaceNotFound."""
+        """Actions by role. Raises TenantNotFound, NamespaceNotFound."""
         return _plain(self._granted(namespace).get(NAMESPACE))
 
     def get_topic(self, name: TopicName) -> Grants:
-        """Return actions by role: those granted on the namespace and those granted on this topic."""
+        """Actions by role, granted on the namespace or on this topic."""
         granted = self._granted(name.namespace_name)
         grants = _plain(granted.get(NAMESPACE))
         of_topics = granted.get(TOPICS) or {}
@@ -59,20 +59,19 @@ class Permissions:
         return grants
 
     def get_subscription(self, namespace: NamespaceName) -> Grants:
-        """Return roles by subscription name."""
+        """Roles by subscription name."""
         return _plain(self._granted(namespace).get(SUBSCRIPTIONS))
 
     async def grant_namespace(self, namespace: NamespaceName, role: str, actions: Iterable[str]) -> None:
-        """Grant a role these actions on all topics of a namespace, in place of earlier ones."""
+        """Grant a role these actions on all topics of a namespace, replacing earlier ones."""
         wanted = _checked(actions)
         await self._change(namespace, lambda granted: _put(_part(granted, NAMESPACE), role, wanted))
 
     async def revoke_namespace(self, namespace: NamespaceName, role: str) -> None:
-        """Revoke the permissions of a role on a namespace."""
         await self._change(namespace, lambda granted: _put(_part(granted, NAMESPACE), role, None))
 
     async def grant_topic(self, name: TopicName, role: str, actions: Iterable[str]) -> None:
-        """Grant a role these actions on a topic and its partitions, in place of earlier ones."""
+        """Grant a role these actions on a topic and its partitions, replacing earlier ones."""
         wanted = _checked(actions)
         await self._change(
             name.namespace_name, lambda granted: _put(_part(_part(granted, TOPICS), str(name)), role, wanted)
@@ -111,7 +110,7 @@ class Permissions:
         namespace = f"{name.tenant}/{name.namespace}"
         stored = self._catalog.namespaces().get(namespace) or {}
         if str(name) in ((stored.get(AUTH) or {}).get(TOPICS) or {}):
-            with contextlib.suppress(NamespaceNotFound):  # It went meanwhile, with all that was granted in it.
+            with contextlib.suppress(NamespaceNotFound):  # The namespace was deleted meanwhile, with its permissions.
                 await self._policies.update_namespace(
                     namespace, lambda policies: _put(_part(_part(policies, AUTH), TOPICS), str(name), None)
                 )

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies in force: what an administrator set for a topic, over its namespace, over the broker's configuration.
+"""Policies in force: those of a topic override its namespace's, which override the broker's settings.
 
-Why: decisions about a topic (may this producer be added, what may be deleted, at which rate) need one value without a
-search. `Topic.policies` is that value. It is replaced as a whole when anything that it is made of changes.
-Where: the admin port reads and sets policies through this; the directory asks for a topic's value when it loads it;
+Why: decisions about a topic (may a producer be added, what may be deleted, at which rate) need one value without a
+search. `Topic.policies` is that value; it is replaced as a whole when a policy changes.
+Where: the admin API reads and sets policies through this; the directory gets a topic's value when it loads it;
 `policy_table` has the names and meanings of policies.
 
-Namespaces keep Pulsar's Policies JSON, as `GET namespaces/{tenant}/{namespace}` shows it; a topic keeps what was set
-for it alone under the names of Pulsar's TopicPolicies. What is set for a partitioned topic holds for its partitions.
+Namespaces store Pulsar's Policies JSON, as `GET namespaces/{tenant}/{namespace}` shows it; a topic stores its own
+policies with the names of Pulsar's TopicPolicies. Policies of a partitioned topic apply to its partitions.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from penstock.broker.policies.shapes import Json
     from penstock.storage.catalog import Catalog
 
-# A change is applied to so many loaded topics in one turn of the loop.
+# A change is applied to this many loaded topics in one turn of the loop.
 _TOPICS_PER_TURN: Final = 100
 _RETENTION: Final = POLICIES["retention"]
 _QUOTAS: Final = POLICIES["backlog_quota"]
-PARTITIONED: Final = "partitioned"  # the kind of document a partitioned topic is
+PARTITIONED: Final = "partitioned"  # the kind of a partitioned topic's document
 
 
 class PolicyBook:
-    """Policies of all namespaces and topics. Everything is called on the loop."""
+    """Policies of all namespaces and topics. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class PolicyBook:
     # -- in force
 
     def of_namespace(self, namespace: str) -> EffectivePolicies:
-        """Return the policies in force for topics of a namespace without policies of their own."""
+        """The policies in force for topics of a namespace without policies of their own."""
         found = self._of_namespaces.get(namespace)
         if found is None:
             found = self._effective(namespace, {})
@@ -93,7 +93,7 @@ class PolicyBook:
         return found
 
     def of_topic(self, name: TopicName) -> EffectivePolicies:
-        """Return the policies in force for a topic or a partition, loaded or not."""
+        """The policies in force for a topic or a partition, loaded or not."""
         own = self.topic(name)
         namespace = f"{name.tenant}/{name.namespace}"
         return self._effective(namespace, own) if own else self.of_namespace(namespace)
@@ -105,19 +105,19 @@ class PolicyBook:
     # -- as they are set
 
     def namespace(self, namespace: str) -> dict[str, Any]:
-        """Return the stored JSON of a namespace. Raises NamespaceNotFound."""
+        """The stored JSON of a namespace. Raises NamespaceNotFound."""
         stored = self._catalog.namespaces().get(namespace)
         if stored is None:
             raise NamespaceNotFound(namespace)
         return dict(stored)
 
     def as_pulsar_json(self, namespace: str) -> dict[str, Any]:
-        """Return the namespace's Policies JSON with all members that Pulsar's has. Raises NamespaceNotFound."""
+        """The Policies JSON of a namespace, with all members of Pulsar's. Raises NamespaceNotFound."""
         stored = {key: value for key, value in self.namespace(namespace).items() if value is not None}
         return copy.deepcopy({**EMPTY_NAMESPACE, **stored})
 
     def topic(self, name: TopicName | str) -> dict[str, Any]:
-        """Return the stored JSON of a topic; of a partition, that of its partitioned topic."""
+        """The stored JSON of a topic; for a partition, that of its partitioned topic."""
         text = str(name if isinstance(name, TopicName) else TopicName.parse(name))
         catalog = self._catalog
         document = catalog.documents(PARTITIONED).get(parent_text(text))
@@ -127,19 +127,19 @@ class PolicyBook:
         return dict(record.policies) if record is not None else {}
 
     def set_in_namespace(self, namespace: str, key: str) -> Json:
-        """Return one policy as it is set for a namespace, in the admin port's shape; None if it is not set."""
+        """One policy as set for a namespace, in the admin API's shape; None if not set."""
         row, stored = policy(key), self.namespace(namespace)
         if row is None or row.namespace is None:
             return stored.get(key, EMPTY_NAMESPACE.get(key))
         return row.in_namespace(stored, self._cluster)
 
     def set_in_topic(self, name: TopicName | str, key: str) -> Json:
-        """Return one policy as it is set for a topic, in the admin port's shape; None if it is not set."""
+        """One policy as set for a topic, in the admin API's shape; None if not set."""
         row, stored = policy(key), self.topic(name)
         return stored.get(key) if row is None else row.in_topic(stored)
 
     def applied_to_topic(self, name: TopicName, key: str) -> Json:
-        """Return one policy as it is in force for a topic, in the admin port's shape (`applied=true`)."""
+        """One policy as in force for a topic, in the admin API's shape (`applied=true`)."""
         row = _row(key)
         namespace = self._catalog.namespaces().get(f"{name.tenant}/{name.namespace}", {})
         return row.applied(
@@ -232,7 +232,6 @@ class PolicyBook:
         )
 
     async def delete_topic_policies(self, name: TopicName | str) -> None:
-        """Remove all policies of a topic."""
         await self.update_topic(name, lambda stored: stored.clear())
 
     async def update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:

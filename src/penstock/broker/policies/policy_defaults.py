@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that are the defaults of policies, and how often the broker looks after policies: one row each.
+"""Settings that are defaults of policies, and intervals of periodic checks: one row each.
 
-Why here: a setting is declared beside the code that reads it. A row is the attribute that the broker reads, the key of
+Why here: a setting is declared beside the code that reads it. A row has the attribute that the broker reads, the key of
 `broker.conf`, its parser, its default and its sentence in the reference.
-Where: `penstock.settings` joins these groups with its own, and fills a `PolicyDefaults` by the names of the fields;
+Where: `penstock.settings` joins these groups with its own, and fills a `PolicyDefaults` by field name;
 `policies.policy_table` reads it. Fields are named after their keys, in the keys' units.
 """
 
@@ -440,6 +440,6 @@ class PolicyDefaults(
     RateDefaults,
     SchemaDefaults,
 ):
-    """What holds for topics of which neither they nor their namespaces say anything; and what is the broker's alone."""
+    """Settings that apply to topics without policies of their own or of their namespace."""
 
     broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: the frequency

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows of the table of policies are made of: shapes that several share, their checks, defaults and readings.
+"""Parts of the rows of the policy table: shared shapes, checks, defaults and readers.
 
 Where: `policy_table` and `kept_policies` use these. A check raises ValueError with a sentence for the administrator.
 """

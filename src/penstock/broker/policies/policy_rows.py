@@ -22,69 +22,69 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where namespaces, or topics, have a policy: its key in their JSON, and its routes."""
+    """The key and routes of a policy at one level: namespaces or topics."""
 
-    key: str  # in the JSON that is stored
-    path: str = ""  # the last part of its path on the admin port, where that is not the policy's name
-    verb: str = "POST"  # what sets it there
+    key: str  # in the stored JSON
+    path: str = ""  # last part of its admin path, if not the policy's name
+    verb: str = "POST"  # HTTP method that sets it
     removable: bool = True
-    unset: Json = None  # what GET answers while nothing is set; None: 204
-    routed: bool = True  # whether its routes follow from the row; otherwise they are written by hand
+    unset: Json = None  # answer to GET while nothing is set; None: 204
+    routed: bool = True  # whether its routes are derived; else they are written by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A policy as it is stored and shown. One that is not a `Policy` has no effect here and is kept as it is set."""
+    """A policy as it is stored and shown. One that is not a `Policy` has no effect here."""
 
-    name: str  # the last part of its path on the admin port
+    name: str  # the last part of its admin path
     namespace: Level | None = None  # None: only topics have it
     topic: Level | None = None  # None: only namespaces have it
     shape: Shape
     example: Json  # a value that differs from the default, for the documentation and the tests
-    nothing: Json = None  # how a namespace's JSON says that nothing is set
-    per_cluster: bool = False  # whether a namespace's JSON has it in a map by the cluster's name
+    nothing: Json = None  # the value in a namespace's JSON that means not set
+    per_cluster: bool = False  # stored by cluster name in a namespace's JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(Stored, Generic[T]):
-    """One row of the table: a policy with its default, and how its value is read."""
+    """One row of the table: a policy with its default and the reader of its value."""
 
     text: str
     default: Callable[[PolicyDefaults], Json]
-    read: Callable[[Json], T]  # the attribute of EffectivePolicies
-    merged: bool = False  # a map of which each level sets some
-    # A key of the namespace's JSON, and what its values mean, that counts where this policy is not set.
+    read: Callable[[Json], T]  # makes the attribute of EffectivePolicies
+    merged: bool = False  # a map whose keys are merged over the levels
+    # A key of the namespace's JSON that applies where this policy is not set, and a translation of its values.
     older: tuple[str, Mapping[str, str]] | None = None
 
     def says(self, value: Json) -> bool:
-        """Return whether a namespace's value sets the policy. Pulsar's JSON has some values that mean "not set"."""
+        """Whether a namespace's value sets the policy. Some values in Pulsar's JSON mean "not set"."""
         return value is not None and value != self.nothing
 
     def says_of_topic(self, value: Json) -> bool:
-        """Return whether a topic's value sets the policy. A topic may say False where its namespace says True."""
+        """Whether a topic's value sets the policy. A topic may override True with False."""
         return value is False or self.says(value)
 
     def checked(self, value: Json) -> Json:
-        """Check a value and return it as it is to be stored. Raises PreconditionFailed."""
+        """Check a value and return it as it is stored. Raises PreconditionFailed."""
         try:
             return self.shape.check(value)
         except ValueError as error:
             raise PreconditionFailed(str(error)) from None
 
     def sound(self, value: Json) -> Json:
-        """Return a stored value with all its members, or None if it is invalid."""
+        """A stored value with all its members, or None if it is invalid."""
         try:
             return self.shape.check(value)
         except ValueError:
-            return None  # Another version of penstock or Pulsar stored it.
+            return None  # stored by another version of penstock, or by Pulsar
 
     def in_topic(self, policies: Mapping[str, Json]) -> Json:
-        """Return what a topic's JSON sets, or None."""
+        """The value set in a topic's JSON, or None."""
         value = policies.get(self.topic.key) if self.topic is not None else None
         return self.sound(value) if self.says_of_topic(value) else None
 
     def in_namespace(self, policies: Mapping[str, Json], cluster: str) -> Json:
-        """Return what a namespace's JSON sets, or None."""
+        """The value set in a namespace's JSON, or None."""
         value = policies.get(self.namespace.key) if self.namespace is not None else None
         if value is not None and self.per_cluster:
             value = value.get(cluster)
@@ -96,7 +96,7 @@ class Policy(Stored, Generic[T]):
     def applied(
         self, *, topic: Mapping[str, Json], namespace: Mapping[str, Json], defaults: PolicyDefaults, cluster: str
     ) -> Json:
-        """Return the value in force, in the shape of the admin port."""
+        """The value in force, in the admin API's shape."""
         of_topic, of_namespace = self.in_topic(topic), self.in_namespace(namespace, cluster)
         if self.merged:
             return {**self.default(defaults), **(of_namespace or {}), **(of_topic or {})}
@@ -106,7 +106,7 @@ class Policy(Stored, Generic[T]):
 
 
 def row(policy: Policy[T]) -> T:
-    """Declare a field of EffectivePolicies. Its default is what the default configuration comes to."""
+    """Declare a field of EffectivePolicies, with its value under default settings."""
     value = policy.read(policy.default(PolicyDefaults()))
     declared: T = field(default_factory=lambda: value, metadata={"policy": policy})
     return declared

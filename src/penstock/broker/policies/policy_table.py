@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of policies: each is a row, and the attribute that the broker reads.
+"""The table of policies: each row is one policy, and the attribute that the broker reads.
 
-Why one table: a policy has a name in the namespace's JSON, another in a topic's, a third in a path of the admin port, a
-broker-wide default under a key of the configuration, a shape and a meaning. Declared in five places these drift apart.
-Here a field of `EffectivePolicies` carries all of them, and the admin port's routes and models, the JSON of an empty
-namespace, the reference documentation and the tests' examples are derived from it.
-Where: `policies` reads rows and stores values; nobody else looks at the JSON. `shapes` says what a value may be,
-`policy_values` what comes out, `policy_defaults` what the configuration says. Pure: no broker, no clock.
+Why one table: a policy has a key in the namespace's JSON, another in a topic's, an admin path, a broker-wide default
+with a setting, a shape and a meaning. Declared in five places, these would diverge. Here a field of `EffectivePolicies`
+has all of them; the admin API's routes and models, the JSON of an empty namespace, the reference documentation and the
+tests' examples are derived from it.
+Where: `policies` reads rows and stores values; no other code reads the JSON. `shapes` defines valid values,
+`policy_values` the results, `policy_defaults` the settings. Pure: no broker, no clock.
 
-A value has the shape in which the admin port takes and gives it.
+A value has the shape of the admin API.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class EffectivePolicies:
             example=DISPATCH_EXAMPLE,
         )
     )
-    # By the subscription's name.
+    # By subscription name.
     subscription_dispatch_rates: Mapping[str, Rate] = row(
         Policy(
             name="subscriptionPolicies",
@@ -468,7 +468,7 @@ POLICIES: Final[Mapping[str, Policy[Any]]] = {one.name: one.metadata["policy"] f
 _BY_ANY_NAME: Final = {
     alias: one
     for one in POLICIES.values()
-    # The most specific spelling wins where two rows share one.
+    # If two rows share a key, the most specific one wins.
     for alias in (
         *((one.topic.path, one.topic.key) if one.topic is not None else ()),
         *((one.namespace.key,) if one.namespace is not None else ()),
@@ -479,7 +479,7 @@ _BY_ANY_NAME: Final = {
 
 
 def policy(key: str) -> Policy[Any] | None:
-    """Find a row by its name on the admin port, its key in a namespace's JSON or its key in a topic's JSON."""
+    """Find a row by its name in the admin API, its key in a namespace's JSON or its key in a topic's JSON."""
     return _BY_ANY_NAME.get(key)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of policies in force, and the words that policies are set with.
+"""Values of policies in force, and the words used to set them.
 
-Where: `policy_table` makes them; the rest of the broker reads them from `Topic.policies`. Nothing here but values.
+Where: `policy_table` makes them; the rest of the broker reads them from `Topic.policies`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMPATIBILITIES: Final = (
     "FORWARD_TRANSITIVE",
     "FULL_TRANSITIVE",
 )
-# What a namespace's older strategy, named after auto-update, means among the newer ones.
+# Translation of a namespace's older strategy, which is named after auto-update.
 AUTO_UPDATE: Final = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
     "Backward": "BACKWARD",
@@ -50,12 +50,11 @@ class Rate(NamedTuple):
 
     @property
     def limited(self) -> bool:
-        """Whether it limits anything."""
         return self.messages > 0 or self.bytes > 0
 
 
 class BacklogQuota(NamedTuple):
-    """Size or age (bytes or seconds; 0: no limit) that a backlog may have, and what happens when it exceeds it."""
+    """Maximum size or age of a backlog (bytes or seconds; 0: no limit), and the action when it is exceeded."""
 
     limit: int = 0
     policy: str = HOLD
@@ -85,7 +84,7 @@ class RetentionBounds(NamedTuple):
 
 
 class BacklogQuotas(NamedTuple):
-    """Quotas of a backlog by size and by age."""
+    """Backlog quotas by size and by age."""
 
     size: BacklogQuota = BacklogQuota()  # bytes
     age: BacklogQuota = BacklogQuota()  # seconds

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policies see of topics and subscriptions, which stand above them.
+"""What policies use of topics and subscriptions.
 
-Where: `topics.topic.Topic` and `subscriptions.subscription.Subscription` have all of this; the type checker says so
-where `broker` hands them in.
+Where: `topics.topic.Topic` and `subscriptions.subscription.Subscription` satisfy these protocols; the type checker
+verifies it where `broker` passes them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,14 @@ class SubscribedPort(Protocol):
     """What expiry uses of a subscription's topic."""
 
     @property
-    def text(self) -> str:
-        """Its full name."""
-        ...
+    def text(self) -> str: ...
 
     @property
-    def ledger_id(self) -> int:
-        """The ledger that its entries are in."""
-        ...
+    def ledger_id(self) -> int: ...
 
     @property
     def last_entry_id(self) -> int:
-        """The last entry that is durable."""
+        """The last durable entry."""
         ...
 
     @property
@@ -51,14 +47,10 @@ class SubscriptionPort(Protocol):
     idle_since_ns: int
 
     @property
-    def topic(self) -> SubscribedPort:
-        """The topic of the subscription."""
-        ...
+    def topic(self) -> SubscribedPort: ...
 
     @property
-    def consumers(self) -> Sized:
-        """The connected consumers."""
-        ...
+    def consumers(self) -> Sized: ...
 
     def acknowledge_through(self, entry_id: int, /) -> int:
         """Acknowledge all entries up to this one; returns the number of entries."""
@@ -84,19 +76,13 @@ class WritersPort(Protocol):
     """What limits of producers use of a topic."""
 
     @property
-    def text(self) -> str:
-        """Its full name."""
-        ...
+    def text(self) -> str: ...
 
     @property
-    def policies(self) -> EffectivePolicies:
-        """The policies in force."""
-        ...
+    def policies(self) -> EffectivePolicies: ...
 
     @property
-    def producers(self) -> Mapping[str, ProducerPort]:
-        """Its producers by their names."""
-        ...
+    def producers(self) -> Mapping[str, ProducerPort]: ...
 
 
 class TopicPort(Protocol):
@@ -112,17 +98,13 @@ class TopicPort(Protocol):
     closed: bool
 
     @property
-    def subscriptions(self) -> Mapping[str, SubscriptionPort]:
-        """Its subscriptions by their names."""
-        ...
+    def subscriptions(self) -> Mapping[str, SubscriptionPort]: ...
 
     @property
-    def producers(self) -> Mapping[str, ProducerPort]:
-        """Its producers by their names."""
-        ...
+    def producers(self) -> Mapping[str, ProducerPort]: ...
 
     def first_needed(self) -> int | None:
-        """Return the first entry that a durable subscription needs, regardless of retention; None without one."""
+        """The first entry that a durable subscription needs, regardless of retention; None without one."""
         ...
 
     def policies_changed(self) -> None:

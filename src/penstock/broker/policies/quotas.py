@@ -34,9 +34,10 @@ T = TypeVar("T", bound=TopicPort)
 
 log = logging.getLogger(__name__)
 
-# Eviction goes down to this percentage of the quota, so that the next message does not start it again; as in Pulsar.
+# Eviction reduces the backlog to this percentage of the quota, so that the next message does not trigger it again; as
+# in Pulsar.
 _EVICT_TO_PERCENT: Final = 90
-# What clients are told, word for word as Pulsar does.
+# Pulsar's texts, word for word.
 REFUSED: Final = "Cannot create producer on topic with backlog quota exceeded"
 
 
@@ -76,16 +77,16 @@ class Quotas(Generic[T]):
         return Sizes(storage, {one.name: nbytes for one, nbytes in zip(subscriptions, backlogs, strict=True)})
 
     async def bytes_from(self, topic: TopicPort, entry_id: int) -> int:
-        """Return the size of an entry and all entries behind it, in bytes."""
+        """The size of an entry and all later ones, in bytes."""
         return (await self._reads.bytes_from(topic.ledger_id, [entry_id]))[0] if topic.persistent else 0
 
     async def backlog_bytes(self, topic: TopicPort) -> int:
-        """Return the backlog of the slowest durable subscription in bytes; 0 without one."""
+        """Bytes in the backlog of the slowest durable subscription; 0 without one."""
         slowest = _slowest(topic)
         return await self.bytes_from(topic, slowest.cursor.mark_delete + 1) if slowest is not None else 0
 
     async def backlog_age_s(self, topic: TopicPort) -> int:
-        """Return the age of the oldest message in the backlog of the slowest durable subscription; 0 without one."""
+        """Age in seconds of the oldest message in the backlog of the slowest durable subscription; 0 without one."""
         slowest = _slowest(topic)
         if slowest is None:
             return 0
@@ -97,13 +98,13 @@ class Quotas(Generic[T]):
     # -- backlogs
 
     def concerns(self, topic: TopicPort) -> bool:
-        """Return whether the topic has a backlog quota."""
+        """Whether the topic has a backlog quota."""
         policies = topic.policies
         bounded = policies.backlog_quota.size.limit > 0 or policies.backlog_quota.age.limit > 0
         return bounded and topic.persistent and not is_system_topic(topic.text)
 
     def checks(self, topic: TopicPort) -> bool:
-        """Return whether the periodic check must look at this topic."""
+        """Whether the periodic check must visit this topic."""
         return self._defaults().backlog_quota_check_enabled and self.concerns(topic)
 
     async def check(self, topic: T) -> None:
@@ -152,7 +153,7 @@ class Quotas(Generic[T]):
         if age.limit > 0 and age.policy != EVICTION and await self.backlog_age_s(topic) > age.limit:
             _refuse(age)
 
-    # -- how many
+    # -- maximum number of producers
 
     def check_room(self, topic: WritersPort, address: str, name: str | None = None) -> None:
         """Check the number of producers, before the checks of a new producer and again right before it is added.

@@ -48,17 +48,17 @@ log = logging.getLogger(__name__)
 _MS_PER_S: Final = 1_000
 _MS_PER_MINUTE: Final = 60 * _MS_PER_S
 _NS_PER_MINUTE: Final = 60 * NS_PER_S
-# So many entries without a publish time are skipped in a row.
+# Maximum number of consecutive entries without publish time that are skipped.
 _UNDATED_MAX: Final = 16
 
 
 def retains(policies: EffectivePolicies) -> bool:
-    """Return whether acknowledged messages are retained for some time and up to some size."""
+    """Whether acknowledged messages are retained."""
     return policies.retention.minutes != 0 and policies.retention.mb != 0
 
 
 def retains_all(policies: EffectivePolicies) -> bool:
-    """Return whether acknowledged messages are retained without limit."""
+    """Whether acknowledged messages are retained without limit."""
     return policies.retention.minutes < 0 and policies.retention.mb < 0
 
 
@@ -98,10 +98,10 @@ class Retention(Generic[T]):
         self._save_cursors = save_cursors
         self._delete_subscription = delete_subscription
 
-    # -- what may go
+    # -- trimming
 
     def may_trim(self, topic: TopicPort) -> bool:
-        """Return whether retention can have entries of this topic to delete."""
+        """Whether retention can have entries of this topic to delete."""
         policies = topic.policies
         return topic.persistent and retains(policies) and not retains_all(policies)
 
@@ -112,7 +112,7 @@ class Retention(Generic[T]):
         if acknowledged <= first or not topic.persistent or retains_all(policies):
             return
         if not retains(policies):
-            # Most of it went when it was acknowledged; see `Topic.retained_from`.
+            # Most entries were deleted when they were acknowledged; see `Topic.retained_from`.
             if topic.first_needed() is not None:
                 await self._give_up(topic, acknowledged)
             return
@@ -132,8 +132,8 @@ class Retention(Generic[T]):
     async def _give_up(self, topic: T, keep: int) -> None:
         if keep <= topic.first_entry_id or topic.closed:
             return
-        # Cursors that are not stored yet may come back a little older: what they still want must be there. And one that
-        # somebody moved back meanwhile wants more.
+        # After a crash, cursors are as they were stored, which may be older: store them first. A subscription may
+        # have been moved back meanwhile and need more entries.
         await self._save_cursors(topic)
         keep = min(keep, self._unneeded_until(topic))
         if keep <= topic.first_entry_id or topic.closed:
@@ -145,16 +145,16 @@ class Retention(Generic[T]):
                 self._trim_log(topic.ledger_id, keep)
 
     def _unneeded_until(self, topic: T) -> int:
-        """Return the first entry that a subscription or deduplication needs; one behind the last if there is none."""
+        """The first entry that a subscription or deduplication needs; the one after the last if there is none."""
         needed = topic.first_needed()
         if needed is None:
             needed = self._replay_from(topic)
         return topic.last_entry_id + 1 if needed is None else needed
 
-    # -- what is too old
+    # -- expiry
 
     def may_expire(self, topic: TopicPort) -> bool:
-        """Return whether messages of this topic can expire."""
+        """Whether messages of this topic can expire."""
         return topic.policies.ttl_s > 0 and topic.persistent and bool(topic.subscriptions)
 
     async def expire_topic(self, topic: TopicPort) -> None:
@@ -183,7 +183,7 @@ class Retention(Generic[T]):
     # -- idle subscriptions
 
     def may_end_subscriptions(self, topic: TopicPort) -> bool:
-        """Return whether unused subscriptions of this topic are deleted."""
+        """Whether unused subscriptions of this topic are deleted."""
         return topic.policies.subscription_expiration_minutes > 0 and topic.persistent
 
     async def end_idle_subscriptions(self, topic: T) -> None:
@@ -208,7 +208,7 @@ class Retention(Generic[T]):
     # -- when entries were published
 
     async def first_published_since(self, ledger_id: int, wall_ms: int, low: int, high: int) -> int:
-        """Return the first entry of `low` to `high` - 1 published at this time or later; `high` if there is none.
+        """The first entry in [low, high) published at this time or later; `high` if there is none.
 
         The search is binary: if producers' clocks disagree, it finds an entry near that one. Entries without a publish
         time are skipped. If there are no others, they count as new, so that they are not deleted.
@@ -227,7 +227,7 @@ class Retention(Generic[T]):
         return low
 
     async def published(self, ledger_id: int, entry_id: int, stop: int) -> tuple[int, int]:
-        """Return the first entry from here on that has a publish time, and that time; `stop` and 0 if there is none."""
+        """The first entry from here on that has a publish time, and that time; `stop` and 0 if there is none."""
         for _ in range(_UNDATED_MAX):
             if entry_id >= stop:
                 break

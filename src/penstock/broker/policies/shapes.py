@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of policies' values as JSON. A shape checks a value and fills in what it leaves out.
+"""Shapes of policies' values as JSON. A shape checks a value and fills in missing members.
 
 `check` returns the value to store, with all its members. It raises ValueError with a sentence for the administrator, in
-Pulsar's words where people know those.
-Where: each row of `policy_table` has a shape. The admin port makes its models of the same shapes. Pure.
+Pulsar's words where Pulsar has them.
+Where: each row of `policy_table` has a shape. The admin API derives its models from the same shapes. Pure.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Json: TypeAlias = Any  # what json.loads returns
+Json: TypeAlias = Any  # the result of json.loads
 
 
 class Shape(Protocol):
-    """A kind of value."""
+    """The type of a policy's value."""
 
     def __hash__(self) -> int: ...
 
     def check(self, value: Json) -> Json:
-        """Return the value with all its members. Raises ValueError if it is invalid."""
+        """The value with all its members. Raises ValueError if it is invalid."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """A whole number. `long`: it may exceed Java's int."""
+    """An integer. `long`: it may exceed Java's int."""
 
     what: str
     low: int = 0
     long: bool = False
-    refusal: str = ""  # what to say instead
+    refusal: str = ""  # error message to use instead
 
     def check(self, value: Json) -> Json:
         if isinstance(value, bool) or not isinstance(value, int) or value < self.low:
@@ -44,7 +44,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flag:
-    """True or false."""
+    """A boolean."""
 
     what: str
 
@@ -56,7 +56,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Word:
-    """One of a few words."""
+    """One of some words."""
 
     what: str
     allowed: tuple[str, ...]
@@ -84,28 +84,28 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member of an object. A member that is left out has its default."""
+    """A member of an object. If left out, it has its default."""
 
     kind: type[int | float | str]
     default: Json = None
-    long: bool = False  # a whole number beyond Java's int
-    words: tuple[str, ...] = ()  # the words that the admin port takes
+    long: bool = False  # an integer that may exceed Java's int
+    words: tuple[str, ...] = ()  # the allowed words
     required: bool = False
     nullable: bool = False
 
 
 def whole(default: int | None = None, *, long: bool = False, required: bool = False) -> Member:
-    """Declare a whole number."""
+    """Declare an integer."""
     return Member(kind=int, default=default, long=long, required=required, nullable=default is None)
 
 
 def flag(*, default: bool, required: bool = False) -> Member:
-    """Declare true or false."""
+    """Declare a boolean."""
     return Member(kind=bool, default=default, required=required)
 
 
 def text(default: str | None = None, *words: str) -> Member:
-    """Declare a text, or one of a few words."""
+    """Declare a text, or one of some words."""
     return Member(kind=str, default=default, words=words, nullable=True)
 
 
@@ -121,7 +121,7 @@ class Object:
     text: str
     members: Mapping[str, Member]
     more: Callable[[dict[str, Json]], dict[str, Json]] = _nothing_more
-    open: bool = False  # whether the admin port keeps members that are not here
+    open: bool = False  # whether unknown members are kept
 
     def check(self, value: Json) -> Json:
         if not isinstance(value, dict):

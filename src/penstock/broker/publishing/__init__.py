@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a run of SENDs to its receipts: who may publish, what is a duplicate, how fast."""
+"""Publishing: producers, deduplication, publish rates, and the way of SENDs to the log."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producer access modes: who may write a topic, beside whom, and who must wait.
+"""Producer access modes: which producers may share a topic, and which must wait.
 
-Why epochs: a producer that held a topic alone and lost its connection must not write on when somebody else has held it
-since. Every exclusive grant has a number, one above the last; whoever comes back shows the number it had.
-Where: `producers` asks `decide` about every newcomer and carries the verdict out; the topic keeps a `WriteAccess`.
-Pure: no clock, no sockets; a promoted or refused producer hears of it through `producers`.
+Why epochs: an exclusive producer that lost its connection must not continue if another producer was granted the topic
+since. Each exclusive grant has an epoch, one above the last; a reconnecting producer sends the epoch of its grant.
+Where: `producers` calls `decide` for each new producer and carries out the verdict; the topic keeps a `WriteAccess`.
+Pure: no clock, no sockets; promoted or refused producers are notified by `producers`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import asyncio
 
 
-# No topic gets so far by one grant at a time. Older versions stored what a client said: that counts for nothing.
+# Granting epochs one by one never gets this far. Older versions stored epochs sent by clients, which are ignored.
 EPOCHS_STOP: Final = 2**62
 
 
 class AccessMode(IntEnum):
-    """How a producer wants to share its topic; the protocol's numbers (`ProducerAccessMode`)."""
+    """How a producer wants to share its topic; values of the protocol's `ProducerAccessMode`."""
 
     SHARED = 0
     EXCLUSIVE = 1
@@ -33,45 +33,45 @@ class AccessMode(IntEnum):
 
 
 class Writers(NamedTuple):
-    """What a newcomer finds."""
+    """The current producers of a topic."""
 
-    connected: int  # producers, the exclusive one too
-    exclusive: str | None  # the name of the one that holds the topic, or is about to
+    connected: int  # producers, including the exclusive one
+    exclusive: str | None  # name of the exclusive producer, also while its grant is being stored
     waiting: int
-    epoch: int | None  # of the last exclusive grant; None when there never was one
+    epoch: int | None  # of the last exclusive grant; None if there was none
 
 
 class Join(NamedTuple):
-    """Write beside the others."""
+    """Attach as a shared producer."""
 
     epoch: int | None
 
 
 class Hold(NamedTuple):
-    """Write alone, under this epoch; with `fence`, after everybody else was turned away."""
+    """Attach exclusively with this epoch; with `fence`, after all other producers were fenced."""
 
     epoch: int
     fence: bool
 
 
 class Wait(NamedTuple):
-    """Queue up behind those who wait already."""
+    """Wait behind the producers that wait already."""
 
 
 Verdict: TypeAlias = Join | Hold | Wait
 
 
 def decide(mode: AccessMode, shown_epoch: int | None, writers: Writers) -> Verdict:
-    """Say how a producer gets in.
+    """Decide how a producer is attached.
 
     Args:
-        mode: what it asks for.
-        shown_epoch: that of the grant it had before it lost its connection, if it had one.
-        writers: what it finds.
+        mode: the requested access mode.
+        shown_epoch: the epoch of its earlier grant, if it reconnects.
+        writers: the current producers.
 
     Raises:
-        ProducerBusy: it would share, and somebody holds the topic alone or waits to.
-        ProducerFenced: it would hold the topic alone, and somebody is there, or was since.
+        ProducerBusy: it wants to share, and another producer has the topic exclusively or waits for it.
+        ProducerFenced: it wants exclusive access, and another producer has it, or had it since.
     """
     held = writers.exclusive is not None or writers.waiting > 0
     if mode is AccessMode.SHARED:
@@ -85,37 +85,36 @@ def decide(mode: AccessMode, shown_epoch: int | None, writers: Writers) -> Verdi
             raise ProducerFenced("Topic has existing shared producers")
     elif mode is AccessMode.WAIT_FOR_EXCLUSIVE and (held or writers.connected):
         return Wait()
-    # Before anybody is fenced out: one that was fenced out itself and comes back shall not turn its successor away.
+    # Checked before fencing: a fenced producer that reconnects must not fence its successor.
     if shown_epoch is not None and writers.epoch is not None and shown_epoch < writers.epoch:
         raise ProducerFenced(
             f"Topic epoch has already moved. Current epoch: {writers.epoch}, Producer epoch: {shown_epoch}"
         )
-    # An epoch above the current one was never granted by this topic, but by one of its name that is gone, or by
-    # nobody. It counts for nothing: taken over, it could leave no number for those who come next.
+    # An epoch above the current one was granted by a deleted topic of this name, or never. It is ignored: continuing
+    # from it could exhaust the numbers.
     epoch = next_epoch(writers.epoch) if shown_epoch is None or shown_epoch != writers.epoch else shown_epoch
     return Hold(epoch, fence=mode is AccessMode.EXCLUSIVE_WITH_FENCING and (held or writers.connected > 0))
 
 
 def next_epoch(epoch: int | None) -> int:
-    """The epoch of a new grant after this one."""
     return 0 if epoch is None else epoch + 1
 
 
 class Writer(Protocol):
-    """A producer, as far as others must know whom they find."""
+    """A producer, as seen by other producers."""
 
     name: str
 
 
 class Waiting(NamedTuple):
-    """A producer in the queue, and what wakes it: a result when it is its turn, an error when it will never be."""
+    """A waiting producer, and a future: a result when it is promoted, an error when it is refused."""
 
     producer: Writer
     turn: asyncio.Future[None]
 
 
 class WriteAccess:
-    """Who holds a topic alone and who waits to; nobody, on most topics."""
+    """The exclusive producer of a topic, and the waiting ones; most topics have neither."""
 
     __slots__ = ("epoch", "holder", "waiting")
 
@@ -125,7 +124,7 @@ class WriteAccess:
         self.waiting: deque[Waiting] = deque()
 
     def seen(self, connected: int) -> Writers:
-        """What a newcomer finds beside this many connected producers."""
+        """The writers that a new producer finds, with this number of connected producers."""
         return Writers(
             connected=connected,
             exclusive=None if self.holder is None else self.holder.name,
@@ -134,11 +133,10 @@ class WriteAccess:
         )
 
     def leave_queue(self, producer: Writer) -> None:
-        """Wait no longer."""
         self.waiting = deque(one for one in self.waiting if one.producer is not producer)
 
     def turn_away_waiting(self, error: Exception) -> None:
-        """Nobody who waits will get in."""
+        """Refuse all waiting producers with this error."""
         waiting, self.waiting = self.waiting, deque()
         for one in waiting:
             if not one.turn.done():

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deduplication: a topic stores each message of a producer once, also when the producer had to send it again.
+"""Deduplication: a topic stores each message of a producer once, even if the producer sends it again.
 
-Why: after a lost connection, or a broker that was killed, a client sends again whatever was not answered. With
-deduplication on (policy of broker, namespace or topic), what is stored already is answered and not stored again.
-Where: `producers` waits for `ready` before it admits anybody; publish asks `Topic.deduplication`, which is None on
-topics that do not want it: those pay nothing.
+Why: after a lost connection or a broker crash, a client sends all unacknowledged messages again. With deduplication
+enabled (policy of broker, namespace or topic), messages that are already stored are acknowledged and not stored again.
+Where: `producers` awaits `ready` before it attaches a producer; publish uses `Topic.deduplication`, which is None on
+topics without it, so those pay nothing.
 
-What must survive a crash are the sequence ids that are durable. They are in the entries themselves, so it suffices to
-store them now and then (document kind `dedup`: the ids, and the last entry they know of) and to read what came after
-that entry when the topic is used again. The entries behind the last snapshot must not be trimmed: `replay_from`.
+The durable sequence ids must survive a crash. They are in the entries themselves, so it suffices to store a snapshot
+from time to time (document kind `dedup`: the ids, and the last entry that they include) and to read the later entries
+when the topic is loaded. Entries after the last snapshot must not be trimmed: `replay_from`.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ log = logging.getLogger(__name__)
 
 KIND: Final = "dedup"
 MS_PER_MINUTE: Final = 60_000
-# Replay takes entries in such portions: about 2 ms of the loop each.
+# Entries are replayed in portions of this size: about 2 ms of the loop each.
 REPLAY_ENTRIES: Final = 500
 REPLAY_BYTES: Final = 2 * MIB
-# How often producers that left are looked for when configuration says that snapshots are not.
+# How often inactive producers are checked if periodic snapshots are disabled.
 SNAPSHOTS_OFF_CHECK_S: Final = 60
 
 
 class TopicDeduplication:
-    """One topic's sequence ids, and how much of them is stored."""
+    """Sequence ids of one topic, and how many changes are not in its snapshot."""
 
     __slots__ = ("ids", "known", "recovered", "snapshot_at_ns", "snapshot_entry_id", "storing")
 
     def __init__(self, recovered: asyncio.Future[None], now_ns: int, charge: Callable[[int], None]) -> None:
         self.ids = SequenceIds(charge)
-        # Until the log was read, nothing is judged; what is published meanwhile is only recorded.
+        # Until the log is read, messages are not judged; their sequence ids are only recorded.
         self.recovered = recovered
         self.known = False
         self.snapshot_entry_id = -1
@@ -63,11 +63,11 @@ class TopicDeduplication:
         self.storing = False
 
     def all_new(self, producer: str, sequence_ids: Sequence[int], highest: Sequence[int] | None) -> int:
-        """The highest sequence id of a stretch if all of it is new, which is nearly always so; else -1."""
+        """The highest sequence id of these entries if all are new, which is the usual case; else -1."""
         return self.ids.all_new(producer, sequence_ids, highest) if self.known else NEVER
 
     def judge(self, producer: str, sequence_id: int, highest: int) -> Verdict:
-        """Say what an entry is; until it is known what is stored, everything is new."""
+        """Whether an entry is new or a duplicate; before recovery, every entry counts as new."""
         if self.known:
             return self.ids.judge(producer, sequence_id, highest)
         self.ids.push(producer, highest)
@@ -75,7 +75,7 @@ class TopicDeduplication:
 
 
 class Deduplication:
-    """All topics that deduplicate. Everything is called on the loop."""
+    """Deduplication of all topics. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -95,19 +95,20 @@ class Deduplication:
         self._clock = clock
         self._loop = loop
         self._limits = limits
-        self._forgetting: set[str] = set()  # topics whose document is on its way out
+        self._forgetting: set[str] = set()  # topics whose document is being deleted
 
-    # -- on and off ---------------------------------------------------------------------------------------------------
+    # -- enabling and disabling
+    # ------------------------------------------------------------------------------------------
 
     async def ready(self, topic: PublishedTopic) -> None:
-        """Return when the topic knows what it has stored, if its policies want that. Raises MetadataFailed."""
+        """Wait until a topic with deduplication has recovered its sequence ids. Raises MetadataFailed."""
         self.policies_changed(topic)
         if topic.deduplication is not None:
-            # Shielded: when the client that came first goes away, the others still want to know.
+            # Shielded: if the first client disconnects, other callers still wait for it.
             await asyncio.shield(topic.deduplication.recovered)
 
     def policies_changed(self, topic: PublishedTopic) -> None:
-        """Begin or end to deduplicate, as the topic's policies say."""
+        """Enable or disable deduplication, as the topic's policies say."""
         wanted = topic.persistent and topic.policies.deduplication
         if wanted and topic.deduplication is None and not topic.fenced:
             self._begin(topic)
@@ -125,20 +126,20 @@ class Deduplication:
         if topic.deduplication is not None:
             self.unloaded(topic)
             publish_checks.refresh(topic)
-            stored = True  # or it will be in a moment, and behind that it is forgotten
+            stored = True  # or it will be soon, and is forgotten after that
         if stored and not topic.closed:
             self._changes.finish(self._forget(topic.text))
 
     def unloaded(self, topic: PublishedTopic) -> None:
-        """Let go what is known of a topic that nobody uses any more."""
+        """Release the sequence ids of an unloaded topic."""
         if topic.deduplication is not None:
             topic.deduplication.ids.close()
             topic.deduplication = None
 
     def check_name(self, topic: PublishedTopic, producer: str) -> None:
-        """Return if there is room to remember a producer of this name. Raises TooManyRequests.
+        """Raises TooManyRequests if there is no memory for another producer name.
 
-        When a topic has many, those that left longest ago are forgotten.
+        If the topic has too many names, those that disconnected first are forgotten.
         """
         state, memory = topic.deduplication, self._memory
         if state is None or producer in state.ids:
@@ -158,7 +159,7 @@ class Deduplication:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     async def _recover(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
-        """Learn what is stored: the last snapshot, and the entries behind it."""
+        """Read the last snapshot, and the entries after it."""
         try:
             await self._replay(topic, state)
         except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits hears of it
@@ -167,18 +168,18 @@ class Deduplication:
                 self.unloaded(topic)  # The next producer tries again.
                 publish_checks.refresh(topic)
             state.recovered.set_exception(MetadataFailed(f"cannot learn what {topic.text} has stored: {error}"))
-            state.recovered.exception()  # It is told to whoever waits; perhaps nobody does.
+            state.recovered.exception()  # Mark the exception as retrieved: there may be no waiter.
             return
         state.known = True
         state.recovered.set_result(None)
 
     async def _replay(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
         stored = None if topic.text in self._forgetting else self._catalog.documents(KIND).get(topic.text)
-        # What is on its way now may not have been recorded when it was published: it is read like the rest.
+        # Entries being written may not have been recorded when they were published: replay them too.
         end = topic.next_entry_id
         await self._reads.settled()
         if stored is None:
-            # Switched on lately, or killed right after that: look at the last entries, as many as may be unrecorded.
+            # Enabled recently, or killed right after that: replay as many last entries as may be unrecorded.
             entry_id = end - self._limits().deduplication_entries_interval
         else:
             state.ids.restore(stored["sequence_ids"])
@@ -193,13 +194,13 @@ class Deduplication:
                 break
             entry_id = result.next_entry_id
         if stored is None or end > stored["entry_id"] + 1:
-            # Before anybody is admitted: whatever is published then is behind this snapshot.
+            # Before a producer is attached: entries published from then on are after this snapshot.
             await self._store(topic, state)
         else:
             state.snapshot_entry_id = stored["entry_id"]
 
     def replay_from(self, topic: PublishedTopic) -> int | None:
-        """The first entry that a recovery would read, and that must be kept for it; None when none must."""
+        """The first entry that recovery would read, which must be kept; None if there is none."""
         if not topic.policies.deduplication or not topic.persistent:
             return None
         stored = self._catalog.documents(KIND).get(topic.text)
@@ -208,10 +209,10 @@ class Deduplication:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def recorded(self, producer: Producer, highest: int) -> None:
-        """Entries of a producer, up to this sequence id, became durable: time for a snapshot, perhaps."""
+        """A producer's entries up to this sequence id are durable: store a snapshot if it is due."""
         topic = producer.topic
         state = topic.deduplication
-        if state is None:  # Switched off since.
+        if state is None:  # disabled since
             return
         state.ids.persist(producer.name, highest)
         if not state.known:
@@ -222,7 +223,7 @@ class Deduplication:
 
     async def _store(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
         catalog = self._catalog
-        if topic.deduplication is not state or topic.closed:  # Switched off meanwhile, unloaded or deleted.
+        if topic.deduplication is not state or topic.closed:  # disabled meanwhile, unloaded or deleted
             return
         state.storing = True
         entry_id = topic.last_entry_id
@@ -239,11 +240,11 @@ class Deduplication:
         state.snapshot_at_ns = self._clock.monotonic_ns()
 
     def concerns(self, topic: PublishedTopic) -> bool:
-        """Whether the round has to look at this topic."""
+        """Whether the periodic check must visit this topic."""
         return topic.deduplication is not None
 
     async def check(self, topic: PublishedTopic) -> None:
-        """Now and then: forget who is long gone, store what is old."""
+        """Periodically: forget inactive producers, and store a snapshot if the last one is old."""
         limits, state = self._limits(), topic.deduplication
         if state is None or not state.known or state.storing:
             return
@@ -253,7 +254,7 @@ class Deduplication:
             await self._store(topic, state)
 
     def _expire(self, topic: PublishedTopic, state: TopicDeduplication) -> None:
-        """Forget producers that are long gone, and who left longest ago as long as there are too many."""
+        """Forget producers that left long ago; if there are too many, also those that left first."""
         limits = self._limits()
         now_ms = self._clock.wall_ms()
         state.ids.expire(
@@ -266,13 +267,13 @@ class Deduplication:
 
 
 def _sequence_ids(result: ReadResult) -> Iterator[tuple[str, int]]:
-    """Who sent each entry, and its highest sequence id; not of chunks before the last, which count for nothing."""
+    """Producer and highest sequence id of each entry, except chunks before the last, which do not count."""
     for batch in result.batches:
         for _, entry in batch.entries():
             try:
                 said = metadata.decode(entry)
             except ProtocolError:
-                continue  # An entry that says nothing of its producer is nobody's duplicate.
+                continue  # An entry without producer name cannot be a duplicate.
             if said.num_chunks_from_msg > 1 and said.chunk_id < said.num_chunks_from_msg - 1:
                 continue
             yield said.producer_name, max(said.sequence_id, said.highest_sequence_id)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a subscription asks before it delivers: whether the rates that hold for it let it.
+"""The dispatch rate limiters of one subscription.
 
-Where: `rates` gives a subscription its gate, and none where no rate is set; the subscription sees it as a port.
+Where: `rates` gives a subscription its gate, or none if no rate is set; the subscription sees it as a port.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.storage.entry_log import Batch
 
-# A subscription this close to the end of its topic keeps up, as Pulsar counts it.
+# A subscription this close to the end of its topic counts as caught up, as in Pulsar.
 _KEEPS_UP_ENTRIES: Final = 1_000
 
 
 class DispatchGate:
-    """What one subscription asks before it delivers: all limiters that hold for it, and how often each stopped it."""
+    """All limiters of a subscription, and how often each has stopped it."""
 
     __slots__ = ("_clock", "_limits", "_subscription", "limiters", "throttled")
 
@@ -31,7 +31,7 @@ class DispatchGate:
         self._limits = limits
         self._subscription = subscription
         self.limiters: tuple[tuple[str, DispatchLimiter], ...] = ()
-        # ("msg" or "bytes", "Subscription", "Topic" or "Broker") -> how often
+        # ("msg" or "bytes", "Subscription", "Topic" or "Broker") -> count
         self.throttled: dict[tuple[str, str], int] = {}
 
     def _excused(self) -> bool:
@@ -41,7 +41,7 @@ class DispatchGate:
         return subscription.topic.last_entry_id - subscription.read_entry_id < _KEEPS_UP_ENTRIES
 
     def is_open(self) -> bool:
-        """Whether it may deliver now. If not, it is woken when it may."""
+        """Whether the subscription may dispatch now. If not, it is woken when it may."""
         now_ns = self._clock.monotonic_ns()
         for kind, limiter in self.limiters:
             limiter.follow(now_ns)
@@ -58,11 +58,11 @@ class DispatchGate:
         if limiter.waits(subscription):
             return
         limiter.wait(subscription, now_ns)
-        if subscription.read_entry_id <= subscription.topic.last_entry_id:  # There is something that it holds up.
+        if subscription.read_entry_id <= subscription.topic.last_entry_id:  # else nothing is delayed
             self.throttled[spent, kind] = self.throttled.get((spent, kind), 0) + 1
 
     def stop_row(self, batch: Batch, row: int, stop: int) -> int:
-        """How far into these rows of a batch it may go: at least one, and what the limiters have left."""
+        """The end of the rows of a batch that may be dispatched: at least one row, within the limiters' balance."""
         if self._excused():
             return stop
         now_ns = self._clock.monotonic_ns()
@@ -75,13 +75,13 @@ class DispatchGate:
         return stop
 
     def entries_at_most(self, entries: int) -> int:
-        """How many entries are worth reading from the disk: no more can go out."""
+        """Limit of entries to read from the disk: more could not be dispatched."""
         now_ns = self._clock.monotonic_ns()
         lefts = [limiter.messages_left(now_ns) for _, limiter in self.limiters]
         return min([entries, *(left for left in lefts if left is not None)])
 
     def delivered(self, entries: int, messages: int, nbytes: int) -> None:
-        """So much was delivered."""
+        """Charge what was dispatched."""
         if self._excused():
             return
         if self._limits().dispatch_throttling_on_batch_message_enabled:
@@ -98,7 +98,7 @@ def gate_of(subscription: Subscription) -> DispatchGate | None:
 
 
 class ThrottledEvents(TypedDict):
-    """How often each kind of limiter stopped a subscription, under the names of Pulsar's statistics."""
+    """How often each kind of limiter has stopped a subscription, with the names of Pulsar's statistics."""
 
     dispatchThrottledMsgEventsBySubscriptionLimit: int
     dispatchThrottledBytesEventsBySubscriptionLimit: int
@@ -109,7 +109,6 @@ class ThrottledEvents(TypedDict):
 
 
 def throttled_events(subscription: Subscription) -> ThrottledEvents:
-    """How often each kind of limiter stopped a subscription."""
     counts = subscription.gate.throttled if subscription.gate is not None else {}
     return {
         "dispatchThrottledMsgEventsBySubscriptionLimit": counts.get(("msg", "Subscription"), 0),
@@ -122,7 +121,7 @@ def throttled_events(subscription: Subscription) -> ThrottledEvents:
 
 
 def _rows_of(left: int, amounts: Sequence[int] | None, row: int, stop: int) -> int:
-    """The row behind the one with which `left` is used up."""
+    """The end of the rows whose amounts use up `left`."""
     if amounts is None:
         return min(stop, row + left)
     for at in range(row, stop):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limiters: buckets of messages and bytes, and the waking of those who wait for them to fill.
+"""Rate limiters: token buckets of messages and bytes, and a queue that is woken when they are refilled.
 
-One timer for each limiter in debt lets go of those who wait, in the order in which they came, one at a time, and again
-only while the limiter is out of debt.
-Where: `rates` makes them as policies say; `publish` charges those of publishing, `dispatch_gate` those of delivery.
+Each limiter in debt has one timer. It wakes the waiting connections or subscriptions in order, one at a time, while the
+limiter is not in debt.
+Where: `rates` makes them from policies; `publish` charges publish limiters, `dispatch_gate` dispatch limiters.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A connection that publishes at a bounded rate is read in pieces of about a tenth of a second's worth, counted at the
-# smallest frames there are: what one read brings is let in as a whole, and its debt is what its sender waits for.
+# A rate-limited connection is read in pieces of about a tenth of a second, counted in the smallest frames: one read
+# is accepted as a whole, and its sender then waits until the debt is repaid.
 _READS_PER_S: Final = 10
 _FRAME_BYTES_MIN: Final = 64
 _READ_BYTES_MIN: Final = KIB
 
 
 class Limiter(Generic[T]):
-    """Two buckets, messages and bytes, of which either may be missing, and the waking of those who wait for them."""
+    """Two token buckets, messages and bytes, either of which may be missing, and a queue of waiters."""
 
     __slots__ = (
         "_bytes",
@@ -66,11 +66,11 @@ class Limiter(Generic[T]):
         self._release = release
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
-        self._waiting: dict[T, None] = {}  # in the order in which they came
+        self._waiting: dict[T, None] = {}  # in order of arrival
         self._timer: asyncio.Handle | None = None
 
     def set_rate(self, rate: Rate) -> None:
-        """Go on at this rate; debts stay. Whoever waits is looked at again."""
+        """Change the rate; debts remain. The first waiter is checked again."""
         if rate == self.rate:
             return
         self.rate = rate
@@ -88,19 +88,18 @@ class Limiter(Generic[T]):
         return bucket
 
     def close(self) -> None:
-        """There is no limit any more."""
+        """Remove the limit and wake the waiters."""
         self._messages = self._bytes = None
         self._look_again()
 
     def charge(self, messages: int, nbytes: int, now_ns: int) -> None:
-        """So much went through."""
         if self._messages is not None:
             self._messages.consume(messages, now_ns)
         if self._bytes is not None:
             self._bytes.consume(nbytes, now_ns)
 
     def short_of(self, now_ns: int) -> str | None:
-        """What is spent: "msg" or "bytes"; None while there is some of both."""
+        """Which bucket is empty: "msg" or "bytes"; None if neither is."""
         if self._messages is not None and self._messages.in_debt(now_ns):
             return "msg"
         if self._bytes is not None and self._bytes.in_debt(now_ns):
@@ -108,27 +107,26 @@ class Limiter(Generic[T]):
         return None
 
     def messages_left(self, now_ns: int) -> int | None:
-        """Messages that may go before the next wait; None: any number."""
+        """Messages allowed before the next wait; None: no limit."""
         return None if self._messages is None else max(1, self._messages.available(now_ns))
 
     def bytes_left(self, now_ns: int) -> int | None:
-        """Bytes that may go before the next wait; None: any number."""
+        """Bytes allowed before the next wait; None: no limit."""
         return None if self._bytes is None else max(1, self._bytes.available(now_ns))
 
     # -- waiting
 
     def waits(self, who: T) -> bool:
-        """Whether this one is in the line."""
         return who in self._waiting
 
     def wait(self, who: T, now_ns: int) -> None:
-        """Release this one when it is its turn and the debt is repaid."""
+        """Add a waiter; it is woken in its turn when the debt is repaid."""
         self._waiting[who] = None
         if self._timer is None:
             self._set_timer(now_ns)
 
     def forget(self, who: T) -> None:
-        """This one is gone."""
+        """Remove a waiter."""
         self._waiting.pop(who, None)
 
     def _set_timer(self, now_ns: int) -> None:
@@ -143,7 +141,7 @@ class Limiter(Generic[T]):
             self.wake()
 
     def wake(self) -> None:
-        """Let go of the first in line; of the next once it is seen what that one brings."""
+        """Wake the first waiter; the next one follows after the first one's amount is known."""
         self._timer = None
         if not self._waiting:
             return
@@ -155,12 +153,12 @@ class Limiter(Generic[T]):
         del self._waiting[first]
         self._release(first)
         if self._waiting and self._timer is None:
-            # Behind the read that was just asked for, in the same turn of the loop.
+            # After the read that was just scheduled, in the same turn of the loop.
             self._timer = self._loop.call_soon(self.wake)
 
 
 class PublishLimiter(Limiter[Connection]):
-    """The rate at which one topic, or the whole broker, takes messages. Those who wait are muted connections."""
+    """Publish rate of one topic or of the broker. The waiters are connections that are not read."""
 
     __slots__ = ()
 
@@ -168,7 +166,7 @@ class PublishLimiter(Limiter[Connection]):
         super().__init__(clock, loop, owner, self._unmute, stepwise=False)
 
     def accepted(self, connection: Connection, messages: int, nbytes: int) -> bool:
-        """A run was accepted: charge it, and in debt read no more from whoever sent it; True when that begins now."""
+        """Charge an accepted run. If in debt, stop reading its connection; returns True if that begins now."""
         now_ns = self._clock.monotonic_ns()
         self.charge(messages, nbytes, now_ns)
         if self.short_of(now_ns) is None or self.waits(connection):
@@ -182,7 +180,7 @@ class PublishLimiter(Limiter[Connection]):
 
     @property
     def read_bytes(self) -> int:
-        """How much of a connection that it limits is read at once."""
+        """Maximum size of one read of a limited connection."""
         rate = self.rate
         amounts = [rate.messages * _FRAME_BYTES_MIN if rate.messages else None, rate.bytes or None]
         least = min((amount for amount in amounts if amount is not None), default=ARENA_BYTES * _READS_PER_S)
@@ -190,7 +188,7 @@ class PublishLimiter(Limiter[Connection]):
 
 
 class DispatchLimiter(Limiter[Waiting]):
-    """The rate at which a subscription, a topic or the broker delivers. Those who wait are subscriptions."""
+    """Dispatch rate of a subscription, a topic or the broker. The waiters are subscriptions."""
 
     __slots__ = ("_published", "_published_ns", "_topic", "base")
 
@@ -202,7 +200,7 @@ class DispatchLimiter(Limiter[Waiting]):
         self._published_ns = 0
 
     def set_base(self, rate: Rate) -> None:
-        """The rate as it is set; a relative one is what is published and so much more."""
+        """Set the rate; a relative one is added to the publish rate."""
         if rate == self.base:
             return
         self.base = rate
@@ -212,7 +210,7 @@ class DispatchLimiter(Limiter[Waiting]):
         self.set_rate(rate)
 
     def follow(self, now_ns: int) -> None:
-        """Once a period, learn of a relative rate's topic what was published in it."""
+        """Once a period, update the publish rate that a relative rate is based on."""
         topic, base = self._topic, self.base
         passed_ns = now_ns - self._published_ns
         if topic is None or not base.relative or passed_ns < base.period_s * NS_PER_S:

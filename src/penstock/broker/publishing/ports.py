@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What publishing needs of the parts above it: topics and the clients of producers, each as narrow as its use.
+"""What publishing needs of topics, sessions and delayed indexes.
 
-Where: `Topic`, `Session` and `DelayedIndex` satisfy these as they are.
+Where: `Topic`, `Session` and `DelayedIndex` satisfy these protocols as they are.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class DelayedEntries(Protocol):
     """The delayed messages of a topic."""
 
     def published(self, first_entry_id: int, data: Buffer, offsets: Sequence[int], lengths: Sequence[int]) -> None:
-        """Entries with consecutive ids are durable. Called before anybody may read them."""
+        """Add durable entries with consecutive ids. Called before any consumer can read them."""
         ...
 
 
 class PublishedTopic(Protocol):
-    """A topic that is published to."""
+    """A topic that receives messages."""
 
     ledger_id: int
     first_entry_id: int
-    next_entry_id: int  # that the next entry gets
+    next_entry_id: int  # id of the next entry
     messages_in: int
     bytes_in: int
     entries_in: int
-    publish_limited_times: int  # how often a rate stopped one of its producers
+    publish_limited_times: int  # how often a rate limit stopped one of its producers
     publish_limiters: tuple[PublishLimiter, ...]
     dispatch_limiter: DispatchLimiter | None
     deduplication: TopicDeduplication | None
@@ -49,21 +49,21 @@ class PublishedTopic(Protocol):
     @property
     def name(self) -> TopicName: ...
     @property
-    def text(self) -> str: ...  # the name as text
+    def text(self) -> str: ...  # the full name
     @property
     def persistent(self) -> bool: ...
     @property
     def policies(self) -> EffectivePolicies: ...
     @property
-    def bounds_messages(self) -> bool: ...  # whether it takes smaller messages only than the broker does
+    def bounds_messages(self) -> bool: ...  # whether its message size limit is below the broker's
     @property
     def terminated(self) -> bool: ...
     @property
     def fenced(self) -> bool: ...  # being unloaded or deleted
     @property
-    def closed(self) -> bool: ...  # not this broker's any more
+    def closed(self) -> bool: ...  # not this broker's topic any more
     @property
-    def last_entry_id(self) -> int: ...  # the last that is durable
+    def last_entry_id(self) -> int: ...  # the last durable entry
     @property
     def producers(self) -> dict[str, Producer]: ...
     @property
@@ -80,48 +80,44 @@ class PublishedTopic(Protocol):
         ...
 
     def appended(self, last_entry_id: int) -> None:
-        """Entries up to this one are durable."""
+        """Entries up to this one are durable: wake the subscriptions that wait for new entries."""
         ...
 
     def wants_tail(self) -> bool:
-        """Whether caching new entries pays."""
+        """Whether caching new entries pays off."""
         ...
 
     def pass_through(self, batch: Batch) -> None:
-        """Hand entries of a non-persistent topic to whoever has permits now."""
+        """Deliver entries of a non-persistent topic to consumers with permits."""
         ...
 
 
 class ProducerClient(Protocol):
-    """The client's session, which attached a producer."""
+    """The session of a producer's client."""
 
     @property
     def connection(self) -> Connection: ...
     @property
-    def producers(self) -> dict[int, Producer]: ...  # of this connection, by their ids
+    def producers(self) -> dict[int, Producer]: ...  # attached producers of this connection, by id
     @property
     def client_version(self) -> str: ...
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
-        """Somebody sends who is not attached."""
+        """Handle a SEND of a producer that is not attached."""
         ...
 
     def disconnect_producer(self, producer: Producer) -> None:
-        """Detach a producer and tell its client to connect it again."""
+        """Detach a producer and tell its client to reconnect it."""
         ...
 
-    def forget_producer(self, producer: Producer) -> None:
-        """Detach a producer."""
-        ...
+    def forget_producer(self, producer: Producer) -> None: ...
 
     def remember_closed(self, producer_id: int) -> None:
-        """Swallow SENDs of a producer that were on their way when it was detached."""
+        """Ignore SENDs that were in flight when their producer was detached."""
         ...
 
-    def reply(self, frame: bytes) -> None:
-        """Write one command."""
-        ...
+    def reply(self, frame: bytes) -> None: ...
 
     async def probe(self) -> bool:
-        """Whether the client still answers; it is closed if it does not."""
+        """Whether the client still answers; if not, it is closed."""
         ...

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer as the broker sees it: who it is and what it has counted.
+"""A connected producer: its identity and its counters.
 
-Where: a session makes one for each PRODUCER; its topic holds it while it is connected.
+Where: a session makes one for each PRODUCER command; its topic keeps it while it is connected.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Producer:
-    """One connected writer of one topic.
+    """One connected producer of a topic.
 
-    `careful`: what it sends is looked at entry by entry (deduplication, encryption, bounds of the topic), see
-    `publish_checks`; for most producers nothing is to be looked for.
+    `careful`: its entries are checked one by one (deduplication, encryption, limits of the topic), see
+    `publish_checks`. Most producers need no checks.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Producer:
         self.user_provided_name = user_provided_name
         self.connected_at_ms = connected_at_ms
         self.schema_version = schema_version
-        self.charged_bytes = 0  # to the memory of sessions, see `membership`
+        self.charged_bytes = 0  # charged to the sessions' memory, see `membership`
         self.topic_epoch: int | None = None
         self.careful = False
         self.messages_in = 0
@@ -79,5 +79,5 @@ class Producer:
 
     @property
     def address(self) -> str:
-        """Where its client is, as `host:port`."""
+        """Address of its client, as `host:port`."""
         return self.session.connection.peer

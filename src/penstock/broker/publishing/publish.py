@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishing: one run of SEND frames in, one append to the log, one write of receipts per connection.
 
-Why runs: at 100,000 entries a second nothing may happen per message that can happen per read. A run is what one read
-of one connection brought, whatever producers and topics its frames belong to; what is per producer is a light pass
-over it.
-Where: session hands over a `PublishRun`; the entry log calls `Publish.done` on the loop, in the order of the runs of a
-connection and of the entries of a topic. Topics learn of their new entries there and nowhere else, so nothing is
-dispatched that could still be lost.
+Why runs: at 100,000 entries a second, work per message must become work per read. A run is the result of one read of
+one connection, with frames of any producers and topics; the work per producer is one light pass.
+Where: the session submits a `PublishRun`; the entry log calls `Publish.done` on the loop, in the order of the runs of a
+connection and of the entries of a topic. Topics learn of new entries only there, so no entry is dispatched before it is
+durable.
 
-Most topics ask for nothing more than a checksum. What a careful producer sends (deduplication, encryption, bounds of
-its topic) is looked at entry by entry, in `publish_checks` and `sequence_ids`; the others do not pay for it.
+Most topics need only a checksum. Entries of a careful producer (deduplication, encryption, limits of its topic) are
+checked one by one, in `publish_checks` and `sequence_ids`; others do not pay for it.
 
-Order: receipts and errors of one producer leave in the order of its SENDs, because every answer of a run, errors too,
-is written when the run's turn in the log has come.
+Order: receipts and errors of one producer are sent in the order of its SENDs, because all answers of a run, errors
+included, are written when the log completes the run.
 
 Budget: 4 µs of the whole process per 1 KiB entry of one producer, 5 µs with fifty interleaved (benchmarks/run.py).
 """
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Stretch(NamedTuple):
-    """Entries of one producer in one run, in SEND order, with consecutive entry ids from `first_entry_id` on."""
+    """Entries of one producer in one run, in SEND order, with consecutive entry ids from `first_entry_id`."""
 
     producer: Producer
     first_entry_id: int
@@ -54,11 +53,11 @@ class Stretch(NamedTuple):
     offsets: Sequence[int]
     lengths: Sequence[int]
     message_counts: Sequence[int] | None
-    highest_new: int = NEVER  # the sequence id to record with deduplication, once these entries are durable
+    highest_new: int = NEVER  # highest sequence id, recorded by deduplication when durable
 
 
 class Duplicate(NamedTuple):
-    """One SEND that is answered, and not stored, because it was stored before."""
+    """One SEND that is acknowledged without being stored again."""
 
     producer_id: int
     sequence_id: int
@@ -75,7 +74,7 @@ class Refusal(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Columns of a run, of one producer's rows."""
+    """Columns of a run, limited to one producer's rows."""
 
     sequence_ids: Sequence[int]
     highest: Sequence[int] | None
@@ -95,30 +94,30 @@ IN_FLIGHT: Final = publish_checks.Reason(
 
 @dataclass(frozen=True, slots=True)
 class PublishServices:
-    """What all runs of a broker share."""
+    """Services shared by all runs of a broker."""
 
     log: EntryLog
     tail_cache: TailCache
-    release: Callable[[Lease], None]  # called with a lease whose requests were all answered
-    # Called when entries of a producer that deduplicates are durable, with the highest of their sequence ids.
+    release: Callable[[Lease], None]  # called with a lease when all its requests are answered
+    # Called when a deduplicating producer's entries are durable, with their highest sequence id.
     recorded: Callable[[Producer, int], None]
 
 
 class Publish:
-    """One run on its way through the log."""
+    """One run on its way to the log and back."""
 
     __slots__ = ("_data", "_services", "lease", "replies", "session")
 
     def __init__(self, services: PublishServices, session: ProducerClient, lease: Lease | None) -> None:
         self._services = services
         self.session = session
-        # One lease covers all runs of a read; the last of them, which the log finishes last, gives it back.
+        # One lease covers all runs of a read; the last run, which the log completes last, releases it.
         self.lease = lease
         self.replies: list[Stretch | Duplicate | Refusal] = []
         self._data: Buffer = b""
 
     def submit(self, run: PublishRun) -> None:
-        """Give every entry its id and the run to the log."""
+        """Assign entry ids and append the run to the log."""
         data: Buffer = run.data
         if run.unsealed:
             data = _seal_rows(run)
@@ -152,7 +151,7 @@ class Publish:
             )
 
     def _split_row_by_row(self, run: PublishRun) -> None:
-        """The careful way, for runs with entries that must be refused between good ones."""
+        """The slow path, for runs with refused entries between valid ones."""
         corrupt = set(run.corrupt)
         for row, producer_id in enumerate(run.producer_ids):
             sequence_id = run.sequence_ids[row]
@@ -225,10 +224,11 @@ class Publish:
             Stretch(producer, first_entry_id, sequence_ids, highest, offsets, lengths, message_counts, highest_new)
         )
 
-    # -- entries that are looked at one by one ------------------------------------------------------------------------
+    # -- entries that are checked one by one
+    # -----------------------------------------------------------------------------
 
     def _add_carefully(self, producer: Producer, entries: Entries, *, chunk: bool) -> None:
-        """Take the good and new ones of a producer's entries, in stretches between those that are not."""
+        """Check a producer's entries one by one, and add stretches of those that are valid and new."""
         deduplication = producer.topic.deduplication
         misnumbered = entries.highest is not None and _misnumbered(entries.sequence_ids, entries.highest)
         if not chunk and not misnumbered and publish_checks.passes_all(producer, entries.lengths):
@@ -240,7 +240,7 @@ class Publish:
                 self._take(producer, *entries, highest_new)
                 return
         view = memoryview(self._data)
-        taken = 0  # rows before this one are answered or taken
+        taken = 0  # rows before this one are answered or added
         highest_new = NEVER
         for row, sequence_id in enumerate(entries.sequence_ids):
             offset, length = entries.offsets[row], entries.lengths[row]
@@ -250,7 +250,7 @@ class Publish:
                 reason = MISNUMBERED
             verdict = Verdict.NEW
             if reason is None and deduplication is not None:
-                # Of a chunked message only the last chunk counts: all have the same sequence id.
+                # Only the last chunk of a chunked message counts: all have the same sequence id.
                 counts = not chunk or publish_checks.is_last_chunk(view[offset : offset + length])
                 if counts:
                     verdict = deduplication.judge(producer.name, sequence_id, top)
@@ -304,11 +304,11 @@ class Publish:
             done=self.done,
             owner=self.session.connection.id,
         )
-        # A run with nothing to store goes through the log all the same: its answers and its lease keep their order.
+        # A run without entries goes through the log too, so that its answers and its lease keep their order.
         self._services.log.append(run)
 
     def done(self, run: AppendRun, error: PenstockError | None) -> None:
-        """The run is durable, or will never be: tell the topics, answer the client, free the memory."""
+        """The run is durable or has failed: notify the topics, answer the client, release the memory."""
         if error is None:
             self._tell_topics(run.data)
             self._send_receipts()
@@ -369,7 +369,7 @@ class Publish:
 
 
 def _answer(reply: Stretch | Duplicate | Refusal) -> bytes:
-    """The frame for a SEND of which nothing was stored."""
+    """The frame that answers a SEND of which nothing was stored."""
     if type(reply) is Duplicate:
         return codec.duplicate_receipt(reply.producer_id, reply.sequence_id, reply.highest)
     assert type(reply) is Refusal
@@ -383,12 +383,12 @@ def _batch(stretch: Stretch, data: Buffer) -> Batch:
 
 
 def _misnumbered(sequence_ids: Sequence[int], highest: Sequence[int]) -> bool:
-    """Whether a batch says that its last sequence id is below its first; 0 says nothing."""
+    """Whether a batch's highest sequence id is below its first; 0 means that it is not set."""
     return any(0 < last < first for first, last in zip(sequence_ids, highest, strict=True))
 
 
 def _single(row: int) -> itemgetter[slice]:
-    # itemgetter of one index would return the item itself, not a sequence of one.
+    # itemgetter of a single index would return the item itself, not a sequence.
     return itemgetter(slice(row, row + 1))
 
 
@@ -399,7 +399,7 @@ def _refuse_rare(send: codec.CommandSend) -> tuple[WireCode, str] | None:
 
 
 def _seal_rows(run: PublishRun) -> bytes:
-    """Entries of clients older than checksums get their seal here; they move behind the others."""
+    """Add checksums to entries of old clients that send none; those entries are moved to the end."""
     data = bytearray(run.data)
     for row in run.unsealed:
         start, length = run.offsets[row], run.lengths[row]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be wrong with a single SEND of a topic that asks for more than a checksum.
+"""Checks of single SENDs, for topics that need more than a checksum.
 
-Why apart from publish: most topics ask for nothing of this, and a publish there must not pay for it. A producer is
-`careful` when something here concerns it; only then is what it sends looked at entry by entry.
-Where: publish asks `refusal` about each entry of a careful producer; `refresh` is called when policies change, when
-deduplication begins or ends, and for each new producer.
+Why apart from publish: most topics need no checks, and their publishes must not pay for them. A producer is `careful`
+if a check here applies to it.
+Where: publish calls `refusal` for each entry of a careful producer; `refresh` is called when policies change, when
+deduplication is enabled or disabled, and for each new producer.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Reason(NamedTuple):
-    """Why one SEND is answered with an error."""
+    """The error that answers one SEND."""
 
     code: WireCode
     message: str
 
 
 def refresh(topic: PublishedTopic) -> None:
-    """Note on every producer whether its entries must be looked at; turn away who must encrypt and does not."""
+    """Update which producers are careful; disconnect those that must encrypt and do not."""
     for producer in list(topic.producers.values()):
         if topic.policies.encryption_required and not producer.encrypted:
             producer.session.disconnect_producer(producer)
@@ -39,7 +39,7 @@ def refresh(topic: PublishedTopic) -> None:
 
 
 def is_careful(producer: Producer) -> bool:
-    """Whether the entries of this producer must be looked at."""
+    """Whether the entries of this producer must be checked one by one."""
     topic = producer.topic
     return producer.encrypted or topic.deduplication is not None or topic.bounds_messages or _delay_max_ms(topic) > 0
 
@@ -50,7 +50,7 @@ def _delay_max_ms(topic: PublishedTopic) -> int:
 
 
 def passes_all(producer: Producer, lengths: Sequence[int]) -> bool:
-    """Whether nothing in these entries can be refused, which their lengths tell."""
+    """Whether no entry can be refused, judged by their lengths alone."""
     topic = producer.topic
     bytes_max = topic.policies.max_message_bytes
     if topic.terminated or producer.encrypted or _delay_max_ms(topic):
@@ -59,7 +59,7 @@ def passes_all(producer: Producer, lengths: Sequence[int]) -> bool:
 
 
 def refusal(producer: Producer, data: memoryview, offset: int, length: int, *, chunk: bool) -> Reason | None:
-    """Why this entry is refused; None when it is not."""
+    """Why this entry is refused, or None."""
     topic = producer.topic
     if topic.terminated:
         return reason_of(TopicTerminated(topic.text))
@@ -83,7 +83,7 @@ def refusal(producer: Producer, data: memoryview, offset: int, length: int, *, c
 
 
 def is_last_chunk(entry: memoryview) -> bool:
-    """Whether an entry that is a chunk is the last of its message."""
+    """Whether a chunk is the last one of its message."""
     try:
         said = metadata.decode(entry)
     except ProtocolError:
@@ -92,5 +92,5 @@ def is_last_chunk(entry: memoryview) -> bool:
 
 
 def reason_of(error: PenstockError) -> Reason:
-    """The same, of an error."""
+    """The reason made from an exception."""
     return Reason(error.wire_code, str(error))

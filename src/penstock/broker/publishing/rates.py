@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates: how fast topics may be published to and delivered from, and how often consumers may subscribe.
+"""Rate limits: publish and dispatch rates of topics, and the subscribe rate of consumers.
 
-Why: one loud producer or consumer shall not take what others on the machine need. A client is never refused for being
-fast: while a publish rate is in debt its connection is not read, so TCP slows it down; while a delivery rate is in
-debt its subscriptions deliver nothing.
-Where: policies say which rates there are. Here topics get their `limiters`, and subscriptions their `dispatch_gate`,
-and get others when policies change. Where no rate is set there is no limiter, and nothing is asked.
+Why: one fast producer or consumer must not take what others need. A fast client is never refused: while a publish rate
+is in debt its connection is not read, so TCP slows it down; while a dispatch rate is in debt its subscriptions deliver
+nothing.
+Where: rates are policies. This module creates the `limiters` of topics and the `dispatch_gate` of subscriptions, and
+replaces them when policies change. Without a rate there is no limiter, and no cost.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
 
-# Who asks for a mute on behalf of the whole broker; topics ask in their own names, which hold a scheme.
+# The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
 BROKER: Final = "broker"
-# So many consumers are remembered for the subscribe rate before those who are free to go on are forgotten.
+# Consumers remembered for the subscribe rate; beyond this number, those that may subscribe again are removed.
 _SUBSCRIBERS_KEPT: Final = 1_000
 
 
 class Rates:
-    """All limiters of the broker."""
+    """All rate limiters of the broker."""
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, limits: Callable[[], PolicyDefaults]) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class Rates:
     # -- changes
 
     def refresh(self) -> bool:
-        """The configuration may have changed; says whether all topics must be looked at for it."""
+        """Apply changed settings; returns whether all topics must be refreshed."""
         of = self._limits()
         before = (self._publish, self._dispatch)
         self._publish = self._publish_limiter(self._publish, BROKER, _broker_publish_rate(of))
@@ -60,7 +60,7 @@ class Rates:
         return before != (self._publish, self._dispatch)
 
     def topic_changed(self, topic: PublishedTopic) -> None:
-        """A topic was loaded, or its policies are others now."""
+        """Update the limiters of a topic that was loaded or whose policies changed."""
         exempt = is_system_topic(topic.text)
         old = next((one for one in topic.publish_limiters if one.owner != BROKER), None)
         own = self._publish_limiter(old, topic.text, Rate() if exempt else topic.policies.publish_rate)
@@ -77,7 +77,7 @@ class Rates:
             self.subscription_changed(topic, subscription)
 
     def subscription_changed(self, topic: PublishedTopic, subscription: Subscription) -> None:
-        """A subscription was loaded or made, or what holds for it is another rate now."""
+        """Update the gate of a subscription that is new or whose rates changed."""
         gate = gate_of(subscription)
         policies = topic.policies
         rate = policies.subscription_dispatch_rates.get(subscription.name, policies.subscription_dispatch_rate)
@@ -94,16 +94,16 @@ class Rates:
         subscription.wake()
 
     def producer_changed(self, producer: Producer) -> None:
-        """A producer came or went, or its topic's rate is another: read its connection in pieces that fit."""
+        """Update the read size of a producer's connection, after a change of its producers or their rates."""
         session = producer.session
         unbounded = session.connection.read_bytes_max == ARENA_BYTES and not producer.topic.publish_limiters
         if unbounded or not session.connection.is_open:
-            return  # A connection may have very many producers: nothing is looked up where no rate is.
+            return  # A connection may have many producers: without a rate nothing is looked up.
         limits = [one.read_bytes for each in session.producers.values() for one in each.topic.publish_limiters]
         session.connection.read_bytes_max = min(limits, default=ARENA_BYTES)
 
     def forget_topic(self, topic: PublishedTopic) -> None:
-        """The topic is being unloaded or deleted: nobody waits for it any more."""
+        """Remove the limiters of a topic that is unloaded or deleted."""
         for limiter in topic.publish_limiters:
             if limiter.owner != BROKER:
                 limiter.close()
@@ -115,7 +115,7 @@ class Rates:
             topic.dispatch_limiter = None
 
     def forget_subscription(self, subscription: Subscription) -> None:
-        """It is gone."""
+        """Remove a subscription from its limiters."""
         gate = gate_of(subscription)
         if gate is not None:
             for _, limiter in gate.limiters:
@@ -144,7 +144,7 @@ class Rates:
     # -- subscribing
 
     def check_subscribe(self, topic: PublishedTopic, address: str, consumer_name: str, consumer_id: int) -> None:
-        """Count one subscribe of a consumer. Raises NotAllowed when it comes too often."""
+        """Count one SUBSCRIBE of a consumer. Raises NotAllowed if it exceeds the rate."""
         rate = topic.policies.subscribe_rate
         if not rate.limited:
             return
@@ -162,7 +162,7 @@ class Rates:
         bucket.consume(1, now_ns)
 
     def _forget_subscribers(self, now_ns: int) -> None:
-        """Whoever has not subscribed for a period is as one who never did."""
+        """Remove consumers that have not subscribed for a period."""
         if len(self._subscribers) >= _SUBSCRIBERS_KEPT:
             full = [key for key, bucket in self._subscribers.items() if bucket.available(now_ns) == bucket.rate]
             for key in full:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a topic has seen of each producer name: how a message that was sent twice is told from one that was not.
+"""Sequence ids of a topic's producers, to tell duplicates from new messages.
 
-Why two marks: a producer that lost its connection sends again whatever was not answered. Of that, some is stored (a
-receipt was lost: answer, store nothing), some was on its way to the disk when the connection broke (nobody knows yet:
-the client must ask again), and the rest is new.
+Why two marks: a producer that lost its connection sends all unacknowledged messages again. Some are stored (the receipt
+was lost: acknowledge, do not store), some were being written when the connection broke (unknown yet: the client must
+try again), and the rest is new.
 
     persisted      <= pushed
     durable here      handed to the log
 
-A producer's sequence ids rise, so one number each says it all.
-Where: `deduplication` keeps one `SequenceIds` per topic that wants it, publish asks it. Pure: times are arguments.
+A producer's sequence ids increase, so one number for each mark is enough.
+Where: `deduplication` keeps one `SequenceIds` per topic that uses it; publish queries it. Pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NEVER: Final = -1  # below every sequence id
 
 
-# What is kept beside a name: its marks, and its place among the others (measured with tracemalloc).
+# Memory of a producer beside its name, measured with tracemalloc.
 MARKS_BYTES: Final = 200
 
 
@@ -34,31 +34,31 @@ def _nobody(nbytes: int) -> None:
 
 
 def name_bytes(producer: str) -> int:
-    """What it takes to remember a producer name."""
+    """Memory to remember a producer name."""
     return MARKS_BYTES + len(producer)
 
 
 class Verdict(Enum):
-    """What is known of a message."""
+    """Result of judging a message."""
 
     NEW = "new"
-    DUPLICATE = "duplicate"  # it is stored
-    IN_FLIGHT = "in flight"  # it is on its way to the disk, and may not arrive
+    DUPLICATE = "duplicate"  # it is durable
+    IN_FLIGHT = "in flight"  # it is being written, and may fail
 
 
 class Progress:
-    """One producer name's marks."""
+    """Marks of one producer name."""
 
     __slots__ = ("left_ms", "persisted", "pushed")
 
     def __init__(self, persisted: int = NEVER) -> None:
         self.persisted = persisted
         self.pushed = persisted
-        self.left_ms: int | None = None  # since when nobody of this name is there; None while somebody is
+        self.left_ms: int | None = None  # when its last producer left, in ms since 1970; None while connected
 
 
 class SequenceIds:
-    """The marks of all producers of one topic."""
+    """Marks of all producers of one topic."""
 
     def __init__(self, charge: Callable[[int], None]) -> None:
         """Args: charge: told how many bytes more the names take, or fewer if negative."""
@@ -70,12 +70,12 @@ class SequenceIds:
         return len(self._marks)
 
     def highest_persisted(self, producer: str) -> int:
-        """The highest sequence id stored of a producer name; -1 when none is known."""
+        """The highest durable sequence id of a producer name; -1 if unknown."""
         marks = self._marks.get(producer)
         return NEVER if marks is None else marks.persisted
 
     def judge(self, producer: str, sequence_id: int, highest: int) -> Verdict:
-        """Say what an entry is that begins with one sequence id and ends with `highest`; a new one counts as pushed."""
+        """Judge an entry with the sequence ids `sequence_id` to `highest`; a new one is marked as pushed."""
         marks = self._of(producer)
         if sequence_id > marks.pushed:
             marks.pushed = max(sequence_id, highest)
@@ -83,7 +83,7 @@ class SequenceIds:
         return Verdict.DUPLICATE if sequence_id <= marks.persisted else Verdict.IN_FLIGHT
 
     def all_new(self, producer: str, sequence_ids: Sequence[int], highest: Sequence[int] | None) -> int:
-        """Take a stretch of entries if all are new; returns their highest sequence id, else -1 and nothing changed."""
+        """Mark entries as pushed if all are new, and return their highest sequence id; else return -1."""
         marks = self._of(producer)
         tops = sequence_ids if highest is None else list(map(max, sequence_ids, highest))
         if sequence_ids[0] > marks.pushed and all(map(lt, tops, islice(sequence_ids, 1, None))):
@@ -92,12 +92,12 @@ class SequenceIds:
         return NEVER
 
     def push(self, producer: str, highest: int) -> None:
-        """An entry was handed to the log, unjudged."""
+        """Mark an entry as pushed without judging it."""
         marks = self._of(producer)
         marks.pushed = max(marks.pushed, highest)
 
     def persist(self, producer: str, highest: int) -> None:
-        """Entries up to this sequence id are durable."""
+        """Mark entries up to this sequence id as durable."""
         marks = self._of(producer)
         marks.persisted = max(marks.persisted, highest)
         marks.pushed = max(marks.pushed, highest)
@@ -114,23 +114,22 @@ class SequenceIds:
         self._charge(nbytes)
 
     def __contains__(self, producer: str) -> bool:
-        """Whether a producer of this name is remembered."""
         return producer in self._marks
 
     def close(self) -> None:
-        """Forget everything: the topic is unloaded, or deduplicates no longer."""
+        """Forget all producers: the topic is unloaded, or deduplication is disabled."""
         self._marks.clear()
         self._changed(-self.nbytes)
-        self._charge = _nobody  # What is told from now on is told for nothing.
+        self._charge = _nobody  # Later changes are not charged.
 
-    # -- who is remembered
+    # -- expiry
 
     def expire(
         self, connected: Container[str], *, now_ms: int, left_before_ms: int, producers_max: int, bytes_max: int
     ) -> None:
-        """Forget who left before this time, and who left longest ago as long as there are too many, or too long names.
+        """Forget producers that left before this time; with too many names or bytes, also those that left first.
 
-        Called now and then, with the names that are there now: that is how it is known since when others are not.
+        Called periodically with the connected names; this is how disconnects are noticed.
         """
         gone: list[tuple[int, str]] = []
         for name, marks in self._marks.items():
@@ -149,15 +148,15 @@ class SequenceIds:
     # -- stored
 
     def snapshot(self) -> dict[str, int]:
-        """What is durable, by producer name."""
+        """The durable sequence ids by producer name."""
         return {name: marks.persisted for name, marks in self._marks.items() if marks.persisted > NEVER}
 
     def restore(self, snapshot: Mapping[str, int]) -> None:
-        """Take in what a snapshot says beside what is known already."""
+        """Add the ids of a snapshot."""
         for name, persisted in snapshot.items():
             self.persist(name, persisted)
 
     def replay(self, entries: Iterable[tuple[str, int]]) -> None:
-        """Take in entries of the log: producer name and highest sequence id each."""
+        """Add entries of the log: producer name and highest sequence id of each."""
         for name, highest in entries:
             self.persist(name, highest)

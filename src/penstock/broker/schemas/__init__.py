@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of topics: their versions and what may follow what."""
+"""Schemas of topics: their versions and compatibility."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of topics: their versions, and who may add one.
+"""The schema registry: versions of the schemas of all topics.
 
 A topic's schemas are numbered from 0. Partitions share those of their partitioned topic, and so do a persistent and a
-non-persistent topic of one name, as in Pulsar. Deleting a schema adds a version that says "none": what came before is
-out of reach, and numbers go on. Only when the topic itself is deleted do they start again.
+non-persistent topic of one name, as in Pulsar. Deleting a schema adds a version "none": earlier versions are hidden,
+and the numbers continue. They start again only when the topic itself is deleted.
 
-Why a document for each version: a new version must not rewrite those before it, which may be large and many.
-Where: sessions attach the schemas of producers and consumers; the admin port lists, adds and deletes; what is
-compatible is decided in `checks`. Documents are found by `tenant/namespace/topic/version`.
+Why one document per version: adding a version must not rewrite the earlier ones, which may be large and many.
+Where: sessions attach the schemas of producers and consumers; the admin API lists, adds and deletes; compatibility is
+decided in `checks`. The key of a document is `tenant/namespace/topic/version`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What a document says beside the definition and the properties.
+# Members of a document beside the definition and the properties.
 DOCUMENT_BYTES: Final = 100
-NO_VERSION: Final = b""  # what a producer without a schema is told
-# Comparing this much text takes a millisecond or two; more is compared beside the loop. So is the first, for what
-# knows how to compare is imported then: a broker whose topics have no schemas does without it.
+NO_VERSION: Final = b""  # version for a producer without a schema
+# Comparing this much text takes a millisecond or two; more is compared in a thread. So is the first schema, because
+# the comparison is imported then; a broker without schemas never imports it.
 INLINE_BYTES_MAX: Final = 16 * KIB
 _KNOWS_HOW: Final = "penstock.broker.schemas.checks.compatibility"
 
@@ -57,31 +57,27 @@ class StoredSchema:
 
     @property
     def version_bytes(self) -> bytes:
-        """The version as it travels."""
+        """The version as encoded on the wire."""
         return version_bytes(self.version)
 
 
 class SchemaTopic(Protocol):
-    """A topic, as far as it decides which schemas it takes."""
+    """A topic, as used by the registry."""
 
     @property
-    def name(self) -> TopicName:
-        """Under what its schemas are kept."""
-        ...
+    def name(self) -> TopicName: ...
 
     @property
-    def policies(self) -> EffectivePolicies:
-        """What is in force for it."""
-        ...
+    def policies(self) -> EffectivePolicies: ...
 
     @property
     def in_use(self) -> bool:
-        """Whether it holds messages, or has a producer, or a consumer that does not take whatever schema comes."""
+        """Whether it holds messages, or has a producer or a consumer that checks schemas."""
         ...
 
 
 class SchemaRegistry:
-    """The schemas of all topics. Belongs to the broker's loop; what it knows is in the catalog."""
+    """The schemas of all topics, stored in the catalog. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -99,22 +95,22 @@ class SchemaRegistry:
         self._memory = memory
         self._bytes_max = bytes_max
         self._versions = _versions(catalog.documents(SCHEMAS))
-        # One change of a topic's schemas at a time: what is compared must not grow meanwhile.
+        # Locks: a topic's schemas change one at a time, so versions cannot be added during a comparison.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # Schemas that somebody compares with or sends: one copy of each, however many do.
+        # Schemas in use by comparisons or replies: one shared copy of each.
         self._in_use: WeakValueDictionary[str, StoredSchema] = WeakValueDictionary()
 
     # -- reading
 
     def latest(self, name: TopicName) -> StoredSchema | None:
-        """The topic's schema; None when it has none, or it was deleted."""
+        """The topic's schema; None if it has none, or it was deleted."""
         schema_id = schema_id_of(name)
         versions = self._versions.get(schema_id)
         stored = self._stored(schema_id, versions[-1]) if versions else None
         return None if stored is None or stored.deleted else stored
 
     def version(self, name: TopicName, version: int) -> StoredSchema | None:
-        """One version of the topic's schema; None when there is none, or it was deleted."""
+        """One version of the topic's schema; None if it does not exist, or was deleted."""
         schema_id = schema_id_of(name)
         documents = self._catalog.documents(SCHEMAS)
         for other in reversed(self._versions.get(schema_id, ())):
@@ -125,7 +121,7 @@ class SchemaRegistry:
         return None
 
     def versions(self, name: TopicName) -> list[StoredSchema]:
-        """All versions of the topic's schema since it was last deleted, the oldest first."""
+        """All versions since the schema was last deleted, oldest first."""
         schema_id = schema_id_of(name)
         kept: list[StoredSchema] = []
         for version in reversed(self._versions.get(schema_id, ())):
@@ -136,18 +132,20 @@ class SchemaRegistry:
         return kept[::-1]
 
     async def find(self, name: TopicName, schema: Schema) -> int:
-        """The version that this schema is; -1 when it is none. Raises InvalidSchema."""
+        """The version of this schema; -1 if it is not registered. Raises InvalidSchema."""
         versions = self.versions(name)
         return await _decided(schema, versions, partial(_same_version, schema, versions))
 
     # -- attaching
 
     async def attach_producer(self, topic: SchemaTopic, schema: Schema | None) -> bytes:
-        """Let a producer, or messages of an AUTO_PRODUCE one, use a schema; returns its version, empty for none.
+        """Check or register a producer's schema; returns its version, empty for none.
+
+        Also called for schemas of AUTO_PRODUCE messages.
 
         Raises:
-            IncompatibleSchema: the topic has schemas and takes no other, or not this one, or nobody without one.
-            InvalidSchema: the definition does not read as one.
+            IncompatibleSchema: the schema is incompatible, or new schemas or producers without schema are refused.
+            InvalidSchema: the definition is invalid.
             MetadataFailed: it could not be stored.
         """
         policies = topic.policies
@@ -167,11 +165,11 @@ class SchemaRegistry:
         return version_bytes(version)
 
     async def attach_consumer(self, topic: SchemaTopic, schema: Schema | None) -> None:
-        """Let a consumer use a schema. A topic without one that nobody has used takes it for its own.
+        """Check a consumer's schema. It is registered if the topic has no schema and is not in use.
 
         Raises:
-            IncompatibleSchema: a consumer with this schema cannot read what the topic has.
-            InvalidSchema: the definition does not read as one.
+            IncompatibleSchema: a consumer with this schema cannot read the topic.
+            InvalidSchema: the definition is invalid.
             MetadataFailed: it could not be stored.
         """
         if schema is None or schema.type in (SchemaType.NONE, SchemaType.AUTO_CONSUME):
@@ -190,31 +188,31 @@ class SchemaRegistry:
     # -- changing
 
     async def put(self, name: TopicName, schema: Schema, strategy: Strategy) -> int:
-        """The version that this schema is, stored as a new one if the strategy lets it follow those that are there.
+        """The version of this schema; a new version is stored if the strategy allows it.
 
         Raises:
-            IncompatibleSchema: it does not.
-            InvalidSchema: the definition does not read as one.
+            IncompatibleSchema: the strategy does not allow it.
+            InvalidSchema: the definition is invalid.
             MetadataFailed: it could not be stored.
-            TooManyRequests: all schemas together take too much memory.
+            TooManyRequests: all schemas together use too much memory.
         """
         self._check_size(schema)
         return await self._alone(name, partial(self._put, name, schema, strategy))
 
     async def check(self, name: TopicName, schema: Schema, strategy: Strategy) -> None:
-        """Return if `put` would take this schema. Raises IncompatibleSchema or InvalidSchema."""
+        """Raises IncompatibleSchema or InvalidSchema if `put` would refuse this schema."""
         self._check_size(schema)
         versions = self.versions(name)
         await _decided(schema, versions, partial(_checked, schema, versions, strategy))
 
     async def delete(self, name: TopicName) -> int:
-        """Leave the topic without a schema. Returns the version that says so."""
+        """Delete the topic's schema; returns the version of the deletion."""
         return await self._alone(name, partial(self._store, name, Schema(SchemaType.NONE), deleted=True))
 
     async def forget(self, name: TopicName) -> int:
-        """Delete all versions as if there never were any, for a topic that is deleted. Returns the last; -1 for none.
+        """Remove all versions, for a topic that is deleted; returns the last version, or -1.
 
-        A partition's schemas are those of its partitioned topic, and stay until that is forgotten.
+        A partition's schemas are those of its partitioned topic, and are kept until that is deleted.
         """
         if name.partition >= 0 or schema_id_of(name) not in self._versions:
             return -1
@@ -223,7 +221,7 @@ class SchemaRegistry:
     # -- inside
 
     def _check_size(self, schema: Schema) -> None:
-        """What administrators give; what clients give was bounded before it was decoded (`wire.bounds`)."""
+        """Limit schemas of administrators; those of clients were limited before decoding (`wire.bounds`)."""
         bound = self._bytes_max()
         if len(schema.data) > bound:
             raise InvalidSchema(
@@ -247,12 +245,12 @@ class SchemaRegistry:
     async def _forget(self, schema_id: str) -> int:
         versions = self._versions.pop(schema_id, [])
         try:
-            # Submitted at once, so that they become one commit.
+            # Submitted together, so that they become one commit.
             await asyncio.gather(*(self._put_document(_key(schema_id, version), None) for version in versions))
         except MetadataFailed:
             self._versions[schema_id] = versions
             raise
-        for version in versions:  # Their numbers start again, and somebody may still be sending these.
+        for version in versions:  # Version numbers start again, and a reply may still use these.
             self._in_use.pop(_key(schema_id, version), None)
         return versions[-1] if versions else -1
 
@@ -260,7 +258,7 @@ class SchemaRegistry:
         return self._changes.stored(lambda done: self._catalog.put_document(SCHEMAS, key, document, done))
 
     async def _alone(self, name: TopicName, change: Callable[[], Awaitable[int]]) -> int:
-        """Make a change while no other one is made to this topic's schemas, to its end even if the client is gone."""
+        """Make a change under the topic's lock. It is finished even if the caller is cancelled."""
         lock = self._locks.setdefault(schema_id_of(name), asyncio.Lock())
 
         async def locked() -> int:
@@ -278,23 +276,23 @@ class SchemaRegistry:
 
 
 def schema_id_of(name: TopicName) -> str:
-    """Under what a topic's schemas are kept; Pulsar calls a schema so on the wire, too."""
+    """The key of a topic's schemas; also Pulsar's schema name on the wire."""
     return f"{name.tenant}/{name.namespace}/{name.parent.local}"
 
 
 def version_bytes(version: int) -> bytes:
-    """A version as it travels: eight bytes, the most significant first."""
+    """A version on the wire: eight bytes, big-endian."""
     return version.to_bytes(8, "big")
 
 
 def strategy_of(name: str | None) -> Strategy:
-    """The strategy that a policy names; FULL where it leaves that open."""
+    """The strategy named by a policy; FULL if undefined."""
     strategy = Strategy(name or Strategy.UNDEFINED)
     return Strategy.FULL if strategy is Strategy.UNDEFINED else strategy
 
 
 def _checked(schema: Schema, versions: Sequence[StoredSchema], strategy: Strategy) -> int:
-    """The version that a schema is; -1 for a new one that may follow. Raises InvalidSchema or IncompatibleSchema."""
+    """The version of this schema; -1 for a new compatible one. Raises InvalidSchema or IncompatibleSchema."""
     from penstock.broker.schemas.checks.compatibility import check_producer  # noqa: PLC0415 - see above
     from penstock.broker.schemas.checks.validity import check_valid  # noqa: PLC0415
 
@@ -314,7 +312,7 @@ def _check_consumer(schema: Schema, versions: Sequence[StoredSchema], strategy: 
 
 
 def _same_version(schema: Schema, versions: Sequence[StoredSchema]) -> int:
-    # Mostly it is what is there byte by byte: then nothing has to be parsed.
+    # Usually the schema is registered with the same bytes: then nothing is parsed.
     for stored in versions:
         if stored.schema == schema:
             return stored.version
@@ -325,7 +323,7 @@ def _same_version(schema: Schema, versions: Sequence[StoredSchema]) -> int:
 
 
 async def _decided(schema: Schema, versions: Sequence[StoredSchema], decide: Callable[[], T]) -> T:
-    """Decide about these schemas at once when they are small, otherwise in a thread: others publish meanwhile."""
+    """Call `decide` directly if the schemas are small, else in a thread, so that publishing continues."""
     nbytes = len(schema.data) + sum(len(stored.schema.data) for stored in versions)
     if nbytes <= INLINE_BYTES_MAX and _KNOWS_HOW in sys.modules:
         return decide()
@@ -348,7 +346,7 @@ def _versions(documents: Mapping[str, object]) -> dict[str, list[int]]:
 
 
 def _kept_bytes(schema: Schema) -> int:
-    """About what the catalog keeps of a schema."""
+    """Estimated memory of a schema in the catalog."""
     return DOCUMENT_BYTES + len(schema.data) + sum(len(key) + len(value) for key, value in schema.properties.items())
 
 
@@ -362,7 +360,7 @@ def _document(stored: StoredSchema) -> Mapping[str, Any]:
     }
     try:
         document["data"] = schema.data.decode()
-    except UnicodeDecodeError:  # The lengths in a key-value definition may be anything.
+    except UnicodeDecodeError:  # The lengths in a key-value definition are arbitrary bytes.
         document["base64"] = base64.b64encode(schema.data).decode()
     if stored.deleted:
         document["deleted"] = True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas, and whether one may follow another: pure functions, no clock, no storage.
+"""Validity and compatibility of schemas: pure functions, no clock, no storage.
 
-Start reading in `compatibility`; `model` has the words, `avro` and `resolution` the part that needs thought.
+Start reading in `compatibility`; `model` has the types, `avro` and `resolution` the difficult part.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avro schemas, read from JSON.
+"""Avro schemas, parsed from JSON.
 
-Why our own: what decides here is what Pulsar decides, and Pulsar asks Avro's Java library, which is more lenient than
-the specification and than the Python libraries (names may hold `$`, defaults are not checked, records need not have the
+Why our own parser: results must be those of Pulsar, which uses Avro's Java library. That is more lenient than the
+specification and than the Python libraries (names may contain `$`, defaults are not checked, records need not have the
 same name). A parser that refuses what a Java client may register would be of no use.
-Where: `resolution` compares what is parsed here; `validity` only wants to know that it parses.
+Where: `resolution` compares parsed schemas; `validity` only checks that they parse.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.core.errors import PenstockError
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "enum", "fixed"})
-# Deeper definitions are refused, so that no recursion here can reach the interpreter's limit.
+# Deeper definitions are refused, so that recursion cannot reach the interpreter's limit.
 DEPTH_MAX: Final = 100
 
-# What does not tell two definitions apart: prose, and where else a name may be found.
+# Members that do not distinguish two definitions: documentation and aliases.
 _NOT_COMPARED: Final = frozenset({"doc", "aliases"})
 
 
@@ -40,11 +40,11 @@ class AvroField:
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """A type; which attributes have a meaning depends on `kind`. Two are the same only if they are one object."""
+    """A type; which attributes are used depends on `kind`. Compared by identity."""
 
     kind: str
-    name: str = ""  # of a record, enum or fixed: in full, with its namespace
-    aliases: frozenset[str] = frozenset()  # in full
+    name: str = ""  # of a record, enum or fixed: full name with namespace
+    aliases: frozenset[str] = frozenset()  # full names
     fields: list[AvroField] = field(default_factory=list)
     items: AvroType | None = None  # of an array or a map
     branches: list[AvroType] = field(default_factory=list)  # of a union
@@ -61,12 +61,12 @@ class AvroType:
 
 
 def parse(text: str) -> AvroType:
-    """Read a schema. Raises AvroError, which says what is wrong with it."""
+    """Parse a schema. Raises AvroError."""
     return _Parser().type(_json(text), "", 0)
 
 
 def canonical(text: str) -> str:
-    """A text that is the same for two definitions that mean the same: layout, prose and aliases do not count.
+    """A text that is equal for equivalent definitions: layout, documentation and aliases are ignored.
 
     Raises:
         AvroError: it is not a schema.
@@ -82,10 +82,10 @@ def _json(text: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _without_prose(value: Any, depth: int) -> Any:  # noqa: ANN401 - JSON
-    _check_depth(depth // 2)  # JSON nests a list and an object where Avro nests one type.
+    _check_depth(depth // 2)  # JSON nests a list and an object for each level of Avro types.
     if isinstance(value, dict):
         kept = {key: _without_prose(inner, depth + 1) for key, inner in value.items() if key not in _NOT_COMPARED}
-        # `{"type": "string"}` says no more than `"string"`.
+        # `{"type": "string"}` is equivalent to `"string"`.
         return kept["type"] if kept.keys() == {"type"} else kept
     if isinstance(value, list):
         return [_without_prose(inner, depth + 1) for inner in value]
@@ -98,13 +98,13 @@ def _check_depth(depth: int) -> None:
 
 
 class _Parser:
-    """One parse; names are known from where they are defined on."""
+    """One parse. A name can be used after its definition."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
 
     def type(self, value: Any, namespace: str, depth: int) -> AvroType:  # noqa: ANN401 - JSON
-        """The type that a JSON value describes, inside a namespace."""
+        """The type described by a JSON value, inside a namespace."""
         _check_depth(depth)
         if isinstance(value, str):
             return self._by_name(value, namespace)
@@ -135,7 +135,7 @@ class _Parser:
 
     def _object(self, value: dict[str, Any], namespace: str, depth: int) -> AvroType:
         kind = value.get("type")
-        if isinstance(kind, dict | list):  # A type wrapped in an object of its own.
+        if isinstance(kind, dict | list):  # a type wrapped in another object
             return self.type(kind, namespace, depth + 1)
         if not isinstance(kind, str):
             raise AvroError("No type")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a schema may be used on a topic that has others, and whether two schemas are the same one.
+"""Compatibility of schemas, and whether two schemas are the same version.
 
-The verdicts are Pulsar's, type by type: Avro's resolution for AVRO, JSON and PROTOBUF, whose definitions are Avro
-schemas; the root message's name for PROTOBUF_NATIVE; both parts for KEY_VALUE; all others keep their type.
-Where: the registry asks here; everything below is pure.
+The results are Pulsar's, by type: Avro's resolution for AVRO, JSON and PROTOBUF, whose definitions are Avro schemas;
+the root message's name for PROTOBUF_NATIVE; both parts for KEY_VALUE; other types must not change.
+Where: the registry calls these; everything below is pure.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from penstock.core.errors import IncompatibleSchema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Definitions in messages are cut here: who is refused wants the reason, and has the definitions.
+# Definitions in error messages are cut to this length: the client has the whole definition.
 SHOWN_MAX: Final = 500
 
-# A consumer on a topic with one of these must be able to read what the latest schema wrote. With the others the
-# strategy itself decides, against all schemas.
+# With these strategies, a consumer must be able to read data of the latest schema. With the others, the strategy
+# applies to all schemas.
 _CONSUMERS_READ_LATEST: Final = frozenset(
     {Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL}
 )
 
 
 def identity(schema: Schema) -> tuple[object, ...]:
-    """What is equal for two schemas that are the same version: type, definition, and what gives it its meaning.
+    """A key that is equal for schemas of the same version: type, definition and relevant properties.
 
-    Definitions in Avro's form are compared by what they say, all others byte by byte.
+    Avro definitions are compared by meaning, all others byte by byte.
     """
     if schema.type in AVRO_FORM:
         try:
@@ -46,7 +46,7 @@ def identity(schema: Schema) -> tuple[object, ...]:
 
 
 def check_producer(new: Schema, existing: Sequence[Schema], strategy: Strategy) -> None:
-    """Return if a new schema may follow these, the oldest first. Raises IncompatibleSchema."""
+    """Raises IncompatibleSchema unless a new schema may follow these, which are ordered oldest first."""
     if strategy.is_transitive:
         _check_all(new, existing, strategy)
     elif existing:
@@ -54,7 +54,7 @@ def check_producer(new: Schema, existing: Sequence[Schema], strategy: Strategy) 
 
 
 def check_consumer(new: Schema, existing: Sequence[Schema], strategy: Strategy) -> None:
-    """Return if a consumer with this schema may read the topic. Raises IncompatibleSchema."""
+    """Raises IncompatibleSchema unless a consumer with this schema may read the topic."""
     if strategy in _CONSUMERS_READ_LATEST:
         _check_latest(new, existing[-1], Strategy.BACKWARD)
     else:
@@ -76,7 +76,7 @@ def _check_all(new: Schema, existing: Sequence[Schema], strategy: Strategy) -> N
     for other in existing:
         if other.type is not new.type:
             raise type_mismatch(other.type, new.type)
-    # The latest first: its refusal is the one that says most.
+    # The latest first: its error is the most useful one.
     _check(new, existing[::-1], strategy)
 
 
@@ -100,7 +100,7 @@ _COMPARING: Final = frozenset({strategy for strategy in Strategy if strategy.new
 
 def _check_avro_form(new: Schema, old: Schema, strategy: Strategy) -> None:
     if new.type is SchemaType.JSON and (_is_legacy(new) or _is_legacy(old)):
-        # A JSON Schema and an Avro schema cannot be compared; Pulsar lets the one follow the other.
+        # A JSON Schema and an Avro schema cannot be compared; Pulsar allows one to follow the other.
         if _is_legacy(new) and _is_legacy(old) and new.data != old.data:
             raise IncompatibleSchema(f"Incompatible Schema from {_shown(old)} to {_shown(new)}")
         return

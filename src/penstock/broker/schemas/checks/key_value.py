@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key-value schemas: two schemas in one, in the three forms in which they travel.
+"""Key-value schemas: two schemas in one, in three encodings.
 
-On the wire the definition is `length:4 key length:4 value`, and properties say the rest: `key.schema.type`,
+On the wire the definition is `length:4 key length:4 value`, and properties have the rest: `key.schema.type`,
 `key.schema.properties` (JSON) and the same for the value, and `kv.encoding.type` (INLINE or SEPARATED: whether the key
-stands in the payload or in the message's metadata). In REST the definition is JSON text, `{"key": …, "value": …}`.
-Where: `validity` and `compatibility` split; the admin port translates.
+is in the payload or in the message's metadata). In REST the definition is JSON text, `{"key": …, "value": …}`.
+Where: `validity` and `compatibility` split; the admin API translates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def split(schema: Schema) -> tuple[Schema, Schema]:
 
 
 def encoding(schema: Schema) -> str:
-    """Where the key stands: INLINE or SEPARATED."""
+    """Where the key is: INLINE or SEPARATED."""
     return schema.properties.get(ENCODING, INLINE)
 
 
@@ -43,13 +43,13 @@ def join(key: bytes, value: bytes) -> bytes:
 
 
 def to_json_text(schema: Schema) -> str:
-    """The definition in REST: of primitives, which have none, an empty text. Raises InvalidSchema."""
+    """The definition in REST; empty for primitive types. Raises InvalidSchema."""
     key, value = split(schema)
     return json.dumps({"key": _json_of(key), "value": _json_of(value)}, separators=(",", ":"), ensure_ascii=False)
 
 
 def from_json_text(text: str) -> bytes:
-    """The definition on the wire, from that in REST. Raises InvalidSchema."""
+    """The definition on the wire, from the one in REST. Raises InvalidSchema."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ def _cut(data: bytes) -> tuple[bytes, bytes]:
     if len(data) < 4:
         raise _invalid("it ends early")
     (size,) = struct.unpack_from(">I", data)
-    if size == 0xFFFFFFFF:  # Clients write -1 for no definition at all.
+    if size == 0xFFFFFFFF:  # Clients send -1 for no definition.
         size = 0
     if len(data) < 4 + size:
         raise _invalid("it ends early")

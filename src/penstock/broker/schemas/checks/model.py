@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A schema as clients and administrators send it, and the names of its types and of the compatibility strategies.
+"""A schema, the schema types and the compatibility strategies.
 
-Why one class: the wire counts types by number, REST spells them in capitals, and both say the same things about the
-same bytes. What is stored and compared is `Schema`; its bytes go back out as they came in.
-Where: everything else in this package; the registry stores it; the wire and the admin port translate it.
+Why one class: the wire numbers the types, REST spells them in capitals, but the definition is the same. `Schema` is
+stored and compared; its bytes are returned unchanged.
+Where: everything else in this package; the registry stores it; wire and admin API translate it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A hundred times what people write; all versions of all topics are held in memory.
+# A hundred times a usual definition; all versions of all topics are kept in memory.
 SCHEMA_BYTES_MAX: Final = 1 * MIB
 
 
@@ -50,13 +50,13 @@ class SchemaType(StrEnum):
     EXTERNAL = "EXTERNAL"
 
 
-# In the protocol's order: STRING is 1, EXTERNAL is 22.
+# In the order of the protocol: STRING is 1, EXTERNAL is 22.
 NUMBERS: Final[Mapping[SchemaType, int]] = {kind: number for number, kind in enumerate(SchemaType)}
 TYPES: Final[Mapping[int, SchemaType]] = {number: kind for kind, number in NUMBERS.items()}
 
-# These are written as an Avro schema in JSON, whatever the messages look like.
+# Definitions of these types are Avro schemas in JSON, whatever the encoding of messages.
 AVRO_FORM: Final = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
-# These have a type and nothing else to say.
+# These types have no definition.
 PRIMITIVE: Final = frozenset(
     {
         SchemaType.BOOLEAN,
@@ -78,7 +78,7 @@ PRIMITIVE: Final = frozenset(
 
 
 class Strategy(StrEnum):
-    """Which schemas may follow those that a topic has."""
+    """Compatibility strategies: which schemas may follow the existing ones."""
 
     UNDEFINED = "UNDEFINED"
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
@@ -92,17 +92,17 @@ class Strategy(StrEnum):
 
     @property
     def is_transitive(self) -> bool:
-        """Whether every earlier schema counts, not only the latest."""
+        """Whether all earlier schemas are checked, not only the latest."""
         return self in _TRANSITIVE
 
     @property
     def new_reads_old(self) -> bool:
-        """Whether consumers with the new schema must be able to read what was written before."""
+        """Whether consumers with the new schema must be able to read existing data."""
         return self in _NEW_READS_OLD
 
     @property
     def old_reads_new(self) -> bool:
-        """Whether consumers with the old schema must be able to read what is written from now on."""
+        """Whether consumers with the old schema must be able to read new data."""
         return self in _OLD_READS_NEW
 
 
@@ -117,7 +117,7 @@ _OLD_READS_NEW: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema: its type, its definition as the client wrote it, and what the client attached."""
+    """A schema: type, definition as sent by the client, and properties."""
 
     type: SchemaType
     data: bytes = b""
@@ -133,8 +133,8 @@ class Schema:
 
 
 def type_named(name: str) -> SchemaType:
-    """The type of this name, as REST and the properties of key-value schemas spell it. Raises InvalidSchema."""
-    if name == "BYTES":  # The same, said by clients: bytes without a schema.
+    """The type with this name in REST or in key-value properties. Raises InvalidSchema."""
+    if name == "BYTES":  # sent by clients for bytes without a schema
         return SchemaType.NONE
     try:
         return SchemaType(name)
@@ -143,5 +143,5 @@ def type_named(name: str) -> SchemaType:
 
 
 def type_mismatch(existing: SchemaType, new: SchemaType) -> IncompatibleSchema:
-    """What is said when a topic's schema has another type, in Pulsar's words."""
+    """The error for a change of the schema type, with Pulsar's text."""
     return IncompatibleSchema(f"Incompatible schema: exists schema type {existing}, new schema type {new}")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether data written with one Avro schema can be read with another, and if not, why.
+"""Avro schema resolution: whether data of one schema can be read with another, and if not, why.
 
-The rules are those of Avro's schema resolution as its Java library applies them, for that is what Pulsar asks:
+The rules are those of Avro's Java library, which Pulsar uses:
 
 - a field that only the reader has needs a default; one that only the writer has is skipped;
-- numbers widen (int → long → float → double), bytes and strings are read as one another;
-- every branch of a writer's union must be readable; a reader's union needs one branch that fits;
-- the names of enums and fixed types must be the same, those of records need not be;
-- a symbol that the reader's enum lacks is no error here: it is one only when it comes.
+- numbers widen (int → long → float → double), bytes and strings are interchangeable;
+- every branch of a writer's union must be readable; a reader's union needs one matching branch;
+- names of enums and fixed types must be equal, those of records need not;
+- a symbol that the reader's enum lacks is not an error here, only when it is read.
 
-Aliases are names the reader gives to what the writer called otherwise. Records may contain themselves: a pair that is
-being compared counts as fitting, so that every comparison ends.
+Aliases are names that the reader gives to the writer's fields and types. Records may contain themselves: a pair that is
+being compared counts as compatible, so that every comparison ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.broker.schemas.checks.avro import AvroField, AvroType
 
-# What a type of data may also be read as.
+# The wider types that can read a type.
 _PROMOTIONS: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -28,33 +28,33 @@ _PROMOTIONS: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-# A record of a thousand fields takes a thousand. Unions of many records make pairs; nobody writes so many.
+# Limit of comparisons: a record of a thousand fields takes a thousand; unions of many records multiply.
 STEPS_MAX: Final = 100_000
 
 
 def why_unreadable(writer: AvroType, reader: AvroType) -> str | None:
-    """What stands in the way of reading the writer's data, naming the field; None when nothing does."""
+    """Why the reader cannot read the writer's data, naming the field; None if it can."""
     try:
         return _Comparison().types(writer, reader, "")
     except _TooLarge:
         return f"the schemas are too large to compare: it would take more than {STEPS_MAX} steps"
-    except RecursionError:  # Records may refer to one another in a long row, however flat they are written.
+    except RecursionError:  # long chains of records, however flat each is
         return "the schemas refer to one another too deeply to be compared"
 
 
 class _TooLarge(Exception):
-    """The comparison would take too long."""
+    """The comparison takes too many steps."""
 
 
 class _Comparison:
-    """One comparison and what it has found so far, by pairs of records."""
+    """One comparison, with its results so far by pair of records."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[int, int], str | None] = {}
         self._steps = 0
 
     def types(self, writer: AvroType, reader: AvroType, at: str) -> str | None:
-        """Compare two types, found at a place (a path of fields)."""
+        """Compare two types at a path of fields."""
         self._steps += 1
         if self._steps > STEPS_MAX:
             raise _TooLarge
@@ -82,7 +82,7 @@ class _Comparison:
     def _record(self, writer: AvroType, reader: AvroType, at: str) -> str | None:
         pair = (id(writer), id(reader))
         if pair not in self._records:
-            self._records[pair] = None  # Assume the best of a record inside itself.
+            self._records[pair] = None  # Assume that a recursive record is compatible.
             self._records[pair] = self._fields(writer, reader, at)
         return self._records[pair]
 
@@ -116,7 +116,7 @@ class _Comparison:
         return self.types(writer, branch, at)
 
     def _matching_branch(self, writer: AvroType, reader: AvroType) -> AvroType | None:
-        """The branch that reads it: of the same name or kind, else a record of fitting structure, else a wider one."""
+        """The matching branch: of the same name or kind, else a compatible record, else a wider type."""
         alike = [branch for branch in reader.branches if branch.kind == writer.kind]
         if not writer.name:
             if alike:
@@ -133,7 +133,7 @@ class _Comparison:
 
 
 def _source(field: AvroField, written: dict[str, AvroField]) -> AvroField | None:
-    """The writer's field that a reader's field is read from."""
+    """The writer's field for a reader's field, by name or alias."""
     for name in (field.name, *sorted(field.aliases)):
         if name in written:
             return written[name]

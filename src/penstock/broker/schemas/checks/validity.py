@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a definition reads as what its type says, before it is stored for good.
+"""Checks that a definition is valid for its type, before it is stored.
 
-Where: the registry asks before it compares or stores.
+Where: the registry calls this before it compares or stores.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.broker.schemas.checks import avro, key_value
 from penstock.broker.schemas.checks.model import AVRO_FORM, PRIMITIVE, SCHEMA_BYTES_MAX, Schema, SchemaType
 from penstock.core.errors import InvalidSchema
 
-# The Python client has no definition for texts, and says so in JSON.
+# The Python client sends JSON instead of no definition for strings.
 _STRING_DATA: Final = (b"", b"null")
 
 
 def check_valid(schema: Schema) -> None:
-    """Return if the schema may be stored. Raises InvalidSchema."""
+    """Raises InvalidSchema unless the definition is valid for its type."""
     size = len(schema.data)
     if size > SCHEMA_BYTES_MAX:
         raise InvalidSchema(f"{schema.type} schema of {size} bytes: penstock keeps schemas of {SCHEMA_BYTES_MAX} bytes")
@@ -48,7 +48,7 @@ def check_valid(schema: Schema) -> None:
 
 
 def root_message(schema: Schema) -> str:
-    """The full name of the message that a PROTOBUF_NATIVE schema describes. Raises InvalidSchema."""
+    """The full name of the message of a PROTOBUF_NATIVE schema. Raises InvalidSchema."""
     value = _json(schema)
     root, file_name = value.get("rootMessageTypeName"), value.get("rootFileDescriptorName")
     try:
@@ -65,7 +65,7 @@ def root_message(schema: Schema) -> str:
 
 
 def is_json_schema(schema: Schema) -> bool:
-    """Whether this is the form in which clients before 2.1 described JSON: a JSON Schema instead of an Avro one."""
+    """Whether this is a JSON Schema, which clients before 2.1 sent instead of an Avro schema."""
     try:
         return isinstance(_json(schema).get("type"), str)
     except InvalidSchema:
