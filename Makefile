@@ -36,7 +36,7 @@ $(DEMO_CORE): pyproject.toml
 	@touch $@
 
 .PHONY: fmt
-fmt: $(SETUP)  ## put the code into its one layout
+fmt: $(SETUP)  ## format the code
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 
@@ -57,25 +57,25 @@ compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real brok
 	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(foreach client,$(CLIENT),--client $(client))
 
 .PHONY: fuzz
-fuzz: $(SETUP)  ## ten minutes of hostile bytes for the parser (FUZZ_SECONDS); then requests to the admin port (FUZZ_CASES)
+fuzz: $(SETUP)  ## ten minutes of random bytes for the parser (FUZZ_SECONDS); then requests to the admin port (FUZZ_CASES)
 	$(PY) tests/fuzz/fuzz_parser.py --seconds $(or $(FUZZ_SECONDS),600)
 	PENSTOCK_API_CASES=$(or $(FUZZ_CASES),50) $(PY) -m pytest --quiet --timeout 3600 tests/admin/test_openapi.py
 
 .PHONY: crash
-crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS); then disks that lie, 2,000 cases (CRASH_CASES)
+crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS); then simulated disk faults, 2,000 cases (CRASH_CASES)
 	$(PY) tests/crash/run.py --rounds $(or $(CRASH_ROUNDS),200)
 	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
 	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py
 
 .PHONY: sim
-sim: $(SETUP)  ## made-up worlds, by seed: histories of permits (SIM_CASES), worlds (SIM_SEEDS); SEED=123 replays one
+sim: $(SETUP)  ## simulations by seed: of permits (SIM_CASES), of the whole broker (SIM_SEEDS); SEED=123 repeats one
 	PENSTOCK_SIM_CASES=$(or $(SIM_CASES),10000) PENSTOCK_SIM_SEEDS=$(or $(SIM_SEEDS),1000) \
 	  $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 \
 	  tests/governance/test_permits_properties.py tests/simulation \
 	  tests/broker/test_administrators_at_once.py tests/broker/test_clients_at_once.py
 
 .PHONY: spark
-spark: $(SETUP)  ## a stream whose driver is killed 20 times (SPARK_MESSAGES, SPARK_KILLS), its broker too
+spark: $(SETUP)  ## a Spark stream whose driver is killed 20 times, and at times the broker (SPARK_MESSAGES, SPARK_KILLS)
 	$(PY) tests/spark/driver_kills.py --messages $(or $(SPARK_MESSAGES),1000000) --kills $(or $(SPARK_KILLS),20)
 
 .PHONY: flood
@@ -83,7 +83,7 @@ flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under
 	$(PY) -m benchmarks.flood
 
 .PHONY: abuse
-abuse: $(SETUP)  ## every command, field and route, used against a broker of 256 MB (ABUSE_CASES=0 for all, SEED, ONLY)
+abuse: $(SETUP)  ## attacks with every command, field and route on a broker of 256 MB (ABUSE_CASES=0 for all, SEED, ONLY)
 	$(PY) -m tests.abuse.run --cases $(or $(ABUSE_CASES),200) --seed $(or $(SEED),1) --only '$(ONLY)'
 
 .PHONY: bench
@@ -110,11 +110,11 @@ docs: $(SETUP)  ## rewrite the generated parts of docs/reference
 	$(PY) tools/write_reference.py
 
 .PHONY: changelog
-changelog: $(SETUP)  ## print what the fragments in changes/ make of the next release
+changelog: $(SETUP)  ## print the changelog of the next release, made from the fragments in changes/
 	$(PY) -m towncrier build --draft --version next
 
 .PHONY: shape
-shape: $(SETUP)  ## print long files and functions, and circles of imports: places to look for two ideas
+shape: $(SETUP)  ## print long files and functions, and circular imports
 	$(PY) tools/shape.py
 
 .PHONY: clean

@@ -87,14 +87,14 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> StreamingResponse:
-        """Answer with all metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return StreamingResponse(_in_turns(await gateway.metrics()), media_type=PROMETHEUS_TEXT)
 
     @router.get(
         "/healthz", response_model=Healthy | Degraded, responses={HTTPStatus.SERVICE_UNAVAILABLE: {"model": Failing}}
     )
     async def healthz() -> JSONResponse:
-        """Answer with 200 while the broker can do its work, naming what it cannot read; with 503 and why otherwise."""
+        """Return 200 while the broker can work, and the damaged parts of its log; otherwise 503 and the reason."""
         try:
             health = await gateway.health()
         except PenstockError as error:
