@@ -369,8 +369,7 @@ class Broker:
             now_ns=clock.monotonic_ns(),
         )
 
-    # -- callbacks between parts
-    # -----------------------------------------------------------------------------------------
+    # -- callbacks between parts --------------------------------------------------------------------------------------
 
     async def _forget_topic(self, name: TopicName) -> None:
         """Remove schemas and permissions of a deleted topic."""
@@ -402,8 +401,7 @@ class Broker:
         self.policies.refresh()
         self._apply_elsewhere(keys)
 
-    # -- checks
-    # -----------------------------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------------
 
     @property
     def health(self) -> Health:
@@ -429,8 +427,7 @@ class Broker:
         if reason is not None:
             raise StorageReadOnly(reason)
 
-    # -- the tick
-    # ---------------------------------------------------------------------------------------------------------
+    # -- the tick -----------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self._tick_timer = self.loop.call_later(TICK_S, self._tick)
@@ -444,8 +441,7 @@ class Broker:
         self.delays.tick(now_ns)
         self.rounds.tick(now_ns)
 
-    # -- stopping
-    # ---------------------------------------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Disconnect clients, complete accepted messages, store cursors, close."""

@@ -37,20 +37,16 @@ class Keys(Protocol):
     @property
     def dynamic(self) -> Sequence[str]:
         """Keys that can be changed at run time."""
-        ...
 
     @property
     def limits(self) -> BrokerLimits:
         """The broker's limits for these settings."""
-        ...
 
     def values(self) -> Mapping[str, str]:
         """All keys with their values as in a file; secrets are hidden."""
-        ...
 
     def changed(self, changes: Mapping[str, str]) -> Self:
         """The initial settings with exactly these changes. Raises ConfigurationError."""
-        ...
 
 
 class NoKeys:

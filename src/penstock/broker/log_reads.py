@@ -40,12 +40,10 @@ class Entries(Protocol):
     @property
     def first_entry_id(self) -> int:
         """The first entry that is kept."""
-        ...
 
     @property
     def last_entry_id(self) -> int:
         """The last durable entry."""
-        ...
 
 
 class LogReads:

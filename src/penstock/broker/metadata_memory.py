@@ -29,7 +29,6 @@ class StoredMetadata(Protocol):
     @property
     def bulk_bytes(self) -> int:
         """Bytes of long names and properties of durable subscriptions."""
-        ...
 
     def document_bytes(self, kind: str) -> int: ...
 

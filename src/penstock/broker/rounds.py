@@ -43,7 +43,6 @@ class Visited(Protocol):
     @property
     def fenced(self) -> bool:
         """Whether it is being unloaded or deleted."""
-        ...
 
 
 T = TypeVar("T", bound=Visited)

@@ -42,4 +42,3 @@ class Provider(Protocol):
 
     def identify(self, credentials: Credentials, now_ms: int) -> Identity:
         """The identity for these credentials. Raises AuthenticationFailed."""
-        ...

@@ -77,8 +77,7 @@ class SubscriptionAdmin:
         self._namespaces = namespaces
         self._finder = finder
 
-    # -- create and delete
-    # -----------------------------------------------------------------------------------------------
+    # -- create and delete --------------------------------------------------------------------------------------------
 
     async def names(self, name: TopicName) -> list[str]:
         """Names of the subscriptions of the topic or of any partition."""
@@ -164,8 +163,7 @@ class SubscriptionAdmin:
             lambda done: self._catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
         )
 
-    # -- skip and expire
-    # -------------------------------------------------------------------------------------------------
+    # -- skip and expire ----------------------------------------------------------------------------------------------
 
     async def skip_messages(self, name: TopicName, subscription: str, count: int) -> None:
         """Acknowledge the next `count` entries."""
@@ -235,8 +233,7 @@ class SubscriptionAdmin:
         found.expire_through(entry_at(topic, position, exclusive=not excluded) - 1)
         await self._cursors.save(found)
 
-    # -- reset
-    # -----------------------------------------------------------------------------------------------------------
+    # -- reset --------------------------------------------------------------------------------------------------------
 
     async def reset_to_time(self, name: TopicName, subscription: str, wall_ms: int) -> None:
         """Reset to the first message published at this time (ms since 1970) or later; consumers reconnect."""
@@ -299,8 +296,7 @@ class SubscriptionAdmin:
         words[first] &= -1 << index % WORD_BITS
         return words
 
-    # -- namespaces
-    # ------------------------------------------------------------------------------------------------------
+    # -- namespaces ---------------------------------------------------------------------------------------------------
 
     async def clear_backlogs(
         self, namespace: NamespaceName, subscription: str | None = None, bundle: str | None = None

@@ -156,8 +156,7 @@ class TopicAdmin:
         self._places.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.delete(name, force=force))
 
-    # -- partitioned or not
-    # ----------------------------------------------------------------------------------------------
+    # -- partitioned or not -------------------------------------------------------------------------------------------
 
     async def unload(self, name: TopicName) -> None:
         """Unload the topic; its clients reconnect. Raises TopicNotFound."""

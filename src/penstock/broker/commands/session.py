@@ -107,8 +107,7 @@ class Session:
         if not services.access.enabled:
             connection.admit()
 
-    # -- called by the connection
-    # -------------------------------------------------------------------------------------
+    # -- called by the connection -------------------------------------------------------------------------------------
 
     def received(self, events: list[Event], lease: Lease | None) -> None:
         """Handle the events of one read, in order. The lease is released with the read's last publish."""

@@ -29,12 +29,10 @@ class SubscribedPort(Protocol):
     @property
     def last_entry_id(self) -> int:
         """The last durable entry."""
-        ...
 
     @property
     def closed(self) -> bool:
         """Whether it was unloaded or deleted."""
-        ...
 
 
 class SubscriptionPort(Protocol):
@@ -54,11 +52,9 @@ class SubscriptionPort(Protocol):
 
     def acknowledge_through(self, entry_id: int, /) -> int:
         """Acknowledge all entries up to this one; returns the number of entries."""
-        ...
 
     def expire_through(self, entry_id: int, /) -> int:
         """Acknowledge all entries up to this one as expired; returns the number of entries."""
-        ...
 
 
 class ProducerPort(Protocol):
@@ -69,7 +65,6 @@ class ProducerPort(Protocol):
     @property
     def address(self) -> str:
         """Address of its client, as `host:port`."""
-        ...
 
 
 class WritersPort(Protocol):
@@ -105,8 +100,6 @@ class TopicPort(Protocol):
 
     def first_needed(self) -> int | None:
         """The first entry that a durable subscription needs, regardless of retention; None without one."""
-        ...
 
     def policies_changed(self) -> None:
         """Apply the new value of `policies`."""
-        ...

@@ -24,7 +24,6 @@ class Shape(Protocol):
 
     def check(self, value: Json) -> Json:
         """The value with all its members. Raises ValueError if it is invalid."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -97,8 +97,7 @@ class Deduplication:
         self._limits = limits
         self._forgetting: set[str] = set()  # topics whose document is being deleted
 
-    # -- enabling and disabling
-    # ------------------------------------------------------------------------------------------
+    # -- enabling and disabling ---------------------------------------------------------------------------------------
 
     async def ready(self, topic: PublishedTopic) -> None:
         """Wait until a topic with deduplication has recovered its sequence ids. Raises MetadataFailed."""

@@ -29,7 +29,6 @@ class DelayedEntries(Protocol):
 
     def published(self, first_entry_id: int, data: Buffer, offsets: Sequence[int], lengths: Sequence[int]) -> None:
         """Add durable entries with consecutive ids. Called before any consumer can read them."""
-        ...
 
 
 class PublishedTopic(Protocol):
@@ -77,19 +76,15 @@ class PublishedTopic(Protocol):
 
     def check_publishable(self) -> None:
         """Raises TopicTerminated, or ServiceNotReady while it is being unloaded or deleted."""
-        ...
 
     def appended(self, last_entry_id: int) -> None:
         """Entries up to this one are durable: wake the subscriptions that wait for new entries."""
-        ...
 
     def wants_tail(self) -> bool:
         """Whether caching new entries pays off."""
-        ...
 
     def pass_through(self, batch: Batch) -> None:
         """Deliver entries of a non-persistent topic to consumers with permits."""
-        ...
 
 
 class ProducerClient(Protocol):
@@ -104,20 +99,16 @@ class ProducerClient(Protocol):
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
         """Handle a SEND of a producer that is not attached."""
-        ...
 
     def disconnect_producer(self, producer: Producer) -> None:
         """Detach a producer and tell its client to reconnect it."""
-        ...
 
     def forget_producer(self, producer: Producer) -> None: ...
 
     def remember_closed(self, producer_id: int) -> None:
         """Ignore SENDs that were in flight when their producer was detached."""
-        ...
 
     def reply(self, frame: bytes) -> None: ...
 
     async def probe(self) -> bool:
         """Whether the client still answers; if not, it is closed."""
-        ...

@@ -224,8 +224,7 @@ class Publish:
             Stretch(producer, first_entry_id, sequence_ids, highest, offsets, lengths, message_counts, highest_new)
         )
 
-    # -- entries that are checked one by one
-    # -----------------------------------------------------------------------------
+    # -- entries that are checked one by one --------------------------------------------------------------------------
 
     def _add_carefully(self, producer: Producer, entries: Entries, *, chunk: bool) -> None:
         """Check a producer's entries one by one, and add stretches of those that are valid and new."""

@@ -73,7 +73,6 @@ class SchemaTopic(Protocol):
     @property
     def in_use(self) -> bool:
         """Whether it holds messages, or has a producer or a consumer that checks schemas."""
-        ...
 
 
 class SchemaRegistry:

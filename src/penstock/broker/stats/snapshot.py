@@ -191,7 +191,6 @@ class Row(Protocol):
     @property
     def size_bytes(self) -> int:
         """The limit."""
-        ...
 
 
 class Client(Protocol):
@@ -203,7 +202,6 @@ class Client(Protocol):
     @property
     def waiting_bytes(self) -> int:
         """Bytes charged for pending commands."""
-        ...
 
 
 class Snapshots:

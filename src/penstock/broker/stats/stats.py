@@ -73,11 +73,9 @@ class PartitionCounts(Protocol):
 
     def count(self, name: TopicName) -> int:
         """Number of partitions; 0 if the name is not partitioned."""
-        ...
 
     def names(self, name: TopicName) -> list[TopicName]:
         """Names of its partitions by index, whether created or not."""
-        ...
 
 
 class TopicStats:

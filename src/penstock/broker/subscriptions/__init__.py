@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions: their cursors, and who is given which entry, by type."""
+"""Subscriptions: cursors, and the dispatch of entries by subscription type."""

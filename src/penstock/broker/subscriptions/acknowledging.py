@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acknowledgements of consumers: what they move in the cursor, and what its dispatcher and its delayed messages hear.
+"""Acknowledgements of consumers: applied to the cursor, the dispatcher and the delayed messages.
 
-Where: a session hands a subscription each ACK.
+Where: a session passes each ACK to its subscription.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Acknowledging:
         self._services = services
 
     def acknowledge(self, consumer: Consumer, ack: AckRun) -> PenstockError | None:
-        """Apply one ACK; ids that this topic never gave out are ignored.
+        """Apply one ACK; ids that do not exist are ignored.
 
-        Returns why some of it was not applied: messages of a batch that nothing remembers are acknowledged.
+        Returns an error if some of it was not applied: no memory for the acknowledged messages of a batch.
         """
         state = self._state
         topic, dispatcher = state.topic, state.dispatcher
@@ -52,7 +52,7 @@ class Acknowledging:
             if ack.ledger_ids[row] == ledger_id and ack.entry_ids[row] <= last
         ]
         if members and not self._services.limits().batch_index_acks:
-            # A batch comes again as a whole, and everything before it is acknowledged all the same.
+            # The batch is redelivered as a whole; everything before it is acknowledged.
             entry_ids += [entry_id - 1 for entry_id, _ in members] if ack.cumulative else []
             members = []
         if not ack.cumulative:
@@ -83,7 +83,7 @@ class Acknowledging:
     def _acknowledge_members(
         self, dispatcher: Dispatcher, consumer: Consumer, members: list[tuple[int, list[int]]]
     ) -> tuple[list[int], PenstockError | None]:
-        """Acknowledge messages of batches; returns the entries of which none is left, and why others were refused."""
+        """Acknowledge messages of batches; returns the completed entries, and an error if some were refused."""
         whole, refusal = [], None
         for entry_id, words in members:
             try:
@@ -96,12 +96,12 @@ class Acknowledging:
         return whole, refusal
 
     def _acknowledge_batch(self, entry_id: int, words: Sequence[int]) -> bool:
-        """Acknowledge messages of one batch. True if that was the last of them; raises TooManyRequests."""
+        """Acknowledge messages of one batch. True if all are acknowledged now; raises TooManyRequests."""
         state = self._state
         return state.cursor.acknowledge_batch(entry_id, words, partial(state.memory.take_for_set, entry_id))
 
     def _acknowledge_through(self, entry_id: int) -> int:
-        """Acknowledge everything up to this entry but what is missing: no consumer was given that."""
+        """Acknowledge up to this entry, except missing entries, which no consumer has received."""
         cursor, missing, ledger_id = self._state.cursor, self._services.log.missing, self._state.topic.ledger_id
         if not missing.any_of(ledger_id):
             return cursor.acknowledge_through(entry_id)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer as its subscription sees it: who it is, what it may be sent, and what it was sent.
+"""A connected consumer: its identity, its permits, and its counters.
 
-Where: a session makes one for each SUBSCRIBE; its subscription holds it while it is connected.
+Where: a session makes one for each SUBSCRIBE; its subscription keeps it while it is connected.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """One connected consumer of one subscription.
+    """One connected consumer of a subscription.
 
-    `permits` counts messages, not entries, and may go below zero when a batch was larger than what was left (FLOW).
-    `pending_acks` maps each entry that was sent and not yet acknowledged to the messages of it that are still wanted,
-    in Shared and Key_Shared subscriptions; `unacked` is their sum. Times are 0 for never, and taken once for each run.
+    `permits` counts messages, not entries, and may become negative when a batch was larger than the permits (FLOW). In
+    Shared and Key_Shared subscriptions, `pending_acks` maps each delivered and unacknowledged entry to its number of
+    unacknowledged messages; `unacked` is their sum. Times are 0 for never, and read once per run.
     """
 
     __slots__ = (
@@ -80,24 +80,24 @@ class Consumer:
         self.connected_at_ms = connected_at_ms
         self.metadata: Mapping[str, str] = metadata or {}
         self.key_sharing = key_sharing
-        self.charged_bytes = 0  # to the memory of sessions, see `membership`
-        # It subscribed with AUTO_CONSUME: a schema of somebody else does not disturb it.
+        self.charged_bytes = 0  # charged to the sessions' memory, see `membership`
+        # It subscribed with AUTO_CONSUME: it accepts any schema.
         self.reads_compacted = False
         self.takes_any_schema = False
         self.permits = 0
         self.pending_acks = EntryCounts()
         self.unacked = 0
-        self.blocked = False  # it has as many unacknowledged messages as it may have
+        self.blocked = False  # it has the maximum number of unacknowledged messages
         self.told_of_end = False
         self.messages_out = 0
         self.entries_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0
-        self.acks = 0  # messages, or in Exclusive and Failover subscriptions entries
+        self.acks = 0  # in messages; in Exclusive and Failover subscriptions in entries
         self.last_flow_ms = 0
         self.last_acked_ms = 0
         self.last_consumed_ms = 0
-        self.read_position_when_joining = 0  # the entry that would have been delivered next when it came
+        self.read_position_when_joining = 0  # the next entry to deliver when it was attached
 
     @property
     def address(self) -> str:
@@ -106,5 +106,5 @@ class Consumer:
 
     @property
     def client_version(self) -> str:
-        """Name and version that its client gave itself."""
+        """Name and version sent by its client."""
         return self.session.client_version

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that one cursor takes for what is acknowledged out of order.
+"""Memory of one cursor's individual acknowledgements.
 
-Whole entries are never refused; single messages of a batch are, when their ack set does not fit the memory.
-Where: acknowledgements and seeks charge ack sets before they are kept; the saves of cursors charge the rest.
+Acknowledgements of whole entries are never refused; those of single messages of a batch are, if their ack set does not
+fit.
+Where: acknowledgements and seeks charge ack sets before they are stored; saves of cursors charge the rest.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from penstock.governance.memory_row import MemoryRow
     from penstock.storage.cursor import Cursor
 
-# Ack sets of batches leave one part in so many of the `dispatch` row to whole entries, acknowledged and pending.
+# Ack sets leave this fraction of the `dispatch` row to whole entries, acknowledged and pending.
 RESERVED_FOR_WHOLE: Final = 4
 
 
 class CursorMemory:
-    """What one cursor is charged in the `dispatch` row of the memory budget."""
+    """Charges of one cursor in the `dispatch` row of the memory budget."""
 
     __slots__ = ("_cursor", "_ledger_id", "_row", "charged_bytes")
 
@@ -34,7 +35,7 @@ class CursorMemory:
         self.charged_bytes = 0
 
     def charge(self) -> None:
-        """Charge what the cursor takes by now, whether it fits or not: what was answered is not forgotten."""
+        """Charge the cursor's current size, even if it does not fit: its acknowledgements were answered."""
         cursor = self._cursor
         cursor.measure()
         growth = cursor.nbytes - self.charged_bytes
@@ -45,7 +46,7 @@ class CursorMemory:
             self.charged_bytes += growth
 
     def release(self) -> None:
-        """The subscription ends here, or its topic is unloaded."""
+        """Release the charge: the subscription is deleted, or its topic unloaded."""
         self._give_back(self.charged_bytes)
 
     def _give_back(self, nbytes: int) -> None:
@@ -53,10 +54,10 @@ class CursorMemory:
         self.charged_bytes -= nbytes
 
     def take_for_set(self, entry_id: int, nbytes: int) -> None:
-        """Charge what an ack set needs, before it is kept.
+        """Charge an ack set before it is stored.
 
         Raises:
-            TooManyRequests: it does not fit. A part of the row is left to whole entries, which are never refused.
+            TooManyRequests: it does not fit. A part of the row is reserved for whole entries, which are never refused.
         """
         row = self._row
         if nbytes <= 0:
@@ -70,8 +71,8 @@ class CursorMemory:
         self.charged_bytes += nbytes
 
     def check_room(self, entry_id: int, members: Sequence[int]) -> None:
-        """Raises TooManyRequests when it cannot be remembered which messages of a batch are wanted."""
+        """Raises TooManyRequests if there is no memory for an ack set of these messages."""
         if members:
             before = self.charged_bytes
             self.take_for_set(entry_id, ack_set_bytes(members))
-            self._give_back(self.charged_bytes - before)  # A reset charges what is kept.
+            self._give_back(self.charged_bytes - before)  # a reset charges it again

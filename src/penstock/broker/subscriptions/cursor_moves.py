@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of a cursor from outside: seek, reset, skip, expire, and acknowledging what no consumer will.
+"""Moves of a cursor: seek, reset, skip, expire, and acknowledgements without a consumer.
 
-Where: SEEK and the admin port move a subscription; expiry, backlog quotas and cancelled messages acknowledge entries.
+Where: SEEK and the admin API move a subscription; expiry, backlog quotas and cancelled messages acknowledge entries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.ports import DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
 
-# How long a subscription without a cursor on disk outlives its last consumer after a seek: the client reconnects.
+# After a seek, a non-durable subscription is kept this long without consumers: the client reconnects.
 RECONNECT_S: Final = 60.0
 
 
@@ -36,15 +36,15 @@ class CursorMoves:
         self._wake = wake
 
     async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
-        """Seek: consumers are disconnected and come back; then this entry is the next one delivered.
+        """Seek: disconnect the consumers, then deliver this entry next.
 
         Args:
             entry_id: the entry.
-            members: when only some messages of a batch are wanted of it, which, as in an ack set.
+            members: the messages of its batch to deliver, as an ack set, if not all.
 
         Raises:
-            ServiceNotReady: it is being moved already.
-            TooManyRequests: which messages are wanted cannot be remembered.
+            ServiceNotReady: a seek is running.
+            TooManyRequests: there is no memory for the ack set.
             MetadataFailed: the new position could not be stored.
         """
         state, services = self._state, self._services
@@ -63,7 +63,7 @@ class CursorMoves:
                 services.loop.call_later(RECONNECT_S, partial(state.topic.end_if_idle, state))
 
     def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
-        """The next entry delivered is this one; consumers were detached before."""
+        """Deliver this entry next; consumers must be detached."""
         state = self._state
         state.cursor.reset(to_entry_id, members)
         state.memory.charge()
@@ -75,7 +75,7 @@ class CursorMoves:
         self._services.cursors.moved(state)
 
     def skip(self, count: int) -> None:
-        """Acknowledge the next `count` entries that are not, delivered or not."""
+        """Acknowledge the next `count` unacknowledged entries, delivered or not."""
         if count <= 0:
             return
         if count < self._state.backlog:
@@ -84,13 +84,13 @@ class CursorMoves:
             self.skip_all()
 
     def skip_all(self) -> None:
-        """Acknowledge everything that there is; what is delayed, too."""
+        """Acknowledge all entries, including delayed ones."""
         self.acknowledge_through(self._state.topic.last_entry_id)
         if self._state.view is not None:
             self._state.view.clear()
 
     def expire_through(self, entry_id: int) -> int:
-        """Acknowledge everything up to this entry, for it is too old; returns how many entries that were."""
+        """Expire all messages up to this entry; returns the number of entries."""
         state = self._state
         count = self.acknowledge_through(min(entry_id, state.topic.last_entry_id))
         state.expired += count
@@ -98,7 +98,7 @@ class CursorMoves:
         return count
 
     def acknowledge_through(self, entry_id: int) -> int:
-        """Acknowledge everything up to this entry on no consumer's behalf; returns how many entries that were."""
+        """Acknowledge all entries up to this one, without a consumer; returns the number of entries."""
         state = self._state
         count = state.cursor.acknowledge_through(entry_id)
         if not count:
@@ -112,7 +112,7 @@ class CursorMoves:
         return count
 
     def acknowledge_cancelled(self, entry_id: int) -> None:
-        """Acknowledge one entry on no consumer's behalf: it was cancelled."""
+        """Acknowledge one cancelled entry, without a consumer."""
         state = self._state
         if not state.cursor.acknowledge(entry_id):
             return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves of cursors: which have moved, and one save at a time for all of them.
+"""Saves of moved cursors, one save at a time.
 
-Why one at a time: every acknowledgement may ask to be told when it is durable, thirty thousand in one second. Those
-that come while a save is on its way to the disk share the next one, so no more waits than the cursors that moved.
-Where: subscriptions tell that they moved; sessions and the admin port wait for `save`.
+Why one at a time: every acknowledgement may request an answer when it is durable, thirty thousand a second. Those that
+arrive during a save share the next one, so the backlog is at most one save of the moved cursors.
+Where: subscriptions report moves; sessions and the admin API await `save`.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Cursors that moved are stored together, at most this much later. Acknowledgements that no ACK_RESPONSE has confirmed
-# are redelivered when the process dies before.
+# Moved cursors are stored together after at most this time. If the process dies before, acknowledgements without
+# ACK_RESPONSE are lost, and their messages redelivered.
 CURSOR_SAVE_S: Final = 0.8
-# A cursor takes 5 µs of the loop, and some more for each part that changed.
+# A cursor takes 5 µs of the loop, and more for each changed part.
 CURSORS_PER_TURN_MAX: Final = 1_000
 
 
 class CursorSaves:
-    """Which cursors moved since they were saved, the save under way, and the one after it."""
+    """The moved cursors, the running save, and the next one."""
 
     def __init__(self, catalog: Catalog, log: EntryLog, loop: asyncio.AbstractEventLoop) -> None:
         self._catalog = catalog
         self._log = log
         self._loop = loop
-        self._moved: dict[SubscriptionState, None] = {}  # in the order in which they moved
+        self._moved: dict[SubscriptionState, None] = {}  # in order of moving
         self._timer: asyncio.TimerHandle | None = None
-        self._left: list[SubscriptionState] = []  # of the save under way, not submitted yet
-        self._current: asyncio.Future[None] | None = None  # the save under way
+        self._left: list[SubscriptionState] = []  # of the running save, not submitted yet
+        self._current: asyncio.Future[None] | None = None  # the running save
         self._next: asyncio.Future[None] | None = None
         self._error_told = False
 
     def moved(self, subscription: SubscriptionState) -> None:
-        """A cursor changed; it is stored with all others that did, within CURSOR_SAVE_S."""
+        """Note that a cursor moved; it is stored with the others within CURSOR_SAVE_S."""
         self._moved[subscription] = None
         if self._timer is None:
             self._timer = self._loop.call_later(CURSOR_SAVE_S, self._save)
 
     async def save(self, *subscriptions: SubscriptionState) -> None:
-        """Store these cursors now, and with them all that moved; returns when they are durable.
+        """Store these cursors and all that moved; returns when they are durable.
 
-        Those of subscriptions that are not durable are never stored. Raises MetadataFailed.
+        Cursors of non-durable subscriptions are never stored. Raises MetadataFailed.
         """
         if any(subscription.durable for subscription in subscriptions):
             self._moved.update(dict.fromkeys(subscriptions))
@@ -65,17 +65,17 @@ class CursorSaves:
 
     async def save_moved(self) -> None:
         """Store all cursors that moved; returns when they are durable, raises MetadataFailed."""
-        await asyncio.shield(self._save())  # Shared: whoever gives up waiting must not take it from the others.
+        await asyncio.shield(self._save())  # Shared: a cancelled caller must not cancel the others.
 
     def _save(self) -> asyncio.Future[None]:
-        """Done when every cursor is durable as it is at the end of this turn of the loop, or later."""
+        """Done when every cursor is durable in its state at the end of this turn of the loop, or later."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._next is None:
             self._next = self._loop.create_future()
             if self._current is None:
-                self._loop.call_soon(self._begin)  # So that those of one turn share it.
+                self._loop.call_soon(self._begin)  # so that saves of one turn are shared
         return self._next
 
     def _begin(self) -> None:
@@ -85,7 +85,7 @@ class CursorSaves:
         self._save_some()
 
     def _save_some(self) -> None:
-        """Submit as many of those that are left as one turn of the loop has time for."""
+        """Submit as many of the remaining cursors as fit into one turn of the loop."""
         some = self._left[-CURSORS_PER_TURN_MAX:]
         del self._left[-CURSORS_PER_TURN_MAX:]
         saves = []
@@ -93,7 +93,7 @@ class CursorSaves:
         for subscription in some:
             topic = subscription.topic
             if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
-                continue  # What it says now, it says of something that is gone; its name may be another one's.
+                continue  # The subscription was deleted; its name may be used by another one.
             if subscription.durable:
                 cursor = subscription.cursor
                 parts = cursor.take_changes()
@@ -109,7 +109,7 @@ class CursorSaves:
             if self._left:
                 self._save_some()
                 return
-        elif not self._error_told:  # It is final, and health says so from now on.
+        elif not self._error_told:  # The error is permanent, and health reports it.
             self._error_told = True
             logger.error("cursors cannot be stored any more: %s", error)
         self._finish(error)
@@ -122,15 +122,15 @@ class CursorSaves:
         else:
             self._left.clear()
             future.set_exception(error)
-            future.exception()  # Seen, should nobody wait.
+            future.exception()  # Mark the exception as retrieved.
         if self._next is not None:
             self._begin()
 
     def _trim(self, needed_from: Mapping[SubscribedTopic, int]) -> None:
-        """What every subscription has durably acknowledged may be reclaimed.
+        """Trim entries that every subscription had durably acknowledged.
 
-        That is what they had acknowledged when they were saved. Of what came since, a crash would leave nobody who
-        knows that those ids were used; and a subscription that was made or moved back since wants more.
+        That is the position when they were saved. Later acknowledgements may be lost in a crash, and their ids must not
+        be reused; and a subscription created or moved back since needs more entries.
         """
         for topic, entry_id in needed_from.items():
             if not topic.closed:
@@ -139,5 +139,5 @@ class CursorSaves:
 
 
 def stored_form(cursor: Cursor) -> StoredCursor:
-    """What is stored of a cursor with every save."""
+    """The part of a cursor that is stored with every save."""
     return StoredCursor(cursor.mark_delete, cursor.head())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Performing a plan: entries are encoded and queued for consumers, and counted. This is the only place that sends.
+"""Carries out a plan: encodes entries, queues them for consumers, and counts them. The only place that sends.
 
-Why one place: permits, counters, rates and what a dispatcher keeps of sent entries agree because they change together.
-Where: `NewEntries` and `Redelivery` bring a batch; the subscription's dispatcher plans it; this carries the plan out.
+Why one place: permits, counters, rates and the dispatcher's state of sent entries change together, so they agree.
+Where: `NewEntries` and `Redelivery` bring a batch; the subscription's dispatcher plans it; this carries out the plan.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from penstock.storage.cursor import Cursor
     from penstock.storage.results import Batch
 
-# A word of an ack set on its way out: a tag, and a number of up to ten bytes.
+# A word of an ack set on the wire: a tag, and a varint of up to ten bytes.
 WORD_OUT_BYTES_MAX: Final = 11
 
 
 class Delivery:
-    """Delivers batches of one subscription. A row range `row..stop-1` is always one of a batch."""
+    """Delivers batches of one subscription. A row range `row..stop-1` always refers to a batch."""
 
     __slots__ = ("_clock", "_state", "entry_messages")
 
     def __init__(self, state: SubscriptionState, clock: Clock) -> None:
         self._state = state
         self._clock = clock
-        self.entry_messages = 1  # in an entry that was delivered last, about
+        self.entry_messages = 1  # approximate, of the last delivered entry
 
-    # -- what is delivered --------------------------------------------------------------------------------------------
+    # -- batches ------------------------------------------------------------------------------------------------------
 
     def deliver_new(self, dispatcher: Dispatcher, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
-        """Deliver new entries, none of them acknowledged; returns the row after the last that was dealt with."""
+        """Deliver new, unacknowledged entries; returns the row after the last one handled."""
         state = self._state
         if state.gate is not None:
             stop = state.gate.stop_row(batch, row, stop)
         counts = batch.message_counts
-        if dispatcher.individual or counts is not None:  # Only then are more rows than can be planned more work.
+        if dispatcher.individual or counts is not None:  # Otherwise planning more rows costs nothing.
             stop = min(stop, row + dispatcher.rows_max(ready))
             counts = wanted_counts(state.cursor, batch, row, stop)
         rows = range(row, stop) if state.view is None else undelayed_rows(state, batch, row, stop)
@@ -56,7 +56,7 @@ class Delivery:
         return row
 
     def deliver_again(self, dispatcher: Dispatcher, batch: Batch) -> None:
-        """Deliver those entries of a batch that wait to be delivered again, as far as consumers can take them."""
+        """Redeliver those entries of a batch that wait for redelivery, as many as consumers can take."""
         gate, row, stop = self._state.gate, 0, len(batch.offsets)
         if gate is not None:
             stop = gate.stop_row(batch, 0, stop)
@@ -69,7 +69,7 @@ class Delivery:
                 return
 
     def deliver_unstored(self, dispatcher: Dispatcher, batch: Batch) -> int:
-        """Deliver entries of a topic that stores nothing, now; returns how many nobody had permits or room for."""
+        """Deliver entries of a non-persistent topic; returns the number of dropped ones."""
         row, stop, delivered = 0, len(batch.offsets), 0
         while row < stop:
             ready = dispatcher.ready()
@@ -80,25 +80,25 @@ class Delivery:
             delivered += entries
         return stop - delivered
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- plans --------------------------------------------------------------------------------------------------------
 
     def perform(
         self, dispatcher: Dispatcher, plan: Plan, batch: Batch, counts: Sequence[int] | None
     ) -> tuple[int, int]:
-        """Carry out a plan; returns the row after the last that was dealt with, and how many entries were sent."""
+        """Carry out a plan; returns the row after the last one handled, and the number of entries sent."""
         entries = 0
         for send in plan.sends:
             sent = self.send(dispatcher, send, batch, counts)
             entries += sent
             if sent < len(send.rows):
                 behind = send.rows[sent:]
-                if plan.in_order:  # The rest goes to others in another plan.
+                if plan.in_order:  # The rest is planned again for other consumers.
                     return behind[0], entries
                 dispatcher.not_sent(send.consumer, [batch.entry_ids[row] for row in behind])
         return plan.reached, entries
 
     def send(self, dispatcher: Dispatcher, send: Send, batch: Batch, counts: Sequence[int] | None) -> int:
-        """Send rows of a batch to one consumer; returns how many of them there was room for. The others were not sent.
+        """Send rows of a batch to one consumer, as many as there is room for; returns how many.
 
         Budget: 10 µs and 0.4 µs per entry on one core.
         """
@@ -144,7 +144,7 @@ class Delivery:
             consumer.epoch,
             ack_sets,
         )
-        # What is sent with an ack set has a header of its own length; it cannot be returned, and is rare.
+        # Entries with an ack set have headers of different lengths; they cannot be returned, and are rare.
         returnable = QueuedEntries(consumer, ids, lengths, counts, nbytes) if ack_sets is None else None
         outlet.deliver(out, nbytes, returnable)
         if fit < len(rows):
@@ -164,7 +164,7 @@ class Delivery:
         return entries
 
     def returned(self, dispatcher: Dispatcher, consumer: Consumer, entry_ids: list[int], messages: int) -> None:
-        """Entries that were queued did not go out, for their client does not read: others may have them."""
+        """Redeliver entries that were queued, but not sent, because their client does not read."""
         consumer.permits += messages
         if self._state.topic.persistent:
             dispatcher.returned(consumer, entry_ids)
@@ -173,7 +173,7 @@ class Delivery:
 
 
 def wanted_counts(cursor: Cursor, batch: Batch, row: int, stop: int) -> Sequence[int] | None:
-    """Messages in each entry of a batch; for these rows without the messages that are acknowledged already."""
+    """Messages in each entry of a batch; acknowledged ones are subtracted in these rows."""
     counts = batch.message_counts
     if counts is None or not cursor.has_ack_sets or row >= stop:
         return counts
@@ -184,13 +184,13 @@ def wanted_counts(cursor: Cursor, batch: Batch, row: int, stop: int) -> Sequence
     counts = list(counts)
     for entry_id, wanted in partly.items():
         at = bisect_left(ids, entry_id)
-        if ids[at] == entry_id:  # A gathered batch leaves out some.
+        if ids[at] == entry_id:  # A gathered batch has gaps.
             counts[at] = max(1, min(counts[at], wanted))
     return counts
 
 
 def lengths_with_ack_sets(cursor: Cursor, entry_ids: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
-    """How many bytes each of these entries is on its way out, with the ack set that goes with it."""
+    """The encoded size of each of these entries, including its ack set."""
     lengths = list(lengths)
     for entry_id in cursor.partly_acknowledged(entry_ids[0], entry_ids[-1]):
         at = bisect_left(entry_ids, entry_id)
@@ -200,7 +200,7 @@ def lengths_with_ack_sets(cursor: Cursor, entry_ids: Sequence[int], lengths: Seq
 
 
 def undelayed_rows(state: SubscriptionState, batch: Batch, row: int, stop: int) -> Sequence[int]:
-    """Which of these rows are not held until their delivery time."""
+    """Those of these rows that are not held until their delivery time."""
     topic, view = state.topic, state.view
     if view is None or topic.delayed is None or not topic.delays:
         return range(row, stop)

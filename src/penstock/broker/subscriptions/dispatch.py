@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets which entries: the decisions of the subscription types, as pure functions of what the caller saw.
+"""Dispatch decisions of the subscription types, as pure functions.
 
-Why: permits, priorities and turn order are easy to get subtly wrong and easy to state as properties. So nothing here
-reads, writes or remembers: an entry is an index into a run, a consumer is an index into the subscription's list.
-Where: a subscription calls these with a run of entries to deliver and carries out the plan that comes back.
+Why: permits, priorities and turns are easy to get subtly wrong and easy to state as properties. So nothing here reads,
+writes or remembers: an entry is an index into a run, a consumer is an index into the subscription's list.
+Where: a subscription calls these with a run of entries to deliver and carries out the returned plan.
 
 Permits are counted in messages while delivery is counted in entries: an entry is never split, so the last entry given
-to a consumer may take its balance below zero, and a consumer at or below zero gets nothing.
+to a consumer may make its balance negative, and a consumer without positive balance gets nothing.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from penstock.wire.varints import LOW_BITS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Each consumer stands at this many points of the Failover hash ring, as in Apache Pulsar.
+# Points of each consumer on the Failover hash ring, as in Apache Pulsar.
 RING_POINTS: Final = 100
-# Names of consumers whose ring points are remembered: hashing them anew costs a fifth of a millisecond a consumer.
-# A name may have 4 KiB, so all of them take 5 MB at most.
+# Consumer names whose ring points are cached: hashing takes a fifth of a millisecond per consumer. A name may have 4
+# KiB, so the cache takes at most 5 MB.
 _RING_NAMES_CACHED: Final = 1_024
 
-# What stands before an entry on its way out, nearly always; the ack set of a batch may be longer.
+# Usual size of the header before an entry; with an ack set it is larger.
 HEADER_BYTES: Final = 96
 
-# The ring's length less one: the largest hash.
+# The largest hash: the ring's length minus one.
 _MASK_31: Final = 0x7FFFFFFF
 
 
 class ConsumerRank(NamedTuple):
-    """What decides which consumer of a Failover subscription is the active one."""
+    """What decides which consumer of a Failover subscription is active."""
 
-    priority_level: int  # Lower goes first.
+    priority_level: int  # lower goes first
     name: str
 
 
 class Share(NamedTuple):
-    """Entries start..stop-1 of a run, holding so many messages, go to one consumer."""
+    """Entries start..stop-1 of a run, with this number of messages, go to one consumer."""
 
     consumer_index: int
     start: int
@@ -54,16 +54,15 @@ class Share(NamedTuple):
 
 
 def choose_active(consumers: Sequence[ConsumerRank], partition: int, topic: str) -> int:
-    """The index of the consumer that an Exclusive or Failover subscription delivers to.
+    """The index of the active consumer of an Exclusive or Failover subscription.
 
-    Among the consumers of the best priority level, in name order: partitions take turns, so that the partitions of a
-    topic spread over them; a topic without partitions stands on a hash ring, so that few topics move when a consumer
-    comes or goes.
+    Among the consumers of the best priority level, in name order: the partition number selects one, so that partitions
+    spread over them. A topic without partitions uses a hash ring, so that few topics move when consumers change.
 
     Args:
-        consumers: everyone connected to the subscription, at least one.
+        consumers: all connected consumers, at least one.
         partition: the topic's partition number, or -1.
-        topic: the topic's full name; it decides only when there are no partitions.
+        topic: the topic's full name; used only without partition number.
     """
     best = min(rank.priority_level for rank in consumers)
     candidates = [index for index, rank in enumerate(consumers) if rank.priority_level == best]
@@ -73,20 +72,20 @@ def choose_active(consumers: Sequence[ConsumerRank], partition: int, topic: str)
     if partition >= 0:
         return candidates[partition % len(candidates)]
     position = sticky_hash(topic.encode())
-    # Should two points coincide, the later name wins, as it does on a ring that is filled in name order.
+    # If two points coincide, the later name wins, as on a ring that is filled in name order.
     return min(reversed(candidates), key=lambda index: _ring_distance(consumers[index].name, position))
 
 
 def take(message_counts: Sequence[int] | None, start: int, stop: int, permits: int) -> tuple[int, int]:
-    """How many of the entries start..stop-1 a consumer with `permits` messages to spare gets, and their messages.
+    """How many of the entries start..stop-1 fit into `permits` messages, and their messages.
 
     Args:
         message_counts: messages in each entry of the run, each at least 1; None when every entry holds one.
-        start: the first entry that may be taken.
-        stop: the entry after the last that may be taken.
-        permits: how many messages the consumer still asked for; none are given when it is not positive.
+        start: the first entry.
+        stop: the entry after the last.
+        permits: messages that the consumer may be sent; if not positive, nothing is taken.
     """
-    stop = min(stop, start + permits)  # Every entry holds a message, so more entries than permits never fit.
+    stop = min(stop, start + permits)  # Each entry has at least one message.
     if stop <= start:
         return 0, 0
     if message_counts is None:
@@ -97,7 +96,7 @@ def take(message_counts: Sequence[int] | None, start: int, stop: int, permits: i
 
 
 def fitting(lengths: Sequence[int], room_bytes: int) -> int:
-    """How many of these entries, from the first on, fit into so many bytes on their way out.
+    """How many of these entries, from the first on, fit into this many bytes when encoded.
 
     Args:
         lengths: of each entry, in bytes.
@@ -110,7 +109,7 @@ def fitting(lengths: Sequence[int], room_bytes: int) -> int:
 
 
 def alike_before(entry_ids: Sequence[int], count: int) -> int:
-    """How many of the first `count` entries have headers of the same length, for their ids share the high part.
+    """How many of the first `count` entries have headers of the same length, because their ids share the high part.
 
     Args:
         entry_ids: ascending.
@@ -170,7 +169,7 @@ def _ring_points(name: str) -> array[int]:
 
 
 def _ring_distance(name: str, position: int) -> int:
-    """How far behind `position`, going up and round, the next of this consumer's points lies."""
+    """Distance from `position` to the next of this consumer's points, upwards on the ring."""
     points = _ring_points(name)
     index = bisect_left(points, position)
     return points[index] - position if index < len(points) else points[0] - position + _MASK_31 + 1

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small number for each of many entries, in bits: pending acknowledgements, and redelivery counts.
+"""A compact map from entry ids to small numbers: pending acknowledgements, and redelivery counts.
 
-Why not a dict: it takes 150 bytes an entry, and three million unacknowledged messages are within the default bounds.
-Entries lie close together, so compressed bitmaps of their ids take one or two bytes each.
-Where: each consumer of a Shared or Key_Shared subscription has one, and each such subscription one of redeliveries.
+Why not a dict: it takes 150 bytes an entry, and the default limits allow three million unacknowledged messages. Entry
+ids are close together, so compressed bitmaps take one or two bytes each.
+Where: each consumer of a Shared or Key_Shared subscription has one, and each such subscription one for redeliveries.
 
-The numbers are kept by their binary digits: one bitmap for each digit of the number less one. So entries that hold one
-message, as most do, are in the first bitmap only, and counting up or summing takes as many steps as there are digits.
+There is one bitmap for each binary digit of the number minus one. Entries with one message, the usual case, are in the
+first bitmap only; incrementing or summing takes one step per digit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pyroaring import BitMap64
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Measured: half a byte an entry when consumers take turns of 20, up to 3 when their entries lie apart.
+# Measured: half a byte per entry when consumers take turns of 20, up to 3 when entries lie apart.
 ENTRY_BYTES: Final = 4
-# From so many entries on, bitmaps are combined at once; fewer are looked up one by one.
+# From this number of entries on, bitmaps are combined; fewer entries are looked up one by one.
 TOGETHER_MIN: Final = 16
 
 
 class EntryCounts:
-    """Entries, and a number of at least one for each. An entry that is not in it counts zero."""
+    """Entry ids with numbers of at least one. A missing entry counts as zero."""
 
     __slots__ = ("_digits", "_entries")
 
@@ -43,17 +43,15 @@ class EntryCounts:
         return entry_id in self._entries
 
     def __iter__(self) -> Iterator[int]:
-        """The entries, ascending."""
         return iter(self._entries)
 
     def get(self, entry_id: int) -> int:
-        """The number of an entry."""
         if entry_id not in self._entries:
             return 0
         return 1 + sum(1 << place for place, digit in enumerate(self._digits) if entry_id in digit)
 
     def add(self, entry_ids: Sequence[int], numbers: Sequence[int] | None) -> None:
-        """Add entries that are not in it; None when the number of each is one."""
+        """Add new entries; `numbers` is None if all are one."""
         self._entries.update(entry_ids)
         if numbers is None:
             return
@@ -68,12 +66,11 @@ class EntryCounts:
         return self._digits[place]
 
     def set(self, entry_id: int, number: int) -> None:
-        """Change the number of an entry."""
         self.pop(entry_id)
         self.add((entry_id,), (number,))
 
     def count_up(self, entry_ids: Sequence[int]) -> None:
-        """Add one to the number of each of these entries."""
+        """Increment the number of each of these entries."""
         entries = BitMap64(entry_ids)
         carry, place = entries & self._entries, 0
         self._entries |= entries
@@ -85,7 +82,7 @@ class EntryCounts:
             carry, place = both, place + 1
 
     def pop(self, entry_id: int) -> int:
-        """Take an entry out; returns its number."""
+        """Remove an entry; returns its number."""
         number = self.get(entry_id)
         if number:
             self._entries.discard(entry_id)
@@ -94,7 +91,7 @@ class EntryCounts:
         return number
 
     def pop_all(self, entry_ids: Sequence[int]) -> tuple[int, list[int]]:
-        """Take entries out; returns the sum of their numbers, and those of them that were not in it."""
+        """Remove entries; returns the sum of their numbers, and the entries that were missing."""
         if len(entry_ids) < TOGETHER_MIN and not self._digits:
             entries, foreign = self._entries, []
             for entry_id in entry_ids:
@@ -118,5 +115,4 @@ class EntryCounts:
         return total, list(wanted - found) if len(found) < len(wanted) else []
 
     def through(self, entry_id: int) -> list[int]:
-        """The entries up to this one, ascending."""
         return list(self._entries[: self._entries.rank(entry_id)])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key_Shared: which consumer each key belongs to, as pure functions of who is there.
+"""Key_Shared: assigns keys to consumers, as pure functions of the connected consumers.
 
-Why three ways: the ring moves few keys when consumers come and go, halving ranges gives equal shares, and with sticky
-ranges the clients decide. All are Pulsar's, point for point, so that a key finds the same consumer on both.
+Why three ways: the hash ring moves few keys when consumers change, halving ranges gives equal shares, and sticky ranges
+are chosen by clients. All are identical to Pulsar's, so that a key has the same consumer on both.
 Where: `KeyOrder` asks for the consumer of a slot; a subscription adds and removes consumers.
 
-A key is hashed to a slot in 1..65535. Slot 0 is never a key's: 0 says in Pulsar's own structures that there is none.
+A key is hashed to a slot in 1..65535. Slot 0 is never used: it means "none" in Pulsar's structures.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SLOTS: Final = 65_536
-# Keys whose hashes are remembered, for hashing one anew costs some microseconds: 7 MB at most.
+# Cached key hashes, because hashing takes some microseconds: at most 7 MB.
 KEYS_CACHED: Final = 32_768
 KEY_BYTES_CACHED: Final = 64
 
-C = TypeVar("C")  # a consumer: whatever the caller names it by; compared by identity
+C = TypeVar("C")  # a consumer of any type; compared by identity
 
 
 class KeySharing(NamedTuple):
-    """How a consumer wants keys divided; all consumers of a subscription must agree on the first two.
+    """The Key_Shared policy of a consumer; the first two fields must agree within a subscription.
 
-    `ranges` are the slots it asks for, first and last, when ranges are sticky.
+    `ranges` are the requested slots, both ends inclusive, if ranges are sticky.
     """
 
     sticky: bool = False
@@ -41,7 +41,7 @@ class KeySharing(NamedTuple):
 
     @property
     def mode(self) -> str:
-        """As Pulsar spells it."""
+        """The mode, as Pulsar spells it."""
         return "STICKY" if self.sticky else "AUTO_SPLIT"
 
 
@@ -49,27 +49,21 @@ AUTO_SPLIT: Final = KeySharing()
 
 
 class Selector(Protocol[C]):
-    """Which consumer each slot belongs to."""
+    """Assigns slots to consumers."""
 
-    def slot(self, key_hash: int) -> int:
-        """The slot of a key with this hash."""
-        ...
+    def slot(self, key_hash: int) -> int: ...
 
     def add(self, consumer: C, name: str) -> None:
-        """A consumer joins. Raises ConsumerAssignFailed."""
-        ...
+        """Add a consumer. Raises ConsumerAssignFailed."""
 
     def remove(self, consumer: C) -> None:
-        """A consumer leaves; nothing happens if it never joined."""
-        ...
+        """Remove a consumer; nothing happens if it was never added."""
 
     def select(self, slot: int) -> C | None:
-        """Whose slot this is; None when it is nobody's."""
-        ...
+        """The consumer of a slot, or None."""
 
     def ranges(self) -> list[tuple[int, int, C]]:
-        """First slot, last slot and consumer of every stretch of slots, ascending."""
-        ...
+        """First slot, last slot and consumer of each range, ascending."""
 
 
 @lru_cache(maxsize=KEYS_CACHED)
@@ -78,40 +72,38 @@ def _remembered_hash(key: bytes) -> int:
 
 
 def hash_of(key: bytes) -> int:
-    """A key's hash; that of a short key is remembered."""
+    """A key's hash; hashes of short keys are cached."""
     return _remembered_hash(key) if len(key) <= KEY_BYTES_CACHED else sticky_hash(key)
 
 
 def slot_of(key: bytes) -> int:
-    """A key's slot, where slots are counted from 0 and slot 0 counts as 1."""
+    """A key's slot; slot 0 counts as 1."""
     return hash_of(key) % SLOTS or 1
 
 
 def ring_slot_of(key: bytes) -> int:
-    """A key's slot on a ring that begins at 1."""
+    """A key's slot on a ring that starts at 1."""
     return hash_of(key) % (SLOTS - 1) + 1
 
 
 class HashRing(Generic[C]):
-    """Every consumer stands at so many points of a ring; a slot is of the consumer at the next point.
+    """Each consumer has several points on a ring; a slot belongs to the consumer of the next point.
 
-    Consumers of one name are told apart by a number, the lowest that is free when they join. At a point where several
-    stand, the first to come has it. A point takes ten bytes, and two more for its consumer's own list.
+    Consumers of one name are distinguished by a number, the lowest that is free when they are added. The first consumer
+    at a point owns it. A point takes ten bytes, and two more in its consumer's list.
     """
 
     def __init__(self, points: int) -> None:
         self._points_each = points
-        self._points = array("H")  # ascending; who came first is first among equals
-        self._owners: list[C] = []  # of the point of the same index
-        # By identity: consumer, name, number among its namesakes, points.
+        self._points = array("H")  # ascending; at equal points in order of arrival
+        self._owners: list[C] = []  # of the point with the same index
+        # By identity: consumer, name, number among consumers of this name, points.
         self._members: dict[int, tuple[C, str, int, array[int]]] = {}
 
     def slot(self, key_hash: int) -> int:
-        """The slot of a key with this hash, as `ring_slot_of`."""
         return key_hash % (SLOTS - 1) + 1
 
     def add(self, consumer: C, name: str) -> None:
-        """A consumer joins."""
         taken = {number for _, other, number, _ in self._members.values() if other == name}
         number = next(candidate for candidate in range(len(taken) + 1) if candidate not in taken)
         points = _points_of(name, number, self._points_each)
@@ -122,7 +114,7 @@ class HashRing(Generic[C]):
             self._owners.insert(index, consumer)
 
     def remove(self, consumer: C) -> None:
-        """A consumer leaves; whoever stood behind it at a point has the point now."""
+        """Remove a consumer; the next consumer at each of its points owns the point now."""
         member = self._members.pop(id(consumer), None)
         if member is None:
             return
@@ -133,20 +125,20 @@ class HashRing(Generic[C]):
             del self._points[index], self._owners[index]
 
     def select(self, slot: int) -> C | None:
-        """Whose slot this is; None on an empty ring."""
+        """The consumer of a slot; None on an empty ring."""
         if not self._points:
             return None
         index = bisect_left(self._points, slot)
         return self._owners[index if index < len(self._points) else 0]
 
     def ranges(self) -> list[tuple[int, int, C]]:
-        """Stretches of slots; neighbours of one consumer are joined."""
+        """Ranges of slots; adjacent ones of one consumer are joined."""
         if not self._points:
             return []
         stretches: list[tuple[int, C]] = []
         below = 0
         for point, owner in zip(self._points, self._owners, strict=True):
-            if point != below:  # The first of several at one point.
+            if point != below:  # the first of several at one point
                 stretches.append((point, owner))
             below = point
         if below < SLOTS - 1:
@@ -160,21 +152,20 @@ def _points_of(name: str, number: int, points: int) -> array[int]:
 
 
 class RangeHalving(Generic[C]):
-    """Consumers own one range each: who joins takes the lower half of the widest, who leaves gives its range on."""
+    """Each consumer has one range: a new one takes the lower half of the widest; a removed one's range is merged."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
-        self._owners: list[C] = []  # of the range up to and including the end of the same index
+        self._owners: list[C] = []  # of the range that ends at the same index
 
     def slot(self, key_hash: int) -> int:
-        """The slot of a key with this hash, as `slot_of`."""
         return key_hash % SLOTS or 1
 
     def add(self, consumer: C, name: str) -> None:  # noqa: ARG002 - names do not matter here
-        """A consumer joins.
+        """Add a consumer.
 
         Raises:
-            ConsumerAssignFailed: no range is left that could be halved.
+            ConsumerAssignFailed: no range can be halved any more.
         """
         if not self._ends:
             self._ends, self._owners = [SLOTS], [consumer]
@@ -189,16 +180,16 @@ class RangeHalving(Generic[C]):
         self._owners.insert(index, consumer)
 
     def remove(self, consumer: C) -> None:
-        """A consumer leaves: its range goes to the next one above, that of the last one to the next one below."""
+        """Remove a consumer: its range goes to the next one above, that of the last one to the next one below."""
         for index, owner in enumerate(self._owners):
             if owner is consumer:
                 del self._owners[index]
-                # Of the topmost range the end stays, and the one below grows up to it.
+                # The end of the topmost range stays, and the range below grows to it.
                 del self._ends[index - 1 if index == len(self._owners) and index else index]
                 return
 
     def select(self, slot: int) -> C | None:
-        """Whose slot this is; None when nobody is there."""
+        """The consumer of a slot; None without consumers."""
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
     def ranges(self) -> list[tuple[int, int, C]]:
@@ -208,20 +199,19 @@ class RangeHalving(Generic[C]):
 
 
 class StickyRanges(Generic[C]):
-    """Consumers own the ranges that they asked for; what nobody asked for is nobody's."""
+    """Consumers own the ranges that they requested; other slots have no consumer."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ranges: list[tuple[int, int, C]] = []
 
     def slot(self, key_hash: int) -> int:
-        """The slot of a key with this hash, as `slot_of`."""
         return key_hash % SLOTS or 1
 
     def conflicting(self, ranges: Sequence[tuple[int, int]]) -> list[C]:
-        """The consumers that own a part of these ranges, each once; `ranges` are such as `check_ranges` lets pass.
+        """The consumers whose ranges overlap these, each once. Call `check_ranges` with `ranges` before.
 
-        As neither these ranges nor those that are owned overlap, each pair is compared once at most.
+        As the ranges do not overlap on either side, each pair is compared at most once.
         """
         owners: dict[int, C] = {}
         for start, end in ranges:
@@ -234,10 +224,10 @@ class StickyRanges(Generic[C]):
         return list(owners.values())
 
     def add_ranges(self, consumer: C, ranges: Sequence[tuple[int, int]]) -> None:
-        """A consumer joins with these ranges, both ends inclusive.
+        """Add a consumer with these ranges, both ends inclusive.
 
         Raises:
-            ConsumerAssignFailed: they cannot be, or overlap with each other or with another consumer's.
+            ConsumerAssignFailed: they are invalid, or overlap with each other or with another consumer's.
         """
         check_ranges(ranges)
         others = self.conflicting(ranges)
@@ -247,16 +237,15 @@ class StickyRanges(Generic[C]):
         self._starts = [start for start, _, _ in self._ranges]
 
     def add(self, consumer: C, name: str) -> None:
-        """Without ranges nobody joins. Raises ConsumerAssignFailed."""
+        """Always raises ConsumerAssignFailed: a consumer needs ranges."""
         raise ConsumerAssignFailed(f"Ranges for KeyShared policy must not be empty: consumer {name!r} of {consumer}")
 
     def remove(self, consumer: C) -> None:
-        """A consumer leaves; its ranges are nobody's."""
         self._ranges = [range_ for range_ in self._ranges if range_[2] is not consumer]
         self._starts = [start for start, _, _ in self._ranges]
 
     def select(self, slot: int) -> C | None:
-        """Whose slot this is; None when it is nobody's."""
+        """The consumer of a slot, or None."""
         index = bisect_right(self._starts, slot) - 1
         if index < 0:
             return None
@@ -264,15 +253,14 @@ class StickyRanges(Generic[C]):
         return consumer if slot <= end else None
 
     def ranges(self) -> list[tuple[int, int, C]]:
-        """The ranges as they were asked for."""
         return list(self._ranges)
 
 
 def check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
-    """Ranges one consumer may ask for.
+    """Check the requested ranges of one consumer.
 
     Raises:
-        ConsumerAssignFailed: there are none, one is no range of slots, or they overlap with one another.
+        ConsumerAssignFailed: there are none, one is invalid, or they overlap.
     """
     if not ranges:
         raise ConsumerAssignFailed("Ranges for KeyShared policy must not be empty.")
@@ -290,7 +278,7 @@ def check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
 
 
 def _joined(stretches: list[tuple[int, C]], *, first: int) -> list[tuple[int, int, C]]:
-    """Ranges of stretches given by their ends; those of one consumer that touch are one."""
+    """Ranges between these ends; adjacent ones of one consumer are joined."""
     ranges: list[tuple[int, int, C]] = []
     start = first
     for end, consumer in stretches:

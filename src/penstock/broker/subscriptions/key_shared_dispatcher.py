@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key_Shared subscriptions: all messages of a key go to one consumer, in order; other keys go elsewhere meanwhile.
+"""Key_Shared subscriptions: all messages of a key go to one consumer, in order.
 
-Why look ahead: when a consumer is stuck, what comes next may be for others. So entries that cannot be sent are set
-aside and reading goes on, up to a bound that Pulsar has too.
-Where: the dispatcher of a subscription whose consumers said Key_Shared, over `key_shared` and `key_shared_order`.
+Why look ahead: when a consumer has no permits, later entries may be for others. So entries that cannot be sent are set
+aside and reading goes on, up to a limit as in Pulsar.
+Where: the dispatcher of Key_Shared subscriptions, based on `key_shared` and `key_shared_order`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from penstock.governance.memory_row import MemoryRow
     from penstock.storage.results import Batch
 
-# Entries set aside, for each consumer and together: what keySharedLookAheadMsgInReplayThreshold* are in Pulsar.
+# Limits of entries set aside, per consumer and in total: Pulsar's keySharedLookAheadMsgInReplayThreshold*.
 LOOK_AHEAD_PER_CONSUMER: Final = 2_000
 LOOK_AHEAD_MAX: Final = 20_000
-# Entries looked at in one go, at least; otherwise as many as there are permits.
+# Minimum of entries examined at a time; otherwise as many as there are permits.
 ROWS_AT_ONCE_MIN: Final = 16
-# What is kept of an entry that a consumer holds, and of one that waits, beside what Shared keeps; measured.
+# Measured memory of a held and of a waiting entry, in addition to Shared's.
 HELD_BYTES: Final = 150
 WAITING_BYTES: Final = 200
-# Entries with long keys whose hashes are remembered until they are sent.
+# Entries with long keys whose hashes are kept until they are sent.
 LONG_KEYS_KNOWN: Final = 4 * KEYS_MAX
 
 
@@ -45,9 +45,9 @@ class KeyShared(Shared):
     """Each key has one consumer at a time.
 
     Args:
-        sharing: how the first consumer wants keys divided.
-        ring_points: of each consumer on the hash ring; None to halve ranges instead. Sticky ranges need neither.
-        long_keys: hashes keys that take too long to be hashed at once.
+        sharing: the Key_Shared policy of the first consumer.
+        ring_points: points of each consumer on the hash ring; None to halve ranges instead. Unused with sticky ranges.
+        long_keys: hashes long keys in slices.
     """
 
     __slots__ = ("_hashing", "_long_hashes", "_long_keys", "_stuck", "order", "sharing", "sticky")
@@ -82,14 +82,14 @@ class KeyShared(Shared):
             selector = RangeHalving()
         self.order: KeyOrder[Consumer] = KeyOrder(selector, in_order=not sharing.out_of_order)
         self._long_keys = long_keys
-        self._hashing = False  # long keys, before anything else is read; or it waits for its turn to
+        self._hashing = False  # long keys are being hashed, or wait for it; nothing else is read
         self._long_hashes: dict[int, int] = {}  # entry id -> hash of its long key
-        self._stuck: list[Consumer] | None = None  # who was ready when nothing of what waits could be sent
+        self._stuck: list[Consumer] | None = None  # the ready consumers when no waiting entry could be sent
 
-    # -- consumers come and go ----------------------------------------------------------------------------------------
+    # -- attaching and detaching consumers ----------------------------------------------------------------------------
 
     def check(self, consumer: Consumer) -> None:
-        """Consumers agree on how keys are divided."""
+        """Raises ConsumerAssignFailed or ConsumerBusy if its policy does not fit the others'."""
         there, wants = self.sharing, consumer.key_sharing
         if there.sticky != wants.sticky:
             raise ConsumerBusy(
@@ -108,7 +108,7 @@ class KeyShared(Shared):
             )
 
     def conflicting(self, consumer: Consumer) -> list[Consumer]:
-        """Consumers that have a part of its ranges; all of them when it wants another way of dividing keys."""
+        """Consumers with overlapping ranges; all consumers if its policy differs from theirs."""
         if self.sharing[:2] != consumer.key_sharing[:2]:
             return list(self.consumers)
         if self.sticky is None:
@@ -117,7 +117,7 @@ class KeyShared(Shared):
         return self.sticky.conflicting(consumer.key_sharing.ranges)
 
     def join(self, consumer: Consumer) -> None:
-        """It gets its share of the keys. Raises ConsumerAssignFailed."""
+        """Assign it a share of the keys. Raises ConsumerAssignFailed."""
         if self.sticky is not None:
             self.sticky.add_ranges(consumer, consumer.key_sharing.ranges)
         else:
@@ -125,23 +125,21 @@ class KeyShared(Shared):
         self._stuck = None
 
     def leave(self, consumer: Consumer) -> None:
-        """Its keys, and what it did not acknowledge, go to others."""
+        """Reassign its keys, and redeliver its unacknowledged entries to others."""
         super().leave(consumer)
         self.order.forget(consumer)
 
     def entry_bytes(self) -> int:
-        """With the slot of its key."""
         return super().entry_bytes() + HELD_BYTES
 
     def held_bytes(self) -> int:
-        """With the slots of entries that are pending, and of those that wait."""
         return super().held_bytes() + HELD_BYTES * self.order.held + WAITING_BYTES * len(self.order)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
-        """Whether enough was set aside, or keys are being hashed."""
+        """Whether the look-ahead limit is reached, or keys are being hashed."""
         return self._hashing or len(self.order) >= self._look_ahead()
 
     def _look_ahead(self) -> int:
@@ -151,14 +149,14 @@ class KeyShared(Shared):
         return {consumer: self.allowance(consumer) for consumer in ready}
 
     def rows_max(self, ready: list[Consumer]) -> int:
-        """One entry for each message that these consumers may be sent, within what may be set aside."""
+        """One entry per message that these consumers may be sent, within the look-ahead limit."""
         at_once = max(sum(map(self.allowance, ready)), ROWS_AT_ONCE_MIN)
         return min(at_once, max(self._look_ahead() - len(self.order), 1))
 
     def plan(
         self, batch: Batch, rows: Sequence[int], stop: int, counts: Sequence[int] | None, ready: list[Consumer]
     ) -> Plan:
-        """Send what may be sent, set the rest aside."""
+        """Send what can be sent, set the rest aside."""
         slots = self._slots(batch, rows)
         if len(slots) < len(rows):
             stop, rows = rows[len(slots)], rows[: len(slots)]
@@ -178,7 +176,8 @@ class KeyShared(Shared):
             offset = batch.offsets[row]
             key = metadata.routing(view[offset : offset + batch.lengths[row]]).key
             if len(key) > LONG_KEY_BYTES:
-                # Nothing of this topic waits, so neither does this: what would take too long to hash is dropped.
+                # Entries of a non-persistent topic never wait, so those with a key that is too long to hash at once
+                # are dropped.
                 long_bytes += len(key)
                 if long_bytes > SLICE_BYTES:
                     continue
@@ -192,7 +191,7 @@ class KeyShared(Shared):
     def plan_replay(
         self, batch: Batch, row: int, stop: int, counts: Sequence[int] | None, ready: list[Consumer]
     ) -> Plan:
-        """Those of these entries that wait and may be sent."""
+        """Plan those of these entries that wait and can be sent."""
         self._take_in(batch, row, stop)
         messages = None if counts is None else counts[row:stop]
         planned = self.order.plan_waiting(batch.entry_ids[row:stop], messages, self._room(ready))
@@ -200,7 +199,7 @@ class KeyShared(Shared):
         return Plan(_sends(planned, range(row, stop), messages), stop, in_order=False)
 
     def _take_in(self, batch: Batch, row: int, stop: int) -> None:
-        """What is due waits in the order of its key from now on."""
+        """Queue due delayed entries in the order of their keys."""
         ids = batch.entry_ids
         due = [one for one in range(row, stop) if ids[one] in self.replay] if self.replay else []
         if due:
@@ -212,17 +211,17 @@ class KeyShared(Shared):
             self._stuck = None
 
     def not_sent(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """They wait for their consumer."""
+        """Queue them again for their consumer."""
         self.order.release(consumer, entry_ids, again=True)
         self.charge()
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def _slots(self, batch: Batch, rows: Sequence[int]) -> list[int]:
-        """The slots of these rows, up to the first whose key is hashed from now on."""
+        """The slots of these rows, up to the first one whose key must be hashed in slices."""
         slot, routing, slots = self.order.selector.slot, metadata.routing, []
         view, offsets, lengths = memoryview(batch.data), batch.offsets, batch.lengths
-        # Budget: 4 µs per entry on one core, most of it to read the metadata.
+        # Budget: 4 µs per entry on one core, mostly for decoding the metadata.
         for row in rows:
             key = routing(view[offsets[row] : offsets[row] + lengths[row]]).key
             if len(key) <= LONG_KEY_BYTES:
@@ -236,7 +235,7 @@ class KeyShared(Shared):
         return slots
 
     def _hash_long(self, batch: Batch, rows: Sequence[int]) -> None:
-        """Hash the long keys of these rows, as many as may be kept meanwhile, and come back."""
+        """Hash the long keys of these rows, as many as may be kept at a time, then wake the subscription."""
         self._hashing = True
         view, nbytes = memoryview(batch.data), 0
         entry_ids: list[int] = []
@@ -266,16 +265,16 @@ class KeyShared(Shared):
 
     @property
     def has_replay(self) -> bool:
-        """Whether entries wait to be sent, or to be sent again."""
+        """Whether entries wait to be sent or redelivered."""
         return bool(self.order) or bool(self.replay)
 
     @property
     def replay_size(self) -> int:
-        """How many entries wait and have a key that is known."""
+        """Number of waiting entries whose keys are known."""
         return len(self.order)
 
     def next_replay(self, ready: list[Consumer]) -> list[int]:
-        """The lowest entries that wait and may be sent; before them what is due, for its keys are not known yet."""
+        """The lowest waiting entries that can be sent; due delayed entries first, because their keys are unknown."""
         if self._hashing:
             return []
         if self.replay and len(self.order) < self._look_ahead():
@@ -289,7 +288,6 @@ class KeyShared(Shared):
         return sendable[: min(sum(room.values()), ENTRIES_MAX)]
 
     def missing(self, entry_ids: Iterable[int]) -> None:
-        """They wait no longer."""
         entry_ids = list(entry_ids)
         self.order.discard(entry_ids)
         super().missing(entry_ids)
@@ -301,7 +299,7 @@ class KeyShared(Shared):
     # -- acknowledged -------------------------------------------------------------------------------------------------
 
     def acknowledged(self, consumer: Consumer, entry_ids: Sequence[int], newly: int) -> None:
-        """A key that nobody holds any more may go to its new consumer."""
+        """Also releases keys, which may go to their new consumers then."""
         pending = [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks]
         super().acknowledged(consumer, entry_ids, newly)
         self._settled(consumer, pending)
@@ -314,7 +312,6 @@ class KeyShared(Shared):
             self._wake()
 
     def acknowledged_through(self, entry_id: int) -> None:
-        """Nothing of what is before waits."""
         super().acknowledged_through(entry_id)
         self.order.discard_through(entry_id)
         self.charge()
@@ -324,32 +321,27 @@ class KeyShared(Shared):
 
     @property
     def key_sharing_mode(self) -> str | None:
-        """How keys are divided, as Pulsar spells it."""
         return self.sharing.mode
 
     @property
     def out_of_order(self) -> bool:
-        """Whether messages of a key may overtake one another."""
         return not self.order.in_order
 
     def hash_ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
-        """The slots of each consumer, as ranges with both ends inclusive."""
         ranges: dict[Consumer, list[tuple[int, int]]] = {}
         for first, last, consumer in self.order.selector.ranges():
             ranges.setdefault(consumer, []).append((first, last))
         return ranges
 
     def draining(self, consumer: Consumer) -> list[Draining]:
-        """Slots that went to others while this consumer still has messages of them."""
         return self.order.draining(consumer)
 
     def drained(self, consumer: Consumer) -> int:
-        """How many such slots it has let go since it came."""
         return self.order.cleared.get(id(consumer), 0)
 
 
 def _sends(planned: dict[Consumer, list[int]], rows: Sequence[int], messages: Sequence[int] | None) -> list[Send]:
-    """What is planned by index into `rows`, and into the messages of each."""
+    """Sends for a plan of indices into `rows`."""
     return [
         Send(
             consumer,

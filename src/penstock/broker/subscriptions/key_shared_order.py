@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key_Shared: what may be sent to whom now, so that the messages of a key stay in order and in one place.
+"""Key_Shared ordering: decides what can be sent so that messages of a key stay in order at one consumer.
 
-Why: a key changes hands when consumers come and go. Whoever has messages of it that are not acknowledged keeps it until
-they are (the key's slot is "draining"), and what was not sent stays ahead of what was published later.
-Where: a subscription shows this object the entries it would send, sends what it allows, and reports what was sent,
-acknowledged, given back. Pure: consumers are whatever the caller names them by.
+Why: a key is reassigned when consumers change. A consumer with unacknowledged messages of a key keeps it until they are
+acknowledged (the key's slot is "draining"), and unsent messages go before later ones.
+Where: a subscription asks this object which entries it may send, sends them, and reports what was sent, acknowledged
+and returned. Pure: consumers may be any objects.
 
-Theory of operation. An entry is in one of four places: not seen yet; waiting (seen, and to be sent before any later
-entry of its slot); held by the consumer it was sent to; gone. Two rules make the order:
-- a slot is held by one consumer at a time: while anybody holds entries of it, only that consumer gets more;
-- of the entries of a slot that wait, the lowest goes first, and one that was not seen yet goes only when none waits.
-With out-of-order delivery allowed both rules are off, and an entry goes to whoever its slot belongs to.
+Theory of operation. An entry is in one of four states: not seen yet; waiting (to be sent before later entries of its
+slot); held by a consumer; done. Two rules keep the order:
+- A slot is held by one consumer at a time: while a consumer holds entries of it, only this consumer gets more.
+- Waiting entries of a slot go lowest first, and an unseen one goes only if none waits.
+
+With out-of-order delivery allowed both rules are off, and an entry goes to the consumer of its slot.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ C = TypeVar("C")
 
 
 class Draining(NamedTuple):
-    """A slot whose consumer changed while the one before still holds entries of it."""
+    """A slot assigned to another consumer while the previous one still holds entries of it."""
 
     slot: int
     entries: int
 
 
 class _Holder(Generic[C]):
-    """Who holds entries of a slot, and how many."""
+    """The consumer that holds entries of a slot, and how many."""
 
     __slots__ = ("consumer", "entries")
 
@@ -44,53 +45,49 @@ class _Holder(Generic[C]):
 
 
 class KeyOrder(Generic[C]):
-    """The slots of one subscription: whose they are, who holds entries of them, and which entries wait."""
+    """The slots of one subscription: their consumers, held entries, and waiting entries."""
 
     __slots__ = ("_heaps", "_held", "_holders", "_waiting", "cleared", "in_order", "selector")
 
     def __init__(self, selector: Selector[C], *, in_order: bool) -> None:
         self.selector = selector
         self.in_order = in_order
-        self.cleared: dict[int, int] = {}  # by identity of the consumer: slots that it has drained so far
+        self.cleared: dict[int, int] = {}  # by identity of the consumer: number of slots drained so far
         self._holders: dict[int, _Holder[C]] = {}  # by slot
-        self._held: dict[int, int] = {}  # entry id -> slot, of entries that consumers hold
+        self._held: dict[int, int] = {}  # entry id -> slot, of held entries
         self._waiting: dict[int, int] = {}  # entry id -> slot
-        self._heaps: dict[int, list[int]] = {}  # slot -> its waiting entries; may hold leavers
+        self._heaps: dict[int, list[int]] = {}  # slot -> its waiting entries; may contain removed ones
 
-    # -- what waits
+    # -- waiting entries
 
     def __bool__(self) -> bool:
-        """Whether any entry waits."""
         return bool(self._waiting)
 
     def __len__(self) -> int:
-        """How many entries wait."""
         return len(self._waiting)
 
     @property
     def held(self) -> int:
-        """How many entries consumers hold."""
         return len(self._held)
 
     def __contains__(self, entry_id: int) -> bool:
-        """Whether this entry waits."""
         return entry_id in self._waiting
 
     def wait(self, entry_id: int, slot: int) -> None:
-        """This entry is to be sent before later ones of its slot; said once or more often."""
+        """Send this entry before later ones of its slot. May be called again."""
         if entry_id not in self._waiting:
             self._waiting[entry_id] = slot
             heapq.heappush(self._heaps.setdefault(slot, []), entry_id)
 
     def discard(self, entry_ids: Iterable[int]) -> None:
-        """These entries wait no longer."""
+        """Remove waiting entries."""
         for entry_id in entry_ids:
             slot = self._waiting.pop(entry_id, None)
             if slot is not None:
                 self._first_waiting(slot)
 
     def discard_through(self, entry_id: int) -> None:
-        """Everything up to this entry waits no longer."""
+        """Remove all waiting entries up to this one."""
         self.discard([waiting for waiting in self._waiting if waiting <= entry_id])
 
     def _first_waiting(self, slot: int) -> int | None:
@@ -104,10 +101,10 @@ class KeyOrder(Generic[C]):
             return None
         return heap[0]
 
-    # -- who may have what
+    # -- planning
 
     def _receiver(self, slot: int, room: dict[C, int]) -> C | None:
-        """The consumer that may be sent an entry of this slot, if it has room for one."""
+        """The consumer that can be sent an entry of this slot now, if it has room."""
         consumer = self.selector.select(slot)
         if consumer is None or room.get(consumer, 0) <= 0:
             return None
@@ -118,7 +115,7 @@ class KeyOrder(Generic[C]):
         return consumer
 
     def sendable(self, room: dict[C, int]) -> list[int]:
-        """Entries that wait and may be sent now, ascending; as many of each slot as its consumer has room for."""
+        """Waiting entries that can be sent now, ascending; per slot as many as its consumer has room for."""
         found: list[int] = []
         for slot, heap in list(self._heaps.items()):
             consumer = self._receiver(slot, room)
@@ -129,13 +126,13 @@ class KeyOrder(Generic[C]):
     def plan(
         self, entry_ids: Sequence[int], slots: Sequence[int], messages: Sequence[int] | None, room: dict[C, int]
     ) -> dict[C, list[int]]:
-        """Who gets which rows of a run of entries that were not seen yet; the others wait from now on.
+        """Assign rows of a run of unseen entries to consumers; entries not assigned wait from now on.
 
         Args:
             entry_ids: of the run, ascending.
             slots: of each entry.
             messages: in each entry; None when each holds one.
-            room: how many messages each consumer may be sent; what is planned is taken off.
+            room: messages that each consumer may be sent; reduced by what is planned.
         """
         rows_of: dict[C, list[int]] = {}
         for row, slot in enumerate(slots):
@@ -151,7 +148,7 @@ class KeyOrder(Generic[C]):
     def plan_waiting(
         self, entry_ids: Sequence[int], messages: Sequence[int] | None, room: dict[C, int]
     ) -> dict[C, list[int]]:
-        """Who gets which rows of a run of entries some of which wait; the others are passed over."""
+        """Assign the waiting ones among a run of entries to consumers; other entries are skipped."""
         rows_of: dict[C, list[int]] = {}
         for row, entry_id in enumerate(entry_ids):
             slot = self._waiting.get(entry_id)
@@ -166,19 +163,19 @@ class KeyOrder(Generic[C]):
             rows_of.setdefault(consumer, []).append(row)
         return rows_of
 
-    # -- who holds what
+    # -- held entries
 
     def _take(self, consumer: C, entry_id: int, slot: int) -> None:
         self._held[entry_id] = slot
         holder = self._holders.get(slot)
-        if holder is None or holder.consumer is not consumer:  # The latter only out of order.
+        if holder is None or holder.consumer is not consumer:  # the latter only out of order
             holder = self._holders[slot] = _Holder(consumer)
         holder.entries += 1
 
     def release(self, consumer: C, entry_ids: Iterable[int], *, again: bool) -> bool:
-        """A consumer no longer holds these entries: acknowledged, or to be sent `again`.
+        """Entries are no longer held by a consumer: acknowledged, or to be sent `again`.
 
-        Returns True when that lets entries go which waited for it.
+        Returns True if entries that waited for it can be sent now.
         """
         freed = False
         for entry_id in entry_ids:
@@ -199,17 +196,16 @@ class KeyOrder(Generic[C]):
         return freed or again
 
     def forget(self, consumer: C) -> None:
-        """A consumer left; what it held was released before."""
+        """Remove a consumer; its entries were released before."""
         self.selector.remove(consumer)
         self.cleared.pop(id(consumer), None)
 
     def clear(self) -> None:
-        """Nobody holds anything, nothing waits."""
         for kept in (self._holders, self._held, self._waiting, self._heaps):
             kept.clear()
 
     def draining(self, consumer: C) -> list[Draining]:
-        """The slots of others that this consumer still holds entries of."""
+        """Slots of other consumers of which this one still holds entries."""
         return [
             Draining(slot, holder.entries)
             for slot, holder in self._holders.items()

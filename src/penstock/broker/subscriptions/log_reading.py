@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one read of the log that a subscription has under way, and what makes it out of date.
+"""Log reads of one subscription, one at a time, and their cancellation.
 
-Why one at a time: what it brings is delivered in order, and takes room of the outbound memory while it is read. A read
-that failed is tried again for as long as a consumer waits; nothing that comes after it is delivered before.
-Where: `NewEntries` and `Redelivery` start reads here. Whatever moves the reading position backwards (seek, rewind, a
-new active consumer) bumps `generation`, and the read that was under way then is dropped when it comes back.
+Why one at a time: entries are delivered in order, and a read takes outbound memory. A failed read is repeated as long
+as consumers wait; nothing after it is delivered before.
+Where: `NewEntries` and `Redelivery` start reads here. Moving the read position backwards (seek, rewind, a new active
+consumer) increments `generation`; the result of a read of an earlier generation is dropped.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One read of the log takes at most this much, and no more than the consumers it is for have room for.
+# Maximum size of one read; it is also limited by the room of the consumers.
 READ_BYTES_MAX: Final = 2 * MIB
-# A read of the log that failed is tried again after this long, and after twice as long each time, up to a bound.
+# Delay before a failed read is repeated; it doubles each time, up to a maximum.
 READ_RETRY_S: Final = 0.25
 READ_RETRY_MAX_S: Final = 5.0
 
 
 class LogReading:
-    """Where a subscription reads, and its read under way."""
+    """The read position of a subscription, and its running read."""
 
     __slots__ = ("_failed", "_large_bytes", "_retry", "_services", "_state", "_wake", "generation", "under_way")
 
@@ -44,16 +44,16 @@ class LogReading:
         self._state = state
         self._services = services
         self._wake = wake
-        self.under_way = False  # ... or it waits before it reads again
+        self.under_way = False  # or waiting to repeat a failed read
         self.generation = 0
-        self._failed = 0  # reads in a row
+        self._failed = 0  # consecutive failed reads
         self._retry: Timer | None = None
-        self._large_bytes = 0  # of an entry that was too large for one read; such ones mostly follow one another
+        self._large_bytes = 0  # size of an entry that was too large for one read; usually several follow one another
 
-    # -- the reading position -----------------------------------------------------------------------------------------
+    # -- the read position --------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Read again from the first entry that is not acknowledged."""
+        """Move the read position to the first unacknowledged entry."""
         state = self._state
         self.generation += 1
         if self._retry is not None:
@@ -64,13 +64,13 @@ class LogReading:
             state.view.rewind()
 
     def step_back(self, entry_id: int) -> None:
-        """Read again from this entry on."""
+        """Move the read position back to this entry."""
         if entry_id < self._state.read_entry_id:
             self.generation += 1
             self._state.read_entry_id = entry_id
 
     def source_changed(self) -> None:
-        """Entries are read from elsewhere now: what is being read is read again."""
+        """Entries must be read from another ledger: repeat the running read."""
         self.generation += 1
         self._wake()
 
@@ -78,21 +78,21 @@ class LogReading:
 
     @property
     def bytes_max(self) -> int:
-        """How much to read at once: more than usual while entries are large."""
+        """Maximum size of the next read; larger than usual while entries are large."""
         return max(READ_BYTES_MAX, self._large_bytes)
 
     def take_room(self, ready: Sequence[Consumer], bytes_max: int) -> Reading:
-        """Take room for what is read for these consumers, until it is handed out."""
+        """Reserve outbound memory for a read for these consumers."""
         return self._services.outlets.outbound.start_read([consumer.outlet for consumer in ready], bytes_max)
 
     def give_back(self, room: Reading) -> None:
-        """Give room back without a read: what was wanted is in memory."""
+        """Release reserved memory without a read, because the entries were in memory."""
         self._services.outlets.outbound.end_read(room)
 
     def wait_for(
         self, future: asyncio.Future[ReadResult], room: Reading, deliver: Callable[[Dispatcher, ReadResult], None]
     ) -> None:
-        """Have what this read brings delivered, if it is still wanted then."""
+        """Deliver the result of this read, if it is still of the current generation."""
         self.under_way = True
         generation = self.generation
         future.add_done_callback(lambda done: self._on_read(done, room, generation, deliver))
@@ -105,7 +105,7 @@ class LogReading:
         deliver: Callable[[Dispatcher, ReadResult], None],
     ) -> None:
         services = self._services
-        # What was taken for the read is there for what it brought, in this turn of the loop.
+        # The reserved memory is used by the result, in this turn of the loop.
         services.outlets.outbound.end_read(room)
         error = None if done.cancelled() else done.exception()
         if error is not None:
@@ -128,9 +128,9 @@ class LogReading:
         services.outlets.outbound_freed()
 
     def _put_off(self, error: BaseException) -> None:
-        """A read failed: what it was to bring is not lost, but read later."""
+        """Repeat a failed read later; no entries are lost."""
         state = self._state
-        if not self._failed:  # Said once: the disk may be ill for hours.
+        if not self._failed:  # Logged once: the disk may fail for hours.
             log.error("reading %s for subscription %s failed, trying again: %s", state.topic.text, state.name, error)
         wait_s = min(READ_RETRY_S * 2 ** min(self._failed, 16), READ_RETRY_MAX_S)
         self._failed += 1

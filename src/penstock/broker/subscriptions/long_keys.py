@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long keys of Key_Shared subscriptions: hashed a slice in each turn of the loop, for one subscription at a time.
+"""Hashes long keys of Key_Shared subscriptions in slices, for one subscription at a time.
 
-Why: a key may be as long as a message, and hashing 5 MB takes half a second. What is kept of a key is its hash.
-Where: a Key_Shared delivery asks when it meets such keys; the broker has one of these for all of them.
+Why: a key may be as long as a message, and hashing 5 MB takes half a second. Only the hash is kept.
+Where: Key_Shared dispatchers use it for long keys; the broker has one for all subscriptions.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator, Sequence
 
-# Keys up to this length are hashed where they are met, in 20 µs at most.
+# Keys up to this length are hashed directly, in at most 20 µs.
 LONG_KEY_BYTES: Final = 256
-# Hashed in one turn of the loop: half a millisecond's worth.
+# Bytes hashed in one turn of the loop: about half a millisecond.
 SLICE_BYTES: Final = 8 * KIB
-# Keys that are kept at a time while they are hashed; one, if it is longer.
+# Total bytes of keys hashed at a time; a single key may be longer.
 KEYS_BYTES_MAX: Final = 256 * KIB
 KEYS_MAX: Final = 1_000
-# Whoever may ask reads its keys again before it does; it is given so long, or the next one may ask, too.
+# The next subscription reads its keys again before it starts; after this time the one behind it may start, too.
 ASKED_S: Final = 0.05
 
 
 class LongKeys:
-    """Hashes the keys of one asker at a time; others wait, without their keys."""
+    """Hashes the keys of one subscription at a time; the others wait, without their keys."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -38,7 +38,7 @@ class LongKeys:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def start(self, keys: Sequence[bytes], done: Callable[[list[int]], None], again: Callable[[], None]) -> None:
-        """Hash these keys and call `done` with the hashes; if others are being hashed, call `again` when it may ask."""
+        """Hash these keys and call `done` with the hashes; if busy, call `again` when the caller may try again."""
         if self._job is not None:
             self._waiting.append(again)
             return
@@ -58,7 +58,7 @@ class LongKeys:
             self._loop.call_soon(self._step)
 
     def _serve(self) -> None:
-        """Let the next one ask; if it does not, for its consumers are gone, the one behind it."""
+        """Let the next waiting subscription start; if it does not, the one after it."""
         if self._job is None and self._waiting:
             self._waiting.popleft()()
             self._loop.call_later(ASKED_S, self._serve)

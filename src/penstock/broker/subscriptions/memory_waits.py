@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions that wait for dispatch memory: all of them try again twice a second.
+"""Subscriptions that wait for dispatch memory: all retry twice a second.
 
 Where: a dispatcher without memory for pending acknowledgements adds its subscription. The broker has one `MemoryWaits`.
 """
@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import asyncio
 
-# Whoever is short of memory for unacknowledged ids looks again this often, and when some of its own are acknowledged.
+# Interval of retries; a subscription also retries when its own entries are acknowledged.
 SHORT_S: Final = 0.5
 
 
 class Waiting(Protocol):
-    """Who waits."""
+    """A waiting subscription."""
 
-    def wake(self) -> None:
-        """Try again."""
-        ...
+    def wake(self) -> None: ...
 
 
 class MemoryWaits:
-    """Subscriptions that deliver nothing, for there is no memory for their pending acknowledgements."""
+    """Subscriptions that cannot deliver, because there is no memory for pending acknowledgements."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[Waiting, None] = {}  # in the order in which they came
+        self._waiting: dict[Waiting, None] = {}  # in order of arrival
 
     def add(self, waiting: Waiting) -> None:
-        """Wake this one soon."""
+        """Wake this subscription soon."""
         if not self._waiting:
             self._loop.call_later(SHORT_S, self._wake_all)
         self._waiting[waiting] = None

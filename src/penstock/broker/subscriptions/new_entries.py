@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New entries, in their order: out of the tail cache when they are there, else by one sequential read of the log.
+"""New entries, in order: from the tail cache if possible, else by one sequential read of the log.
 
-What was read is handed to consumers at once, as far as permits and unsent bytes allow; the rest is forgotten and read
-again later, so a stuck consumer pins nothing. Entries that the log does not have count as acknowledged.
-Where: a subscription's dispatch comes here when nothing waits to be delivered again.
+Entries are delivered as far as permits and room allow; the rest is dropped and read again later, so a stuck consumer
+keeps nothing in memory. Entries missing in the log count as acknowledged.
+Where: a subscription's dispatch calls this if no entries wait for redelivery.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from penstock.storage.cursor import Cursor
     from penstock.storage.results import ReadResult
 
-# Acknowledged and delayed entries may take turns, and each change of turns takes a microsecond or two.
+# Acknowledged and delayed entries may alternate; each alternation takes a microsecond or two.
 SKIPS_PER_TURN_MAX: Final = 200
-# So many entries are read at once whose delivery times have to be looked at, 5 to 20 µs each: in between the loop is
-# for others, and what is due goes first.
+# Maximum of entries read at a time if their delivery times must be decoded, at 5 to 20 µs each: in between the loop
+# continues, and due messages go first.
 LOOKED_ENTRIES_MAX: Final = 1_000
 
 
 class NewEntries:
-    """Finds, reads and hands over what a subscription delivers next."""
+    """Finds, reads and delivers the next entries of a subscription."""
 
     __slots__ = ("_delivery", "_reading", "_services", "_state")
 
@@ -48,7 +48,7 @@ class NewEntries:
         self._delivery = delivery
 
     def send_next(self, dispatcher: Dispatcher, ready: list[Consumer]) -> bool:
-        """Deliver the next piece to these consumers; False when there is none, or a read was started for it."""
+        """Deliver the next entries to these consumers; False if there are none, or a read was started."""
         state = self._state
         entry_id = self._next_wanted()
         if entry_id is None:
@@ -61,13 +61,13 @@ class NewEntries:
             self._start_read(entry_id, ready, compacted)
             return False
         batch, row = found
-        # Who has no room for the next entry is not ready any more; then others may be.
+        # A consumer without room for the next entry is not ready any more; others may be.
         stop = unacknowledged_stop(state.cursor, batch, row)
         reached = self._delivery.deliver_new(dispatcher, batch, row, stop, ready)
         return reached > row or dispatcher.ready() != ready
 
     def _next_wanted(self) -> int | None:
-        """The next entry that is neither acknowledged nor held; None when finding it takes another turn."""
+        """The next entry that is neither acknowledged nor delayed; None if finding it takes another turn."""
         state = self._state
         end = state.topic.last_entry_id + 1
         for _ in range(SKIPS_PER_TURN_MAX):
@@ -80,7 +80,7 @@ class NewEntries:
         return None
 
     def _compacted(self, entry_id: int, ready: Sequence[Consumer]) -> CompactedLedger | None:
-        """The compacted topic if this entry is read from there; a consumer that wants that is the only one ready."""
+        """The compacted ledger, if this entry is read from it; then its consumer is the only ready one."""
         compacted = self._state.topic.compacted
         wanted = compacted is not None and entry_id <= compacted.horizon and ready[0].reads_compacted
         return compacted if wanted else None
@@ -89,7 +89,7 @@ class NewEntries:
 
     def _start_read(self, entry_id: int, ready: Sequence[Consumer], compacted: CompactedLedger | None) -> None:
         state, reads = self._state, self._services.reads
-        # Permits count messages. What does not fit them would be read for nothing, and again with the next.
+        # Permits count messages. Entries beyond the permits would be dropped, and read again with the next ones.
         wanted = -(-sum(consumer.permits for consumer in ready) // self._delivery.entry_messages)
         if state.gate is not None:
             wanted = state.gate.entries_at_most(wanted)
@@ -108,7 +108,7 @@ class NewEntries:
     def _on_read(self, entry_id: int, dispatcher: Dispatcher, result: ReadResult) -> None:
         state, expected = self._state, entry_id
         if result.members is not None and self._lacks_compacted():
-            expected = state.topic.last_entry_id + 1  # What lies between may be missing: it stays in the backlog.
+            expected = state.topic.last_entry_id + 1  # Missing entries in between stay in the backlog.
         for compacted, words in (result.members or {}).items():
             state.cursor.acknowledge_batch(compacted, words)
         for batch in result.batches:
@@ -120,7 +120,7 @@ class NewEntries:
         state.read_entry_id = max(state.read_entry_id, result.next_entry_id)
 
     def _deliver_all(self, dispatcher: Dispatcher, batch: Batch) -> bool:
-        """Deliver what of this batch is still wanted; False when the consumers could not take all of it."""
+        """Deliver the unacknowledged entries of this batch; False if consumers could not take all."""
         state = self._state
         batch = without_acknowledged(state.cursor, batch)
         row, rows = 0, len(batch.offsets)
@@ -135,9 +135,9 @@ class NewEntries:
         return True
 
     def _skip_missing(self, first: int, stop: int) -> None:
-        """Entries that the log does not have (reclaimed, or lost to damage it has named) count as acknowledged.
+        """Acknowledge entries that are not in the log: trimmed, or lost to damage that was logged.
 
-        Not so those whose segment is missing: a later start may find it.
+        Entries of a missing segment are kept: a later start may find it.
         """
         state = self._state
         stop = min(stop, state.topic.last_entry_id + 1)
@@ -149,13 +149,13 @@ class NewEntries:
             self._services.cursors.moved(state)
 
     def _lacks_compacted(self) -> bool:
-        """Whether something of the compacted topic is missing; nobody can say which entries these are."""
+        """Whether entries of the compacted ledger are missing; it is unknown which."""
         compacted = self._state.topic.compacted
         return compacted is not None and self._services.log.missing.any_of(compacted.ledger_id)
 
 
 def unacknowledged_stop(cursor: Cursor, batch: Batch, row: int) -> int:
-    """The row after the last that may be delivered together with this one: the next acknowledged entry ends it."""
+    """The row that ends the run of unacknowledged entries from this row on."""
     rows = len(batch.offsets)
     if not cursor.acknowledged_above:
         return rows
@@ -166,11 +166,11 @@ def unacknowledged_stop(cursor: Cursor, batch: Batch, row: int) -> int:
 
 
 def without_acknowledged(cursor: Cursor, batch: Batch) -> Batch:
-    """The entries of a batch that are not acknowledged: they go out together, whatever lies between them."""
+    """The unacknowledged entries of a batch, gathered so that they are delivered together."""
     ids = batch.entry_ids
     if cursor.none_acknowledged(ids[0], ids[-1]):
         return batch
-    # Budget: 0.4 µs an entry. It spares the 20 µs that each piece would cost by itself.
+    # Budget: 0.4 µs per entry. It saves the 20 µs that each run would cost by itself.
     rows = [row for row, entry_id in enumerate(ids) if not cursor.is_acknowledged(entry_id)]
     counts = batch.message_counts
     return Batch(

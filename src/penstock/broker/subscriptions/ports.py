@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a subscription needs of the parts above it, each as narrow as its use.
+"""What a subscription needs of the parts above it.
 
 Why: a subscription knows neither the broker nor sessions nor sockets, so tests run it with plain objects.
-Where: `Topic`, `Session`, `Connection`, `DispatchGate` and `DelayedIndex` satisfy these as they are; the broker fills
-one `DispatchServices` for all subscriptions.
+Where: `Topic`, `Session`, `Connection`, `DispatchGate` and `DelayedIndex` satisfy these protocols as they are; the
+broker makes one `DispatchServices` for all subscriptions.
 """
 
 from __future__ import annotations
@@ -43,64 +43,50 @@ T = TypeVar("T")
 
 
 class Outlet(Holder, Protocol):
-    """The way to a consumer's client. A connection is one."""
+    """The way to a consumer's client: its connection."""
 
     @property
     def peer(self) -> str:
         """Address of the client, as `host:port`."""
-        ...
 
     @property
-    def is_open(self) -> bool:
-        """Whether the client is still connected."""
-        ...
+    def is_open(self) -> bool: ...
 
     @property
     def room_bytes(self) -> int:
-        """How many more bytes of entries may be queued; 0 when the client is gone."""
-        ...
+        """How many more bytes of entries may be queued; 0 if the client is disconnected."""
 
     def takes_entries(self) -> bool:
         """Whether entries may be queued now; if not, the consumer's subscription is woken when they may."""
-        ...
 
     def has_no_room(self, nbytes: int, wanting: object) -> None:
-        """Entries of `nbytes` bytes found no room: the subscription of the consumer `wanting` is woken when they do."""
-        ...
+        """There was no room for `nbytes`: the subscription of the consumer `wanting` is woken when there is."""
 
     def deliver(self, buffers: Sequence[Buffer], nbytes: int, entries: QueuedEntries | None = None) -> None:
-        """Queue encoded entries of `nbytes` bytes; `entries` takes back what the client does not read in time."""
-        ...
+        """Queue encoded entries of `nbytes` bytes; through `entries` those not read in time are returned."""
 
-    def write_frame(self, frame: bytes) -> None:
-        """Queue one command."""
-        ...
+    def write_frame(self, frame: bytes) -> None: ...
 
 
 class Client(Protocol):
-    """The client's session, which attached the consumer."""
+    """The session of a consumer's client."""
 
     @property
-    def protocol_version(self) -> int:
-        """Version of the protocol that the client speaks."""
-        ...
+    def protocol_version(self) -> int: ...
 
     @property
     def client_version(self) -> str:
-        """Name and version that the client gave itself."""
-        ...
+        """Name and version sent by the client."""
 
     def disconnect_consumer(self, consumer: Consumer) -> None:
         """Detach the consumer and tell its client to subscribe again."""
-        ...
 
     async def probe(self) -> bool:
-        """Whether the client still answers; it is closed if it does not."""
-        ...
+        """Whether the client still answers; if not, it is closed."""
 
 
 class ConsumedSubscription(Protocol):
-    """A subscription as its consumers know it, and what their clients ask of it."""
+    """A subscription, as used by its consumers and their sessions."""
 
     name: str
     kind: int
@@ -113,116 +99,89 @@ class ConsumedSubscription(Protocol):
 
     @property
     def backlog(self) -> int:
-        """Entries not yet acknowledged."""
-        ...
+        """Number of unacknowledged entries."""
 
     def conflicting(self, consumer: Consumer, kind: int) -> list[Consumer]:
-        """Consumers because of which this one may not be attached."""
-        ...
+        """Consumers that prevent this one from being attached."""
 
     def remove(self, consumer: Consumer) -> None:
-        """Detach a consumer; what it has not acknowledged goes to others."""
-        ...
+        """Detach a consumer; its unacknowledged messages are redelivered to others."""
 
     def wake(self) -> None:
-        """Look whether there is something to deliver."""
-        ...
+        """Schedule a dispatch."""
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """The client permits so many more messages."""
-        ...
+        """Add permits for this many messages."""
 
     def acknowledge(self, consumer: Consumer, ack: AckRun) -> PenstockError | None:
-        """Acknowledge what the client says; returns why it could not be done."""
-        ...
+        """Apply one ACK; returns an error if some of it was not applied."""
 
-    def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
-        """Deliver again what the client asks for."""
-        ...
+    def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None: ...
 
     async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
-        """Deliver from this entry on, and of it only these messages if any are named; consumers are disconnected."""
-        ...
+        """Deliver this entry next, or only these messages of it; consumers are disconnected."""
 
     async def save_cursor(self) -> None:
-        """Store the cursor, unless it is not durable. Raises MetadataFailed."""
-        ...
+        """Store the cursor, if the subscription is durable. Raises MetadataFailed."""
 
     def entries_returned(self, consumer: Consumer, entry_ids: list[int], messages: int) -> None:
-        """Take back entries that were queued and not sent."""
-        ...
+        """Redeliver entries that were queued and not sent."""
 
 
 class Gate(Protocol):
-    """Dispatch rates that hold for one subscription."""
+    """Dispatch rate limits of one subscription."""
 
     @property
     def throttled(self) -> Mapping[tuple[str, str], int]:
-        """How often each limit stopped the subscription."""
-        ...
+        """How often each limit has stopped the subscription."""
 
     def is_open(self) -> bool:
         """Whether entries may be delivered now; if not, the subscription is woken when they may."""
-        ...
 
     def stop_row(self, batch: Batch, row: int, stop: int) -> int:
-        """The row after the last of these rows that may be delivered now, at least one."""
-        ...
+        """The end of the rows that may be delivered now: at least one row."""
 
     def entries_at_most(self, entries: int) -> int:
-        """How many of so many entries the rates would let out now."""
-        ...
+        """The number of entries, up to this one, that the rates allow now."""
 
-    def delivered(self, entries: int, messages: int, nbytes: int) -> None:
-        """Count what was delivered."""
-        ...
+    def delivered(self, entries: int, messages: int, nbytes: int) -> None: ...
 
 
 class DelayedMessages(Protocol):
-    """The delayed messages of a topic, for all its Shared and Key_Shared subscriptions."""
+    """The delayed messages of a topic, shared by its Shared and Key_Shared subscriptions."""
 
     @property
     def manager(self) -> TopicDelayedDeliveryTrackerManager:
-        """The index itself."""
-        ...
+        """The index."""
 
     def look(self, view: DelayedDeliveryView, batch: Batch, row: int, stop: int) -> list[int]:
-        """Entries of these rows that are held, found in their metadata because the index did not know them."""
-        ...
+        """Decode entries that the index does not know; returns the rows of those that are still delayed."""
 
     def now_ms(self) -> int:
-        """The time that decides what is due."""
-        ...
+        """Time in ms since 1970 that decides which messages are due."""
 
     def set_timer(self) -> None:
         """Wake subscriptions when the next entry is due."""
-        ...
 
     def handed_out(self, slots: Sequence[tuple[int, int]]) -> None:
-        """Count due entries: of each slot, how many, and when its last one was due in ms since 1970."""
-        ...
+        """Count delivered delayed entries: per slot, how many, and the latest delivery time in ms since 1970."""
 
     def look_after(self) -> None:
-        """Read in the background what the index does not know."""
-        ...
+        """Read entries that the index does not hold from the log, in the background."""
 
 
 class UnackedBounds(Protocol):
-    """Bounds of unacknowledged messages, 0 for none."""
+    """Limits of unacknowledged messages, 0 for none."""
 
     @property
-    def max_unacked_per_consumer(self) -> int:
-        """Of one consumer."""
-        ...
+    def max_unacked_per_consumer(self) -> int: ...
 
     @property
-    def max_unacked_per_subscription(self) -> int:
-        """Of all consumers of a subscription together."""
-        ...
+    def max_unacked_per_subscription(self) -> int: ...
 
 
 class SubscribedTopic(Protocol):
-    """A topic as its subscriptions see it."""
+    """A topic, as used by its subscriptions."""
 
     @property
     def name(self) -> TopicName: ...
@@ -258,28 +217,23 @@ class SubscribedTopic(Protocol):
     first_entry_id: int
 
     def retained_from(self) -> int:
-        """The first entry that must be kept, as far as its durable subscriptions and its policies say."""
-        ...
+        """The first entry that its durable subscriptions and its policies keep."""
 
     def join_delayed(self, subscription: SubscriptionState) -> DelayedDeliveryView:
-        """The subscription's view of the delayed messages; the index is made if there is none."""
-        ...
+        """The subscription's view of the delayed messages; creates the index if necessary."""
 
     def leave_delayed(self, subscription: SubscriptionState) -> None:
-        """The subscription has no view any more; the index goes with the last one."""
-        ...
+        """Remove the subscription's view; the index is removed with the last view."""
 
     def pass_cancelled(self, cursor: Cursor) -> None:
-        """Acknowledge cancelled messages in a cursor that is new or was moved back."""
-        ...
+        """Mark cancelled messages as acknowledged in a cursor that is new or was moved back."""
 
     def end_if_idle(self, subscription: SubscriptionState) -> None:
-        """A subscription that is not durable ends with its last consumer."""
-        ...
+        """Remove a non-durable subscription without consumers."""
 
 
 class DispatchLimits(Protocol):
-    """Limits of the broker that subscriptions read. They change while the broker runs."""
+    """Limits of the broker used by subscriptions. They may change at run time."""
 
     @property
     def failover_delay_s(self) -> float: ...
@@ -294,95 +248,78 @@ class DispatchLimits(Protocol):
 
 
 class ReadRoom(Protocol):
-    """Outbound memory that reads of the log take before they start."""
+    """Outbound memory, reserved by reads of the log."""
 
     def start_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
-        """Take room for a read whose entries are for these outlets."""
-        ...
+        """Reserve memory for a read whose entries are for these outlets."""
 
     def end_read(self, reading: Reading) -> None:
-        """Give it back: the entries are about to be queued, or nobody wants them."""
-        ...
+        """Release it: the entries are about to be queued, or were dropped."""
 
 
 class Outlets(Protocol):
-    """All outlets, and the memory that they share."""
+    """All outlets, and their common memory."""
 
     @property
-    def outbound(self) -> ReadRoom:
-        """The memory."""
-        ...
+    def outbound(self) -> ReadRoom: ...
 
     def outbound_freed(self) -> None:
-        """A read has ended: others may have its room."""
-        ...
+        """A read has ended: other reads may use its memory."""
 
 
 class Reads(Protocol):
-    """Reads of the log, carried out in threads."""
+    """Reads of the log in threads."""
 
     def read(
         self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
     ) -> asyncio.Future[ReadResult]:
         """Read entries in sequence, as `EntryLog.read`."""
-        ...
 
     def in_thread(self, read: Callable[[], T]) -> asyncio.Future[T]:
-        """Carry out a read that takes more than one call of the log."""
-        ...
+        """Run a read of several log calls in a reader thread."""
 
 
 class Timer(Protocol):
-    """A call that is still to come."""
+    """A scheduled call."""
 
-    def cancel(self) -> None:
-        """It is not made."""
-        ...
+    def cancel(self) -> None: ...
 
 
 class Timers(Protocol):
-    """Calls later on. An event loop satisfies it."""
+    """Schedules calls, like an event loop."""
 
-    def call_soon(self, callback: Callable[[], object], /) -> Timer:
-        """Call this in the next turn of the loop."""
-        ...
+    def call_soon(self, callback: Callable[[], object], /) -> Timer: ...
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
-        """Call this after so many seconds."""
-        ...
+        """Call back after `delay` seconds."""
 
 
 class KeyHashes(Protocol):
-    """Hashes long keys without holding up the loop."""
+    """Hashes long keys without blocking the loop."""
 
     def start(self, keys: Sequence[bytes], done: Callable[[list[int]], None], again: Callable[[], None]) -> None:
-        """Call `done` with the hashes; or `again`, when the caller may ask again."""
-        ...
+        """Hash these keys and call `done` with the hashes; if busy, call `again` when the caller may try again."""
 
 
 class Cursors(Protocol):
     """Saves of cursors."""
 
     def moved(self, subscription: SubscriptionState) -> None:
-        """A cursor changed: it is stored soon."""
-        ...
+        """Note that a cursor moved; it is stored soon."""
 
     async def save(self, *subscriptions: SubscriptionState) -> None:
         """Store these cursors now. Raises MetadataFailed."""
-        ...
 
 
 class MemoryWaiters(Protocol):
     """Subscriptions that wait for dispatch memory."""
 
-    def add(self, waiting: Waiting) -> None:
-        """Wake this one soon."""
-        ...
+    def add(self, waiting: Waiting) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchServices:
-    """What all subscriptions of a broker share."""
+    """Services shared by all subscriptions of a broker."""
 
     clock: Clock
     loop: Timers
@@ -390,8 +327,8 @@ class DispatchServices:
     log: EntryLog
     reads: Reads
     outlets: Outlets
-    memory: MemoryRow  # of pending acknowledgements, and of cursors
+    memory: MemoryRow  # charged for pending acknowledgements and cursors
     memory_waits: MemoryWaiters
     long_keys: KeyHashes
     cursors: Cursors
-    properties: Callable[[str, str], Mapping[str, str]]  # as stored, of a topic's name and a subscription's
+    properties: Callable[[str, str], Mapping[str, str]]  # stored ones, by topic and subscription name

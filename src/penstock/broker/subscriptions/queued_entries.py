@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries on their way to a consumer that can still be put back: those of which its client has taken no byte.
+"""Entries queued for a consumer that can still be returned, because their client has not read any byte of them.
 
-Why: the memory of what waits for a client that does not read is wanted by those who do. An entry is in the log anyway.
-Where: `Delivery` hands one to the consumer's outlet with each run; the connection calls it.
+Why: memory of clients that do not read is needed for those that do, and the entries are in the log anyway.
+Where: `Delivery` passes one with each run to the consumer's outlet; the connection calls it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class QueuedEntries:
-    """One run as it was sent to one consumer."""
+    """One run queued for one consumer."""
 
     __slots__ = ("consumer", "counts", "entry_ids", "lengths", "nbytes")
 
@@ -35,10 +35,10 @@ class QueuedEntries:
         self.entry_ids = entry_ids
         self.lengths = lengths
         self.counts = counts  # messages in each entry; None when each holds one
-        self.nbytes = nbytes  # of all of it, with a header of the same length before each entry
+        self.nbytes = nbytes  # total size, with headers of equal length
 
     def compact(self) -> None:
-        """The client does not take it at once: numbers as such, not as objects."""
+        """Store the numbers compactly: the client does not read at once."""
         if not isinstance(self.lengths, array):
             self.lengths = array("I", self.lengths)
             if not isinstance(self.entry_ids, range):
@@ -47,7 +47,7 @@ class QueuedEntries:
                 self.counts = array("I", self.counts)
 
     def put_back(self, taken_bytes: int) -> int:
-        """Take back the entries behind the one that these bytes end in; returns how many bytes the others take."""
+        """Return the entries after the one in which these bytes end; returns the size of the rest in bytes."""
         header_bytes = (self.nbytes - sum(self.lengths)) // len(self.lengths)
         ends = list(accumulate((length + header_bytes for length in self.lengths), initial=0))
         kept = bisect_left(ends, min(taken_bytes, self.nbytes))

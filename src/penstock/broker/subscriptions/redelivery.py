@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redelivery: entries that go out again, and delayed entries that are due.
+"""Redelivery: entries delivered again, and delayed entries that are due.
 
-Both wait in the dispatcher, lowest entry first, and go out before anything new: gathered out of the tail cache, or by
-one read that the subscriptions of a topic share (`ReplayReads`).
-Where: a subscription's dispatch comes here first.
+Both wait in the dispatcher, lowest entry first, and go before new entries: gathered from the tail cache, or by a read
+that the subscriptions of a topic share (`ReplayReads`).
+Where: a subscription's dispatch calls this first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Redelivery:
-    """Delivers what waits to be delivered again."""
+    """Delivers entries that wait for redelivery."""
 
     __slots__ = ("_delivery", "_reading", "_services", "_state")
 
@@ -39,7 +39,7 @@ class Redelivery:
         self._delivery = delivery
 
     def send(self, dispatcher: Dispatcher, entry_ids: list[int], ready: Sequence[Consumer]) -> bool:
-        """Deliver these entries; False when a read was started for them."""
+        """Deliver these entries; False if a read was started."""
         state = self._state
         if state.gate is not None:
             entry_ids = entry_ids[: state.gate.entries_at_most(len(entry_ids))]
@@ -55,9 +55,9 @@ class Redelivery:
         return False
 
     def _on_read(self, entry_ids: list[int], dispatcher: Dispatcher, result: ReadResult) -> None:
-        """Deliver what of these entries still waits; what the log no longer has is acknowledged, and waits no longer.
+        """Deliver those entries that still wait; entries not in the log are acknowledged.
 
-        The read may have been somebody else's, and have brought other entries too.
+        The read may have been shared, and contain other entries too.
         """
         state = self._state
         found = {entry_id for batch in result.batches for entry_id in batch.entry_ids}
@@ -75,7 +75,7 @@ class Redelivery:
     # -- delayed entries ----------------------------------------------------------------------------------------------
 
     def add_due(self, dispatcher: Dispatcher, ready: list[Consumer]) -> None:
-        """Have delayed entries that are due by now wait, as many as these consumers can take."""
+        """Queue delayed entries that are due, as many as these consumers can take."""
         state = self._state
         view, index = state.view, state.topic.delayed
         if view is None or index is None:
@@ -96,7 +96,7 @@ class Redelivery:
         dispatcher.add_replay(due)
 
     def add_passed(self, entry_ids: Sequence[int]) -> None:
-        """Have these due entries wait, but for those not read yet, and those that were sent or acknowledged."""
+        """Queue these due entries, except those not read yet, sent or acknowledged."""
         state = self._state
         pending = {one for consumer in state.consumers for one in entry_ids if one in consumer.pending_acks}
         if state.dispatcher is not None and state.dispatcher.individual:

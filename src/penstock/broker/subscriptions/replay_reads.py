@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of entries out of their order: what is delivered again, and delayed entries that are due.
+"""Reads of single entries: for redelivery, and of delayed entries that are due.
 
-Why per topic: a delayed message is due for all subscriptions at the same time, so whoever asks while the same entries
-are being read waits for that read, and whoever comes a moment later finds them in the tail cache.
-Where: `Redelivery` asks for what waits; a reader thread gathers it.
+Why per topic: a delayed message is due for all subscriptions at the same time. A subscription that asks while the same
+entries are being read joins that read; later ones find the entries in the tail cache.
+Where: `Redelivery` asks; a reader thread gathers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from penstock.storage.entry_log import EntryLog, ReadResult
     from penstock.storage.results import Batch
 
-# Gathered at once: enough for a write per consumer to be worth its while, little enough to be copied in a millisecond.
+# Entries gathered at a time: enough for a worthwhile write per consumer, and copied in about a millisecond.
 ENTRIES_MAX: Final = 500
 BYTES_MAX: Final = 512 * KIB
 
 
 class ReplayReads:
-    """The reads of one ledger that are under way.
+    """The running reads of one ledger.
 
     Args:
-        gathered: called with what was read, for the tail cache; other subscriptions may want it now.
+        gathered: called with the entries, for the tail cache; other subscriptions may need them now.
     """
 
     __slots__ = ("_gathered", "_ledger_id", "_log", "_reads", "_under_way")
@@ -45,9 +45,9 @@ class ReplayReads:
         self._under_way: tuple[tuple[list[int], asyncio.Future[ReadResult]], ...] = ()
 
     def read(self, entry_ids: list[int], bytes_max: int = BYTES_MAX) -> asyncio.Future[ReadResult]:
-        """Read these ascending entries, or join a read that brings the first of them and perhaps not all others.
+        """Read these ascending entries, or join a read that has the first of them, perhaps not all others.
 
-        What is read takes `bytes_max` bytes at most; the first entry is named as too large if it alone takes more.
+        The result takes at most `bytes_max` bytes; if the first entry alone is larger, it is reported as too large.
         """
         first = entry_ids[0]
         for ids, future in self._under_way:
@@ -65,7 +65,7 @@ class ReplayReads:
         return future
 
     def asked_for(self, future: asyncio.Future[ReadResult], entry_ids: list[int]) -> list[int]:
-        """Which of these entries a read under way was asked for: only of those it tells whether they exist."""
+        """Those of these entries that the read was asked for: only of these it tells whether they exist."""
         asked = next((set(ids) for ids, one in self._under_way if one is future), set())
         return [one for one in entry_ids if one in asked]
 

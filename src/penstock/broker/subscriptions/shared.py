@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared subscriptions: consumers take turns, and what is not acknowledged comes back with a count.
+"""Shared subscriptions: consumers take turns, and unacknowledged messages are redelivered with a count.
 
-The acknowledgement of an entry that was sent is *pending* with its consumer. A consumer with too many unacknowledged
+The acknowledgement of a delivered entry is *pending* with its consumer. A consumer with too many unacknowledged
 messages gets no more.
-Where: the dispatcher of a subscription whose consumers said Shared; Key_Shared builds on it.
+Where: the dispatcher of Shared subscriptions; Key_Shared is based on it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from penstock.governance.memory_row import MemoryRow
     from penstock.storage.results import Batch
 
-# A consumer may have so many pending acknowledgements, however little memory there is for their ids.
+# A consumer may have this many pending acknowledgements even if there is no memory for their ids.
 PENDING_ALWAYS: Final = 64
 
 
 class Shared(Dispatcher):
-    """Round robin with acknowledgements one by one.
+    """Round-robin dispatch with individual acknowledgements.
 
     Args:
         consumers: of the subscription.
-        memory: charged for the ids of entries with pending acknowledgements, that wait, or that were redelivered.
-        wait_for_memory: called when a consumer gets nothing for want of that memory.
-        wake: called when dispatch may go on.
+        memory: charged for ids of entries that are pending, waiting or redelivered.
+        wait_for_memory: called when a consumer gets nothing for lack of that memory.
+        wake: called when dispatch may continue.
         round_robin_entries_max: entries in one consumer's turn.
     """
 
@@ -69,8 +69,8 @@ class Shared(Dispatcher):
     ) -> None:
         super().__init__(consumers)
         self.replay = Replay()
-        self.redeliveries = EntryCounts()  # redelivery counts of entries that are not acknowledged
-        self.blocked = False  # consumers together have too many unacknowledged messages
+        self.redeliveries = EntryCounts()  # redelivery counts of unacknowledged entries
+        self.blocked = False  # the consumers together have too many unacknowledged messages
         self._memory = memory
         self._wait_for_memory = wait_for_memory
         self._wake = wake
@@ -79,21 +79,21 @@ class Shared(Dispatcher):
         self._pending = 0  # entries with a pending acknowledgement
         self._unacked = 0  # messages in them
         self._unacked_max = self._unacked_per_consumer_max = UNBOUNDED
-        self._lacks_memory = False  # a consumer gets nothing because the row of the memory budget is used
+        self._lacks_memory = False  # a consumer gets nothing for lack of memory
         self._charged_bytes = 0
 
-    # -- consumers come and go ----------------------------------------------------------------------------------------
+    # -- attaching and detaching consumers ----------------------------------------------------------------------------
 
     def attached(self, consumer: Consumer) -> None:
-        """It may be sent something at once."""
+        """Wake the subscription: it can be sent entries now."""
         del consumer
         self._wake()
 
     def leave(self, consumer: Consumer) -> None:
-        """What it did not acknowledge goes to others. That counts for no redelivery: it never asked for one."""
+        """Redeliver its unacknowledged entries to others. This does not increase their redelivery counts."""
         self._deliver_again(consumer, list(consumer.pending_acks))
 
-    # -- who may be sent something ------------------------------------------------------------------------------------
+    # -- ready consumers ----------------------------------------------------------------------------------------------
 
     def ready(self) -> list[Consumer]:
         """Consumers with permits and without too many unacknowledged messages."""
@@ -109,19 +109,20 @@ class Shared(Dispatcher):
         ]
 
     def allowance(self, consumer: Consumer) -> int:
-        """Messages it may be sent: its permits, its bound on unacknowledged messages, and memory for their ids."""
+        """Messages that a consumer may be sent, by permits, unacknowledged messages, and memory for ids."""
         return min(consumer.permits, self._unacked_per_consumer_max - consumer.unacked, self._entries_left(consumer))
 
     def rows_max(self, ready: list[Consumer]) -> int:
-        """One entry for each message that these consumers may be sent."""
+        """One entry per message that these consumers may be sent."""
         return max(sum(map(self.allowance, ready)), 1)
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def _entries_left(self, consumer: Consumer) -> int:
-        """How many more pending acknowledgements this consumer may have, by the memory that their ids take.
+        """How many more pending acknowledgements this consumer may have, by the memory for their ids.
 
-        Once half of the row is used, no consumer has more than what is left: so something is always left for others.
+        When half of the row is used, no consumer may have more than what is left, so something is always left for
+        others.
         """
         row, parts = self._memory, len(self.consumers) + 1
         free = row.available_bytes // self.entry_bytes()
@@ -135,15 +136,15 @@ class Shared(Dispatcher):
         return left
 
     def entry_bytes(self) -> int:
-        """Memory that one pending acknowledgement takes, in bytes."""
+        """Memory of one pending acknowledgement, in bytes."""
         return ENTRY_BYTES
 
     def held_bytes(self) -> int:
-        """Memory of all pending acknowledgements, entries that wait and redelivery counts, in bytes."""
+        """Memory of all pending acknowledgements, waiting entries and redelivery counts, in bytes."""
         return ENTRY_BYTES * (self._pending + len(self.replay) + 2 * len(self.redeliveries))
 
     def charge(self) -> None:
-        """Charge what is kept by now."""
+        """Charge the current use."""
         row, nbytes = self._memory, self.held_bytes()
         if nbytes > self._charged_bytes:
             row.take(nbytes - self._charged_bytes)
@@ -152,7 +153,7 @@ class Shared(Dispatcher):
         self._charged_bytes = nbytes
 
     def close(self) -> None:
-        """Give back what was charged: nothing is kept without the dispatcher."""
+        """Release the charge."""
         self._memory.give_back(self._charged_bytes)
         self._charged_bytes = 0
 
@@ -161,7 +162,6 @@ class Shared(Dispatcher):
     def plan(
         self, batch: Batch, rows: Sequence[int], stop: int, counts: Sequence[int] | None, ready: list[Consumer]
     ) -> Plan:
-        """A turn each."""
         del batch
         sends, planned = self._share(rows, counts, ready) if rows else ((), 0)
         return Plan(sends, rows[planned] if planned < len(rows) else stop)
@@ -169,7 +169,6 @@ class Shared(Dispatcher):
     def plan_replay(
         self, batch: Batch, row: int, stop: int, counts: Sequence[int] | None, ready: list[Consumer]
     ) -> Plan:
-        """A turn each, of the entries that wait."""
         ids = batch.entry_ids
         rows = [one for one in range(row, stop) if ids[one] in self.replay]
         if rows and not ready:
@@ -179,7 +178,7 @@ class Shared(Dispatcher):
     def _share(
         self, rows: Sequence[int], counts: Sequence[int] | None, ready: list[Consumer]
     ) -> tuple[Sequence[Send], int]:
-        """Who gets which of these rows, ascending, as far as the consumers can take them; and how many that are."""
+        """Assign these rows to consumers as far as they can take them; returns the sends and the number of rows."""
         if counts is None:
             messages = None
         elif isinstance(rows, range):
@@ -203,7 +202,7 @@ class Shared(Dispatcher):
         return sends, shares[-1].stop if shares else 0
 
     def sent(self, consumer: Consumer, entry_ids: Sequence[int], counts: Sequence[int] | None, messages: int) -> None:
-        """Their acknowledgements are pending from now on, and they wait no longer."""
+        """Mark the entries as pending."""
         consumer.pending_acks.add(entry_ids, counts)
         self._pending += len(entry_ids)
         self.replay.discard(entry_ids)
@@ -216,41 +215,36 @@ class Shared(Dispatcher):
             self.blocked = True
 
     def returned(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """They go to others, or wait; that counts for no redelivery."""
+        """Redeliver them, without increasing their redelivery counts."""
         self._deliver_again(consumer, [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks])
 
     # -- redelivery ---------------------------------------------------------------------------------------------------
 
     @property
     def has_replay(self) -> bool:
-        """Whether entries wait to be delivered again."""
         return bool(self.replay)
 
     @property
     def replay_size(self) -> int:
-        """How many entries wait to be delivered again."""
         return len(self.replay)
 
     def next_replay(self, ready: list[Consumer]) -> list[int]:
-        """The lowest entries that wait."""
         return self.replay.next(min(sum(consumer.permits for consumer in ready), ENTRIES_MAX))
 
     def due_room(self, ready: list[Consumer]) -> int:
-        """As many as there are permits for, with those that wait already."""
+        """The permits, minus the entries that wait already."""
         return min(sum(consumer.permits for consumer in ready), ENTRIES_MAX) - len(self.replay)
 
     def add_replay(self, entry_ids: Iterable[int]) -> None:
-        """Delayed entries are due."""
         self.replay.update(entry_ids)
         self.charge()
 
     def missing(self, entry_ids: Iterable[int]) -> None:
-        """They wait no longer."""
         self.replay.discard(entry_ids)
         self.charge()
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> int:
-        """Those of them whose acknowledgement is pending."""
+        """Only pending entries are redelivered."""
         del epoch
         pending = consumer.pending_acks
         again = [entry for entry in entry_ids if entry in pending] if entry_ids else list(pending)
@@ -260,7 +254,7 @@ class Shared(Dispatcher):
         return messages
 
     def _deliver_again(self, consumer: Consumer, entry_ids: list[int]) -> int:
-        """Entries that were sent to this consumer are to be delivered again; returns how many messages they hold."""
+        """Redeliver entries that were sent to this consumer; returns their number of messages."""
         messages, _ = self._pop(consumer, entry_ids)
         self._wait_again(consumer, entry_ids)
         self._subtract_unacked(consumer, messages)
@@ -271,14 +265,14 @@ class Shared(Dispatcher):
         self.replay.update(entry_ids)
 
     def redelivery_counts(self, entry_ids: Sequence[int]) -> list[int] | None:
-        """How often redelivery of each entry was asked for."""
+        """How often redelivery of each entry was requested; None if never."""
         counts = self.redeliveries
         return [counts.get(entry_id) for entry_id in entry_ids] if counts else None
 
     # -- acknowledged -------------------------------------------------------------------------------------------------
 
     def acknowledged(self, consumer: Consumer, entry_ids: Sequence[int], newly: int) -> None:
-        """They are pending with no consumer any more, and do not wait."""
+        """Remove the entries from the pending and the waiting ones."""
         del newly
         messages, foreign = self._pop(consumer, entry_ids)
         consumer.acks += messages
@@ -290,7 +284,7 @@ class Shared(Dispatcher):
             self.charge()
 
     def _settle_elsewhere(self, entry_ids: Iterable[int]) -> None:
-        """Entries acknowledged by a consumer with which they are not pending: they went to another, or wait."""
+        """Remove acknowledged entries that are pending with another consumer, or wait."""
         entry_ids = list(entry_ids)
         self.missing(entry_ids)
         for consumer in self.consumers:
@@ -300,7 +294,7 @@ class Shared(Dispatcher):
             self._settle(consumer, settled)
 
     def _pop(self, consumer: Consumer, entry_ids: Sequence[int]) -> tuple[int, list[int]]:
-        """End pending acknowledgements; returns how many messages they were of, and which were not pending."""
+        """End pending acknowledgements; returns their number of messages, and the entries that were not pending."""
         before = len(consumer.pending_acks)
         messages, foreign = consumer.pending_acks.pop_all(entry_ids)
         self._pending -= before - len(consumer.pending_acks)
@@ -312,10 +306,10 @@ class Shared(Dispatcher):
         self._settled(consumer, entry_ids)
 
     def _settled(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """These acknowledgements of a consumer are not pending any more."""
+        """Hook: these acknowledgements of a consumer are no longer pending."""
 
     def acknowledged_in_part(self, consumer: Consumer, entry_id: int, wanted: int | None) -> None:
-        """The rest of the batch is pending with the consumer that was sent it."""
+        """The rest of the batch stays pending with its consumer."""
         for owner in (consumer, *self.consumers):
             pending = owner.pending_acks.get(entry_id)
             if pending and wanted is not None:
@@ -326,7 +320,6 @@ class Shared(Dispatcher):
                 return
 
     def acknowledged_through(self, entry_id: int) -> None:
-        """Nothing up to this entry is pending or waits."""
         for consumer in self.consumers:
             self._settle(consumer, consumer.pending_acks.through(entry_id))
         self.replay.discard_through(entry_id)
@@ -334,13 +327,12 @@ class Shared(Dispatcher):
         self.charge()
 
     def acknowledged_elsewhere(self, entry_id: int) -> None:
-        """It is pending with no consumer, and waits no longer."""
         self._settle_elsewhere([entry_id])
         self.redeliveries.pop(entry_id)
         self.charge()
 
     def _subtract_unacked(self, consumer: Consumer, messages: int) -> None:
-        """Subtract acknowledged messages. Dispatch goes on at half of the bound that had stopped it, as in Pulsar."""
+        """Subtract acknowledged messages. A blocked dispatch continues at half of the limit, as in Pulsar."""
         consumer.unacked -= messages
         self._unacked -= messages
         self.charge()
@@ -355,7 +347,6 @@ class Shared(Dispatcher):
             self._wake()
 
     def limits_changed(self, unacked_per_consumer: int, unacked_per_subscription: int) -> None:
-        """Other bounds of unacknowledged messages hold."""
         self._unacked_per_consumer_max = unacked_per_consumer or UNBOUNDED
         self._unacked_max = unacked_per_subscription or UNBOUNDED
         self.blocked = self._unacked >= self._unacked_max
@@ -364,5 +355,4 @@ class Shared(Dispatcher):
 
     @property
     def unacked(self) -> int:
-        """Messages that consumers were sent and did not acknowledge."""
         return self._unacked

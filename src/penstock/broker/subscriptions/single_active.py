@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exclusive and Failover: one consumer at a time gets everything, in order.
+"""Exclusive and Failover subscriptions: one active consumer gets all entries, in order.
 
-When another consumer becomes the active one (the first, too), Failover waits a moment: the one that was active before
-may still be acknowledging. Then reading starts over from what is not acknowledged, and every consumer is told.
-Where: the dispatcher of a subscription whose consumers said Exclusive or Failover; `dispatch` has the choice itself.
+When a consumer becomes active (also the first one), Failover waits a moment, because the previous one may still
+acknowledge. Then reading starts from the first unacknowledged entry, and every consumer is told which one is active.
+Where: the dispatcher of Exclusive and Failover subscriptions; `dispatch` chooses the consumer.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 
 class Position(Protocol):
-    """Where the subscription reads."""
+    """The read position of a subscription."""
 
     def rewind(self) -> None:
-        """Read again from the first entry that is not acknowledged."""
-        ...
+        """Move the read position to the first unacknowledged entry."""
 
     def step_back(self, entry_id: int) -> None:
-        """Read again from this entry on."""
-        ...
+        """Move the read position back to this entry."""
 
 
 class SingleActive(Dispatcher):
@@ -40,13 +38,13 @@ class SingleActive(Dispatcher):
 
     Args:
         consumers: of the subscription.
-        position: where it reads.
-        call_later: how to wait, in seconds.
-        wake: to be called when there is something to deliver.
-        topic: its full name; it decides who is active when the topic has no partitions.
+        position: its read position.
+        call_later: schedules a call, in seconds.
+        wake: called when there may be something to deliver.
+        topic: its full name; used to choose the consumer if there is no partition number.
         partition: its number, or -1.
-        subscription: its name, for messages.
-        failover_delay_s: of a Failover subscription, read at each change; None for an Exclusive one.
+        subscription: its name, for the log.
+        failover_delay_s: delay of a Failover subscription, read at each change; None for an Exclusive one.
     """
 
     __slots__ = (
@@ -84,10 +82,10 @@ class SingleActive(Dispatcher):
         self._failover_delay_s = failover_delay_s
         self._timer: Timer | None = None
 
-    # -- consumers come and go ----------------------------------------------------------------------------------------
+    # -- attaching and detaching consumers ----------------------------------------------------------------------------
 
     def check(self, consumer: Consumer) -> None:
-        """An Exclusive subscription has one consumer."""
+        """Raises ConsumerBusy if an Exclusive subscription has a consumer."""
         del consumer
         if self._failover_delay_s is None and self.consumers:
             raise ConsumerBusy(f"Exclusive consumer is already connected to {self._subscription!r} of {self._topic}")
@@ -98,30 +96,28 @@ class SingleActive(Dispatcher):
         return list(self.consumers) if self._failover_delay_s is None else []
 
     def attached(self, consumer: Consumer) -> None:
-        """Choose anew; when nothing changes, only the newcomer is told."""
+        """Choose the active consumer again; if it is the same, tell only the new one."""
         if not self._choose():
             self._tell(consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        """Choose anew when it was the active one."""
+        """If it was active, choose another consumer."""
         if consumer is self.active:
             self.active = None
             if self.consumers:
                 self._choose()
 
     def close(self) -> None:
-        """Nobody is active."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     @property
     def active_consumer(self) -> Consumer | None:
-        """The one that gets everything."""
         return self.active
 
     def _choose(self) -> bool:
-        """Choose the active consumer; True if that is another one than before."""
+        """Choose the active consumer; True if it changed."""
         ranks = [ConsumerRank(consumer.priority_level, consumer.name) for consumer in self.consumers]
         chosen = self.consumers[choose_active(ranks, self._partition, self._topic)]
         if chosen is self.active:
@@ -130,7 +126,7 @@ class SingleActive(Dispatcher):
         delay_s = self._failover_delay_s() if self._failover_delay_s is not None else 0
         if delay_s <= 0:
             self._start_over()
-        elif self._timer is None:  # A change during the wait does not prolong it.
+        elif self._timer is None:  # a change during the wait does not prolong it
             self._timer = self._call_later(delay_s, self._start_over)
         return True
 
@@ -149,20 +145,19 @@ class SingleActive(Dispatcher):
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[Consumer]:
-        """The active consumer, once it is its turn."""
+        """The active consumer, after the failover delay."""
         active = self.active
         if active is None or self._timer is not None or active.permits <= 0:
             return []
         return [active] if active.outlet.takes_entries() else []
 
     def rows_max(self, ready: list[Consumer]) -> int:
-        """One entry for each permit."""
         return ready[0].permits
 
     def plan(
         self, batch: Batch, rows: Sequence[int], stop: int, counts: Sequence[int] | None, ready: list[Consumer]
     ) -> Plan:
-        """As much as the consumer has permits for."""
+        """As many entries as the consumer has permits for."""
         del batch, stop
         row = rows[0]
         entries, messages = take(counts, row, row + len(rows), ready[0].permits)
@@ -171,12 +166,12 @@ class SingleActive(Dispatcher):
         return Plan((Send(ready[0], range(row, row + entries), messages),), row + entries)
 
     def returned(self, consumer: Consumer, entry_ids: list[int]) -> None:
-        """Read them again; if another consumer has become the active one, it has what they are among."""
+        """Read them again; if another consumer is active now, it reads them anyway."""
         if consumer is self.active:
             self._position.step_back(entry_ids[0])
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> int:
-        """All of it, from what is not acknowledged on; single entries are not asked for here."""
+        """Redeliver everything from the first unacknowledged entry; single entries cannot be requested here."""
         if not entry_ids and consumer is self.active:
             if epoch is not None:
                 consumer.epoch = epoch

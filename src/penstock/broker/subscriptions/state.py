@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of one subscription share: its cursor, its consumers, its reading position and its counters.
+"""Shared state of the parts of one subscription: its cursor, consumers, read position and counters.
 
-Why a value of its own: reading, delivering, acknowledging and moving need these, and know nothing of one another.
-Where: `Subscription` is one, and hands itself to its parts.
+Why a class of its own: reading, delivering, acknowledging and moving use it without knowing each other.
+Where: `Subscription` derives from it, and passes itself to its parts.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ class SubscriptionState:
         self.memory = CursorMemory(cursor, memory, topic.ledger_id)
         self.kind: int = EXCLUSIVE
         self.consumers: list[Consumer] = []
-        self.dispatcher: Dispatcher | None = None  # None while nobody is attached
-        self.gate: Gate | None = None  # None while no rate limits what is delivered
-        # Of the topic's delayed messages; None while nobody shares this subscription.
+        self.dispatcher: Dispatcher | None = None  # None without consumers
+        self.gate: Gate | None = None  # None without a dispatch rate limit
+        # View of the topic's delayed messages; None without Shared consumers.
         self.view: DelayedDeliveryView | None = None
         self.read_entry_id = cursor.mark_delete + 1  # the next new entry
-        self.fenced = False  # it is being reset or deleted: nobody joins, nothing is delivered
-        self.replicated = False  # its state was asked to be replicated; there is nowhere to replicate it to
-        self.dropped = 0  # non-persistent entries that nobody had permits for
-        self.expired = 0  # entries acknowledged because they were too old
+        self.fenced = False  # being reset or deleted: no consumer attaches, nothing is delivered
+        self.replicated = False  # requested by a client; there is no replication
+        self.dropped = 0  # non-persistent entries dropped for lack of permits
+        self.expired = 0  # entries acknowledged by expiry
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0
-        self.acks = 0  # entries, in whole
-        self.idle_since_ns = 0  # while it has no consumers
+        self.acks = 0  # whole entries
+        self.idle_since_ns = 0  # since when it has no consumers; 0 with consumers
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
@@ -95,31 +95,31 @@ class SubscriptionState:
 
     @property
     def backlog(self) -> int:
-        """Entries not yet acknowledged; a non-persistent topic has none."""
+        """Number of unacknowledged entries; 0 for a non-persistent topic."""
         return self.cursor.backlog(self.topic.last_entry_id) if self.topic.persistent else 0
 
     def charge(self) -> None:
-        """Charge what the cursor takes by now."""
+        """Charge the cursor's current size."""
         self.memory.charge()
 
     def release(self) -> None:
-        """The subscription ends here, or its topic is unloaded: the cursor's memory is given back."""
+        """Release the cursor's charge: the subscription is deleted, or its topic unloaded."""
         self.memory.release()
 
     def delay_nothing(self) -> None:
-        """Leave the topic's delayed messages: the subscription ends, or its one consumer gets everything at once."""
+        """Remove the view of delayed messages: the subscription ends, or has a single active consumer."""
         if self.view is not None:
             self.topic.leave_delayed(self)
         self.view = None
 
     def acknowledged_for_view(self, entry_ids: Sequence[int]) -> None:
-        """These entries were acknowledged: if they were delayed, they are no more."""
+        """Remove acknowledged entries from the delayed messages."""
         if self.view is not None:
             self.view.acknowledged(entry_ids)
             self.view.update_mark_delete_position(self.cursor.mark_delete)
 
     def tell_of_end(self) -> None:
-        """Tell each consumer once, if the topic gets no more entries and all are acknowledged."""
+        """Tell each consumer once that a terminated topic is completely acknowledged."""
         if not self.topic.terminated or self.backlog:
             return
         for consumer in self.consumers:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One subscription: a cursor on a topic and the consumers that read through it. It composes the parts of delivery.
+"""One subscription: a cursor on a topic and its consumers. It combines the parts of delivery.
 
-Why one class for all types: what differs (who gets the next entries, what is counted, what comes back) is planned by
-the `Dispatcher` of the type; what is common is done by parts that know nothing of types.
-Where: the topic wakes it when entries are durable, sessions when permits, acknowledgements or consumers come and go;
-the admin port moves it.
+Why one class for all types: the differences (which consumer gets the next entries, what is counted, what is
+redelivered) are planned by the `Dispatcher` of the type; the rest is done by parts that are independent of types.
+Where: the topic wakes it when entries are durable, sessions when permits, acknowledgements or consumers change; the
+admin API moves it.
 
-Theory of operation
-    `wake` asks for one dispatch in this turn of the loop, however often it is called. A dispatch asks the dispatcher
-    which consumers are ready, and delivers what waits to be delivered again (`Redelivery`), else entries from
-    `read_entry_id` on (`NewEntries`). Both hand a batch to `Delivery`: the dispatcher plans who gets which rows,
-    `Delivery` sends them. What is not in the tail cache is read by `LogReading`, one read at a time.
+Theory of operation:
+    `wake` schedules one dispatch in this turn of the loop, however often it is called. A dispatch asks the dispatcher
+        which consumers are ready, and delivers entries waiting for redelivery (`Redelivery`), else entries from
+        `read_entry_id` on (`NewEntries`). Both pass a batch to `Delivery`: the dispatcher plans the rows for each
+        consumer, `Delivery` sends them. Entries not in the tail cache are read by `LogReading`, one read at a time.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from penstock.storage.results import Batch
     from penstock.wire.events import AckRun
 
-# What a consumer may have asked for at most; more counts for nothing, as no client can have so many messages.
+# Maximum of permits; more are ignored, because no client can hold so many messages.
 PERMITS_MAX: Final = 2**31 - 1
-# One dispatch hands out at most this many pieces before others get the loop.
+# One dispatch delivers at most this many batches before the loop continues.
 PIECES_PER_TURN_MAX: Final = 16
 
 
 class Subscription(SubscriptionState):
-    """A named reading position on a topic, and its consumers."""
+    """A named cursor on a topic, and its consumers."""
 
     __slots__ = (
         "_acknowledging",
@@ -75,36 +75,36 @@ class Subscription(SubscriptionState):
         self._acknowledging = Acknowledging(self, services)
         self._moves = CursorMoves(self, services, self.reading, self.wake)
 
-    # -- for those who look -------------------------------------------------------------------------------------------
+    # -- for statistics -----------------------------------------------------------------------------------------------
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is read, and no dispatch is to come."""
+        """Whether no read is running, and no dispatch is scheduled."""
         return not self._scheduled and not self.reading.under_way
 
     @property
     def blocked(self) -> bool:
-        """Whether nothing is delivered until consumers acknowledge more."""
+        """Whether dispatch waits until consumers acknowledge messages."""
         return self.dispatcher is not None and self.dispatcher.blocked
 
     @property
     def unacked(self) -> int:
-        """Messages that consumers were sent and did not acknowledge, in Shared and Key_Shared subscriptions."""
+        """Messages delivered and not acknowledged, in Shared and Key_Shared subscriptions."""
         return self.dispatcher.unacked if self.dispatcher is not None else 0
 
     @property
     def active_consumer(self) -> Consumer | None:
-        """The one that an Exclusive or Failover subscription delivers to."""
+        """The active consumer of an Exclusive or Failover subscription."""
         return self.dispatcher.active_consumer if self.dispatcher is not None else None
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What its users attached to it, as it is stored."""
+        """Its stored properties."""
         return self._services.properties(self.topic.text, self.name) if self.durable else {}
 
     @property
     def delayed(self) -> int:
-        """Entries held until they are due, those included that are on disk only, as far as is known of them."""
+        """Entries held until their delivery time, including those known to be on disk only."""
         view, index = self.view, self.topic.delayed
         if view is None or index is None:
             return 0
@@ -112,14 +112,14 @@ class Subscription(SubscriptionState):
         left = index.manager.spilled_after(self.cursor.mark_delete)
         return max(held, min(held + left, self.backlog)) if left else held
 
-    # -- consumers come and go ----------------------------------------------------------------------------------------
+    # -- attaching and detaching consumers ----------------------------------------------------------------------------
 
     def add(self, consumer: Consumer, kind: int) -> None:
         """Attach a consumer.
 
         Raises:
-            ConsumerBusy: consumers of another type are attached, or the one place is taken.
-            ConsumerAssignFailed: a Key_Shared consumer cannot have the ranges that it asks for.
+            ConsumerBusy: consumers of another type are attached, or an Exclusive subscription has a consumer.
+            ConsumerAssignFailed: the requested ranges of a Key_Shared consumer are not available.
             ServiceNotReady: the subscription is being reset.
         """
         if self.fenced:
@@ -193,13 +193,13 @@ class Subscription(SubscriptionState):
         self._services.memory_waits.add(self)
 
     def attached(self, consumer: Consumer) -> None:
-        """This consumer was told that it is subscribed: it may be sent something."""
+        """The client was told that it is subscribed: its consumer can be sent entries now."""
         if self.dispatcher is not None and consumer in self.consumers:
             self.dispatcher.attached(consumer)
             self.tell_of_end()
 
     def remove(self, consumer: Consumer) -> None:
-        """Detach a consumer; what it had not acknowledged goes to others."""
+        """Detach a consumer; its unacknowledged messages are redelivered to others."""
         if consumer not in self.consumers:
             return
         assert self.dispatcher is not None
@@ -214,7 +214,7 @@ class Subscription(SubscriptionState):
         self.wake()
 
     def limits_changed(self) -> None:
-        """Policies changed: whoever was stopped by one may go on."""
+        """Apply changed policies: dispatch may continue."""
         if self.dispatcher is not None:
             policies = self.topic.policies
             self.dispatcher.limits_changed(policies.max_unacked_per_consumer, policies.max_unacked_per_subscription)
@@ -223,7 +223,7 @@ class Subscription(SubscriptionState):
     # -- dispatch -----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Dispatch once in this turn of the loop."""
+        """Schedule one dispatch in this turn of the loop."""
         if not self._scheduled and self.consumers:
             self._scheduled = True
             self._services.loop.call_soon(self._dispatch)
@@ -238,7 +238,7 @@ class Subscription(SubscriptionState):
         self.wake()
 
     def _send_next(self) -> bool:
-        """Deliver one piece; False when there is nothing to send, nobody to send it to, or a read was started."""
+        """Deliver one batch; False if there is nothing to send, no ready consumer, or a read was started."""
         dispatcher = self.dispatcher
         if dispatcher is None:
             return False
@@ -256,7 +256,7 @@ class Subscription(SubscriptionState):
         return self._new_entries.send_next(dispatcher, ready)
 
     def offer(self, batch: Batch) -> None:
-        """Deliver entries of a non-persistent topic now, to whoever has permits; drop the rest."""
+        """Deliver entries of a non-persistent topic to consumers with permits; drop the rest."""
         dispatcher = self.dispatcher
         if dispatcher is None:
             self.dropped += len(batch.offsets)
@@ -264,86 +264,79 @@ class Subscription(SubscriptionState):
             self.dropped += self._delivery.deliver_unstored(dispatcher, batch)
 
     def entries_returned(self, consumer: Consumer, entry_ids: list[int], messages: int) -> None:
-        """Entries were queued for a client that does not read, and were taken out of its queue."""
+        """Redeliver entries that were removed from the queue of a client that does not read."""
         if consumer in self.consumers:
             assert self.dispatcher is not None
             self._delivery.returned(self.dispatcher, consumer, entry_ids, messages)
             self.wake()
 
     def redeliver(self, consumer: Consumer, entry_ids: Sequence[int], epoch: int | None) -> None:
-        """Deliver again: these entries, or with none named everything that is not acknowledged."""
+        """Redeliver these entries, or if empty, all unacknowledged ones."""
         if self.dispatcher is not None:
             self.messages_redelivered += self.dispatcher.redeliver(consumer, entry_ids, epoch)
             self.wake()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """The consumer asked for this many more messages."""
+        """Add permits for this many messages."""
         consumer.permits = min(consumer.permits + permits, PERMITS_MAX)
         consumer.last_flow_ms = self.last_flow_ms = self._services.clock.wall_ms()
         self.wake()
 
     def delivers_by(self, view: DelayedDeliveryView) -> bool:
-        """Whether it has consumers, and this view still."""
+        """Whether it has consumers, and still uses this view."""
         return self.view is view and self.dispatcher is not None
 
     def replay_passed(self, entry_ids: Sequence[int]) -> None:
-        """Deliver those of these entries that are due, were passed, and were neither acknowledged nor sent since."""
+        """Deliver those of these delayed entries that are due, and neither acknowledged nor sent."""
         self._redelivery.add_passed(entry_ids)
         self.wake()
 
-    # -- its parts ----------------------------------------------------------------------------------------------------
+    # -- delegated to its parts ---------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Read again from the first entry that is not acknowledged."""
+        """Move the read position to the first unacknowledged entry."""
         self.reading.rewind()
 
     def source_changed(self) -> None:
-        """The topic was compacted: what is being read from where it was before is read again."""
+        """The topic was compacted: repeat a running read."""
         self.reading.source_changed()
 
     def acknowledge(self, consumer: Consumer, ack: AckRun) -> PenstockError | None:
-        """See `Acknowledging.acknowledge`."""
         return self._acknowledging.acknowledge(consumer, ack)
 
     def topic_terminated(self) -> None:
-        """If the topic gets no more entries and all are acknowledged, consumers are told, once each."""
+        """Tell consumers of a terminated topic when all is acknowledged."""
         self.tell_of_end()
 
     async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
-        """See `CursorMoves.move_to`."""
         await self._moves.move_to(entry_id, members)
 
     async def save_cursor(self) -> None:
-        """Store the cursor, unless it is not durable. Raises MetadataFailed."""
+        """Store the cursor, if the subscription is durable. Raises MetadataFailed."""
         await self._services.cursors.save(self)
 
     def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
-        """See `CursorMoves.reset`."""
         self._moves.reset(to_entry_id, members)
 
     def skip(self, count: int) -> None:
-        """See `CursorMoves.skip`."""
         self._moves.skip(count)
 
     def skip_all(self) -> None:
-        """See `CursorMoves.skip_all`."""
         self._moves.skip_all()
 
     def expire_through(self, entry_id: int) -> int:
-        """See `CursorMoves.expire_through`."""
         return self._moves.expire_through(entry_id)
 
     def acknowledge_through(self, entry_id: int) -> int:
-        """Acknowledge everything up to this entry on no consumer's behalf; returns how many entries that were."""
+        """Acknowledge all entries up to this one, without a consumer; returns the number of entries."""
         return self._moves.acknowledge_through(min(entry_id, self.topic.last_entry_id))
 
     def acknowledge_cancelled(self, entry_id: int) -> None:
-        """See `CursorMoves.acknowledge_cancelled`."""
         self._moves.acknowledge_cancelled(entry_id)
 
 
 def subscription_of(consumer: Consumer) -> Subscription:
-    """The subscription of a consumer, for those who need more of it than its client does."""
+    """The subscription of a consumer as a `Subscription`, for callers that need more than the port."""
     subscription = consumer.subscription
     assert isinstance(subscription, Subscription), "only subscriptions have consumers"
     return subscription

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tail cache: what was published last, kept in memory for consumers that keep up.
+"""The tail cache: recently published entries, in memory for consumers that keep up.
 
-Why: a consumer at the tail must not wait for the disk. Runs are kept as they came, shared by all topics and
-subscriptions that they concern, and charged once to one budget; the oldest run goes first, whoever still wants it
-reads it from the log.
+Why: a consumer at the tail must not wait for the disk. Runs are kept as they were received, shared by all topics and
+subscriptions, and charged once to one budget. The oldest run is dropped first; a consumer that still needs it reads it
+from the log.
 Where: publish adds a run when it is durable; subscriptions look up by entry id.
 """
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from penstock.storage.entry_log import Batch
 
-# What is kept of an entry beside its bytes: an offset and a length, as objects in lists. Measured.
+# Measured memory of an entry beside its bytes: an offset and a length, as objects in lists.
 COLUMNS_BYTES: Final = 72
 
 
 class Tail:
-    """One topic's part of the cache: its newest entries, and older ones that were gathered for somebody."""
+    """One topic's part of the cache: its newest entries, and older ones gathered for a subscription."""
 
     __slots__ = ("batches", "firsts", "gathered")
 
@@ -35,7 +35,7 @@ class Tail:
         self.gathered: tuple[Batch, ...] = ()
 
     def find(self, entry_id: int) -> tuple[Batch, int] | None:
-        """The batch that holds this entry and its row there; None when it is not cached."""
+        """The batch and row of this entry; None if it is not cached."""
         index = bisect_right(self.firsts, entry_id) - 1
         if index < 0:
             return None
@@ -44,7 +44,7 @@ class Tail:
         return (batch, row) if row < len(batch.offsets) else None
 
     def gather(self, entry_ids: Sequence[int], bytes_max: int) -> Batch | None:
-        """As many of these ascending entries as are cached, up to the first that is not; None when not even that one.
+        """These ascending entries as one batch, up to the first that is not cached; None if that is the first.
 
         Stops soon after `bytes_max` bytes. Budget: 1 µs per entry on one core.
         """
@@ -70,7 +70,7 @@ class Tail:
 
 
 def _rows(batch: Batch, row: int, entry_ids: Sequence[int], at: int) -> list[int]:
-    """The rows of a batch that hold the entries from `entry_ids[at]` on, which is in `row`, up to one it has not."""
+    """The rows of `entry_ids[at:]` in a batch, starting with `row`, up to the first entry that it lacks."""
     ids = batch.entry_ids
     if isinstance(ids, range):
         return [one - ids.start for one in entry_ids[at : bisect_right(entry_ids, ids[-1], at)]]
@@ -84,7 +84,7 @@ def _rows(batch: Batch, row: int, entry_ids: Sequence[int], at: int) -> list[int
 
 
 class TailCache:
-    """All topics' tails against one budget in bytes."""
+    """The tails of all topics, with one budget in bytes."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -92,14 +92,14 @@ class TailCache:
         self._runs: deque[tuple[int, list[Tail], bool]] = deque()
 
     def add(self, parts: list[tuple[Tail, Batch]], nbytes: int) -> None:
-        """Keep one durable run: `nbytes` of memory, with its columns; each of these tails sees a batch of it."""
+        """Add one durable run of `nbytes`, with a batch for each of these tails."""
         for tail, batch in parts:
             tail.batches.append(batch)
             tail.firsts.append(batch.entry_ids[0])
         self._keep(nbytes, [tail for tail, _ in parts], gathered=False)
 
     def add_gathered(self, tail: Tail, batch: Batch) -> None:
-        """Keep entries that were read out of their order: other subscriptions of the topic will want them now, too."""
+        """Add entries that one subscription has gathered, because other subscriptions may need them, too."""
         tail.gathered = (*tail.gathered, batch)
         self._keep(len(batch.data) + COLUMNS_BYTES * len(batch.offsets), [tail], gathered=True)
 

@@ -87,12 +87,10 @@ class DelayLimits(Protocol):
     @property
     def delayed_index_bytes(self) -> int:
         """Memory limit of all indexes together, in bytes."""
-        ...
 
     @property
     def delayed_strict(self) -> bool:
         """Whether a message must never be delivered before its delivery time."""
-        ...
 
 
 class Delays:
@@ -138,8 +136,7 @@ class Delays:
 
         return DelayedDeliveryTrackerFactory(self.memory)
 
-    # -- loading and unloading a topic
-    # --------------------------------------------------------------------------------
+    # -- loading and unloading a topic --------------------------------------------------------------------------------
 
     def index_of(self, topic: Topic) -> DelayedIndex:
         """The topic's index; created if missing."""

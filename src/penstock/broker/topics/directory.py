@@ -45,7 +45,6 @@ class DirectoryLimits(Protocol):
     @property
     def topic_loads_max(self) -> int:
         """Maximum number of concurrent topic loads; further loads wait."""
-        ...
 
 
 class TopicDirectory:

@@ -117,8 +117,7 @@ class SharedListing:
     def namespace(self) -> str:
         return self._filter.wanted.namespace
 
-    # -- for callers
-    # --------------------------------------------------------------------------------------------------
+    # -- for callers --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def asked(self, owner: Owner, deadline_ns: int | None) -> AsyncIterator[Listing]:
@@ -232,8 +231,7 @@ class SharedListing:
             step = self._steps[known] = next_step(known, listing)
         return step
 
-    # -- updating
-    # -----------------------------------------------------------------------------------------------------
+    # -- updating -----------------------------------------------------------------------------------------------------
 
     async def _wait_for_leader(self, deadline_ns: int | None) -> None:
         if not await self._followers.wait(deadline_ns):
@@ -290,8 +288,7 @@ class SharedListing:
             self._steps.clear()
         self._listing, self._applied = listing, applied
 
-    # -- memory charges
-    # -----------------------------------------------------------------------------------------------
+    # -- memory charges -----------------------------------------------------------------------------------------------
 
     def _charge_suffices(self) -> bool:
         return self._charged_as_written or not self._askers
@@ -334,8 +331,7 @@ class SharedListing:
             self._settling.cancel()
         self._charge.give_back()
 
-    # -- events
-    # -------------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def _is_behind(self) -> bool:
         return self._news is not None and self._read < self._news.told
