@@ -355,7 +355,7 @@ def _administration(broker: Broker) -> Administration:
 
 
 def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
-    from penstock.telemetry.prometheus import render  # noqa: PLC0415 -- a broker that nobody scrapes does without
+    from penstock.telemetry.prometheus import render  # noqa: PLC0415 -- imported by the first scrape
 
     return render(snapshot)
 

@@ -33,7 +33,6 @@ class Changes:
 
     @property
     def unfinished(self) -> int:
-        """Number of running tasks of `finish`."""
         return len(self._unfinished)
 
     def stored(self, submit: Submit) -> asyncio.Future[None]:

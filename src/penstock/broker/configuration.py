@@ -39,8 +39,7 @@ class Keys(Protocol):
         """Keys that can be changed at run time."""
 
     @property
-    def limits(self) -> BrokerLimits:
-        """The broker's limits for these settings."""
+    def limits(self) -> BrokerLimits: ...
 
     def values(self) -> Mapping[str, str]:
         """All keys with their values as in a file; secrets are hidden."""
@@ -69,7 +68,7 @@ class Configuration:
     """The current settings. All methods are called on the event loop."""
 
     def __init__(self, catalog: Catalog, changes: Changes, keys: Keys, put_in_force: Callable[[Keys], None]) -> None:
-        """Args: keys: the settings of the start. put_in_force: carries out that these count from now on."""
+        """Args: keys: the settings at the start. put_in_force: applies changed settings."""
         self._catalog = catalog
         self._changes = changes
         self._keys = keys
@@ -135,7 +134,6 @@ class Configuration:
             raise PreconditionFailed(f"{INVALID}: {error}") from error
 
     def _usable(self, *, tell: bool = False) -> dict[str, str]:
-        """The stored overrides that are valid."""
         changes, errors = usable(self._keys, self.overridden())
         for key, error in errors.items() if tell else ():
             log.error("stored value of %s is ignored: %s; change it again, or delete it", key, error)

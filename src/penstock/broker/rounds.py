@@ -70,7 +70,7 @@ class Rounds(Generic[T]):
         stopping: Callable[[], bool],
         now_ns: int,
     ) -> None:
-        """Args: topics: all that are loaded. stopping: whether nothing more is to be begun."""
+        """Args: topics: returns the loaded topics. stopping: whether the broker is stopping."""
         self._rounds = rounds
         self._topics = topics
         self._changes = changes
@@ -79,7 +79,6 @@ class Rounds(Generic[T]):
         self._running: set[str] = set()
 
     def tick(self, now_ns: int) -> None:
-        """Start the rounds that are due."""
         for one in self._rounds:
             due = now_ns - self._last_ns[one.name] >= one.interval_s() * NS_PER_S
             if due and one.name not in self._running and not self._stopping():

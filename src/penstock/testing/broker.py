@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Pulsar broker for tests: in anybody's project, after `pip install penstock`, `def test_x(pulsar_url)` works.
+"""A Pulsar broker for tests, as pytest fixtures: after `pip install penstock`, `def test_x(pulsar_url)` works.
 
 Why: a test that needs a broker should not need a container, a JVM or half a minute. One broker starts in a fraction of
-a second and serves the whole test session; tests keep out of each other's way by topics of their own (`pulsar_topic`).
-Why imports wait: pytest loads this module in every project that has penstock installed; the broker itself comes with
-the first test that asks for one.
-Where: pytest finds the fixtures by the entry point of the package; without pytest, `serving()` is a context manager.
+a second and serves the whole test session; each test uses a topic of its own (`pulsar_topic`). Why imports are late:
+pytest loads this module in every project that has penstock installed; the broker is imported for the first test that
+needs it.
+Where: pytest finds the fixtures by the package's entry point; without pytest, `serving()` is a context manager.
 
-The broker runs in a thread of the test process, on free ports of the loopback address, in a directory that is removed
-afterwards. `--pulsar-broker=process`, or the ini option of that name, gives it a process of its own, which a crash of
-the tests cannot take along and whose work does not share the interpreter with them. To change its settings, override
-the fixture `pulsar_settings`:
+The broker runs in a thread of the test process, on free ports of the loopback address, in a temporary directory. With
+`--pulsar-broker=process`, or the ini option of that name, it runs in a process of its own, which survives a crash of
+the tests and does not share their interpreter. To change its settings, override the fixture `pulsar_settings`:
 
     @pytest.fixture(scope="session")
     def pulsar_settings() -> dict[str, str]:
@@ -39,21 +38,21 @@ if TYPE_CHECKING:
 
 OPTION: Final = "pulsar_broker"
 IN_PROCESS, OWN_PROCESS = "in-process", "process"
-# What a test needs; a broker of its own machine would be given far more.
+# Small limits, enough for tests.
 MEMORY_LIMIT_MB: Final = "512"
 START_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """Where a broker that is ready may be reached."""
+    """Service URLs of a running broker."""
 
     url: str
     admin_url: str
 
 
 class BrokerThread:
-    """One broker on a thread and a loop of its own. Made by `serving`."""
+    """One broker with a thread and an event loop of its own. Made by `serving`."""
 
     def __init__(self, settings: Settings, data_dir: Path) -> None:
         self._settings = settings
@@ -66,7 +65,7 @@ class BrokerThread:
         self._thread = threading.Thread(target=self._run, name="penstock", daemon=True)
 
     def start(self) -> RunningBroker:
-        """Serve; returns when clients may connect. Raises what kept the broker from starting."""
+        """Start; returns when clients can connect. Raises the exception that prevented the start."""
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
             raise TimeoutError(f"the broker was not ready within {START_TIMEOUT_S:g} s")
@@ -78,14 +77,14 @@ class BrokerThread:
     def stop(self) -> None:
         """Stop cleanly and wait for it."""
         if self._loop is not None and self._stopping is not None:
-            with contextlib.suppress(RuntimeError):  # it ended on its own
+            with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 -- told to whoever waits for the start
+        except BaseException as error:  # noqa: BLE001 -- raised by `start`
             self._failed = error
         finally:
             self._ready.set()
@@ -105,15 +104,15 @@ class BrokerThread:
 def serving(
     given: Mapping[str, str] | None = None, *, data_dir: Path | None = None, own_process: bool = False
 ) -> Iterator[RunningBroker]:
-    """Run a broker for the length of a `with` block; yields its `url` and `admin_url`.
+    """Run a broker during a `with` block; yields its `url` and `admin_url`.
 
     Args:
-        given: settings by key, as in a `broker.conf`; ports are free ones unless given.
-        data_dir: where it keeps everything, also afterwards; None: a directory that is removed.
-        own_process: run it as a process of its own rather than in a thread of this one.
+        given: settings by key, as in a `broker.conf`; by default, ports are free ones.
+        data_dir: its data directory, which is kept; None: a temporary directory.
+        own_process: run it in a process of its own instead of a thread.
 
     Raises:
-        ConfigurationError, BrokerDidNotStart: it could not start, and why.
+        ConfigurationError, BrokerDidNotStart: it could not start; the message says why.
     """
     from penstock import settings  # noqa: PLC0415 -- see above
 
@@ -141,7 +140,7 @@ def serving(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the broker of the fixtures runs."""
+    """Add the option and ini option `pulsar-broker`."""
     text = f"where the broker of the Pulsar fixtures runs: {IN_PROCESS} (a thread of the tests) or {OWN_PROCESS}"
     parser.getgroup("penstock").addoption(
         "--pulsar-broker", dest=OPTION, choices=(IN_PROCESS, OWN_PROCESS), default=None, help=text
@@ -157,7 +156,7 @@ def pulsar_settings() -> Mapping[str, str]:
 
 @pytest.fixture(scope="session")
 def pulsar_broker(request: pytest.FixtureRequest, pulsar_settings: Mapping[str, str]) -> Iterator[RunningBroker]:
-    """A running broker that all tests of the session share: `url` for clients, `admin_url` for administration."""
+    """A running broker shared by all tests of the session: `url` for clients, `admin_url` for the admin API."""
     where = request.config.getoption(OPTION) or request.config.getini(OPTION)
     if where not in {IN_PROCESS, OWN_PROCESS}:
         raise pytest.UsageError(f"{OPTION}={where}: want {IN_PROCESS} or {OWN_PROCESS}")
@@ -167,13 +166,13 @@ def pulsar_broker(request: pytest.FixtureRequest, pulsar_settings: Mapping[str, 
 
 @pytest.fixture(scope="session")
 def pulsar_url(pulsar_broker: RunningBroker) -> str:
-    """Where Pulsar clients connect: `pulsar.Client(pulsar_url)`."""
+    """The service URL for clients: `pulsar.Client(pulsar_url)`."""
     return pulsar_broker.url
 
 
 @pytest.fixture(scope="session")
 def pulsar_admin_url(pulsar_broker: RunningBroker) -> str:
-    """Where the admin port answers."""
+    """The URL of the admin API."""
     return pulsar_broker.admin_url
 
 

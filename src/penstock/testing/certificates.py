@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-signed certificates for tests and benchmarks of TLS, made on the spot.
+"""Self-signed certificates for tests and benchmarks of TLS.
 
-Why not a file in the repository: it would expire, and scanners would report its private key for ever.
-Where: tests of the transport, the flood. Needs `cryptography`, which the `dev` extra brings.
+Why not a file in the repository: it would expire, and scanners would report its private key.
+Where: tests of the transport, the flood. Needs `cryptography`, which is in the `dev` extra.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Wide enough for any clock that runs a test.
+# Valid for any clock of a test machine.
 VALID_FROM = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 VALID_UNTIL = dt.datetime(2099, 1, 1, tzinfo=dt.UTC)
 
@@ -35,7 +35,7 @@ class Certificate:
 
     @classmethod
     def make(cls, directory: Path) -> Self:
-        """Make a key, sign it with itself, and write both into a directory."""
+        """Make a key, sign its certificate with itself, and write both into a directory."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("localhost")
         names = x509.SubjectAlternativeName(
@@ -45,7 +45,7 @@ class Certificate:
         return cls._written(directory, "", draft, key, key, ca=True)
 
     def signed(self, common_name: str, directory: Path | None = None) -> Self:
-        """A certificate of this name that this one vouches for, as a client shows it."""
+        """A client certificate with this common name, signed by this one."""
         issuer = x509.load_pem_x509_certificate(self.certificate.read_bytes())
         issuer_key = serialization.load_pem_private_key(self.key.read_bytes(), None)
         assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
@@ -77,7 +77,7 @@ class Certificate:
         return made
 
     def server(self) -> ssl.SSLContext:
-        """What a listener needs, as the broker sets it up."""
+        """A TLS context for a listener, as the broker makes it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.certificate, self.key)
@@ -86,7 +86,7 @@ class Certificate:
     def client(
         self, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, *, shows: Certificate | None = None
     ) -> ssl.SSLContext:
-        """A client that trusts this certificate alone and speaks this version alone; it may show one of its own."""
+        """A client's TLS context that trusts only this certificate; `shows` is its own certificate."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         context.check_hostname = False
         context.minimum_version = context.maximum_version = version

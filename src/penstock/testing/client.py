@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain client for tests: blocking sockets, one protobuf per command, and the liberty to misbehave.
+"""A plain client for tests: blocking sockets, one protobuf per command, and no rules.
 
-Why: the official client retries, batches and hides; a test of what the broker says to a half-sent frame, a wrong
-checksum or a lost connection needs every byte in its own hands.
+Why: the official client retries, batches and hides; a test of half-sent frames, wrong checksums or lost connections
+must control every byte.
 Where: tests of the transport, the crash loop, the flood.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["EARLIEST", "TIMEOUT_S", "Frame", "RawClient", "Refused", "Type", "en
 Type = BaseCommand.Type
 TIMEOUT_S = 10.0
 EARLIEST = 2**64 - 1
-# Tests ask for more than the protocol allows, and look at what they get.
+# Tests exceed the protocol's limits on purpose.
 _FRAME_BYTES_MAX = 2**31
 
 
@@ -42,7 +42,7 @@ class Refused(RuntimeError):
 
 
 def entry(payload: bytes, *, sequence_id: int = 0, producer: str = "p", publish_time: int = 1) -> bytes:
-    """A sealed entry that holds one message."""
+    """An entry with checksum that holds one message."""
     return entries.entry(
         MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time), payload
     )
@@ -54,7 +54,7 @@ def send(producer_id: int, sequence_id: int, stored: bytes, **fields: Any) -> by
 
 
 class RawClient:
-    """One connection. Requests block; frames that nobody waits for are kept in `inbox`."""
+    """One connection. Requests block; other frames are kept in `inbox`."""
 
     def __init__(self, port: int, *, tls: ssl.SSLContext | None = None, connect: bool = True) -> None:
         plain = dial("127.0.0.1", port, TIMEOUT_S)
@@ -67,11 +67,10 @@ class RawClient:
             assert self.read().command.type == Type.CONNECTED
 
     def write(self, data: bytes) -> None:
-        """Send bytes as they are."""
         self.socket.sendall(data)
 
     def read(self, timeout_s: float = TIMEOUT_S) -> Frame:
-        """The next frame; PINGs are answered and not shown. Raises TimeoutError, ConnectionError at the end."""
+        """The next frame; PINGs are answered and skipped. Raises TimeoutError; ConnectionError at the end."""
         while True:
             while (came := self._inbound.take_frame()) is None:
                 if not (nbytes := receive(self.socket, self._inbound, timeout_s)):
@@ -82,7 +81,7 @@ class RawClient:
             self.write(frame(Type.PONG))
 
     def next(self, *kinds: int, timeout_s: float = TIMEOUT_S) -> Frame:
-        """The next frame of one of these types; others go to the inbox."""
+        """The next frame of one of these types; others are kept in the inbox."""
         for index, kept in enumerate(self.inbox):
             if kept.command.type in kinds:
                 return self.inbox.pop(index)
@@ -93,7 +92,7 @@ class RawClient:
             self.inbox.append(came)
 
     def request(self, kind: int, answer: int, **fields: Any) -> Any:  # noqa: ANN401 - the answer's body
-        """Send a request and wait for its answer's body; an ERROR is raised."""
+        """Send a request and return the body of its answer; an ERROR is raised."""
         self._requests += 1
         self.write(frame(kind, request_id=self._requests, **fields))
         command = self.next(answer, Type.ERROR).command
@@ -116,7 +115,7 @@ class RawClient:
         permits: int = 1000,
         **fields: Any,  # noqa: ANN401
     ) -> None:
-        """Open a consumer, from the earliest entry on unless told otherwise, and grant permits."""
+        """Open a consumer and grant permits; it starts at the earliest entry by default."""
         fields.setdefault("subType", 0)
         fields.setdefault("initialPosition", 1)
         self.request(
@@ -145,7 +144,6 @@ class RawClient:
         return ids
 
     def message(self, timeout_s: float = TIMEOUT_S) -> Frame:
-        """The next MESSAGE."""
         return self.next(Type.MESSAGE, timeout_s=timeout_s)
 
     def acknowledge(
@@ -163,7 +161,7 @@ class RawClient:
         )
 
     def is_closed(self, timeout_s: float = TIMEOUT_S) -> bool:
-        """Whether the broker closes this connection within the time."""
+        """Whether the broker closes this connection within this time."""
         try:
             while True:
                 self.inbox.append(self.read(timeout_s))
@@ -173,7 +171,6 @@ class RawClient:
             return True
 
     def close(self) -> None:
-        """Close the socket."""
         self.socket.close()
 
     def __enter__(self) -> Self:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VirtualDisk: the disk in memory, on the time of a virtual loop: slow when told so, or held in the middle of a sync.
+"""VirtualDisk: a disk in memory whose syncs and reads take virtual time, or block until released.
 
-Why: what happens while a sync takes its time is what a broker must get right, and a fast disk hardly shows it.
-Where: hand it to whatever takes `Files`; `sqlite_on` carries SQLite to it. It belongs to the loop whose threads it
-holds up, and what is on it stays there for as long as that loop.
+Why: a broker must be correct while a sync is slow, which a fast disk hardly tests.
+Where: pass it as `Files`; `sqlite_on` makes SQLite use it. It belongs to one virtual loop, and keeps its files as long
+as that loop.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from penstock.testing.loop import VirtualLoop
 
-# As long as a held disk may be held.
+# Maximum time that the disk can be held.
 _HELD_S_MAX: Final = 10.0
 
 
 class VirtualDisk(FaultyFiles):
-    """A file system in memory whose syncs and reads of the log take virtual time.
+    """A file system in memory whose syncs and log reads take virtual time.
 
     Attributes:
         read_error: raised by every read of the log's segments, unless None.
-        failed_reads: how many reads it has failed.
-        sync_ns, read_ns: asked before each sync, or read, how long it takes.
+        failed_reads: number of failed reads.
+        sync_ns, read_ns: called before each sync or read; return its duration in ns.
     """
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -42,15 +42,15 @@ class VirtualDisk(FaultyFiles):
         self.read_ns: Callable[[], int] | None = None
 
     def hold(self) -> None:
-        """Let the next sync of the log, or of a snapshot, wait."""
+        """Block the next sync of the log or of a snapshot."""
         self._free.clear()
 
     def let_go(self) -> None:
-        """Let it end."""
+        """Release the blocked sync."""
         self._free.set()
 
     def heal_all(self) -> None:
-        """Let everything go well again, and fast."""
+        """End all faults and delays."""
         self.heal()
         self.run_full_after(None)
         self.fail_sync_at(0)
@@ -58,14 +58,13 @@ class VirtualDisk(FaultyFiles):
         self.let_go()
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
-        """See `FaultyFiles.open`."""
         file = super().open(path, create=create)
         if path.suffix in {".seg", ".draft"}:
             return _LogFile(self, file)
         return _SlowFile(self, file) if path.name.startswith("meta.sqlite") else file
 
     def before_read(self) -> None:
-        """Take the time that a read takes, or fail."""
+        """Take the time of a read, or fail."""
         if self.read_error is not None:
             self.failed_reads += 1
             raise self.read_error
@@ -73,7 +72,7 @@ class VirtualDisk(FaultyFiles):
             self._threads.sleep(self.read_ns())
 
     def before_sync(self) -> None:
-        """Take the time that a sync takes."""
+        """Take the time of a sync."""
         if self.sync_ns is not None and self._threads.current is not None:
             self._threads.sleep(self.sync_ns())
 
@@ -83,7 +82,7 @@ class VirtualDisk(FaultyFiles):
 
 
 class _SlowFile(FaultyFile):
-    """A file whose syncs take their time."""
+    """A file whose syncs take virtual time."""
 
     def __init__(self, disk: VirtualDisk, file: FaultyFile) -> None:
         super().__init__(disk, file.inode)

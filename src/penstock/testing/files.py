@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FaultyFiles: a disk in memory that has every bad day a disk can have, on command and by seed.
+"""FaultyFiles: a file system in memory with every fault of a real disk, on command and by seed.
 
-Why: "nothing acknowledged is lost" is a statement about power cuts, and a real one cannot be had by the thousand. This
-file system keeps apart what was written and what was synced; `crash` then forgets any part of what was not synced.
+Why: "nothing acknowledged is lost" must hold at power cuts, which cannot be tried by the thousand on real machines.
+This file system separates what was written from what was synced; `crash` then drops any part of what was not synced.
 
     files = FaultyFiles()
     ... write through it ...
     files.lose_power_at(call=17)   # the 17th change from now is cut short, and nothing works after it
     ... until something fails ...
     files.crash(random.Random(7))  # what is left when the machine comes back
-    ... open again, look what is there ...
+    ... open again, check what is there ...
 
-What it models, and how hard it tries:
+What it models:
 
 - `sync` makes a file's bytes and length durable, `sync_directory` the names in a directory.
 - Of unsynced pages (4 KiB) any subset survives a crash; one may be torn between its 512-byte sectors.
 - Of a directory's unsynced changes (create, rename, delete) a prefix survives, as on a journalling file system.
 - A failed sync leaves pages that look clean and are not: syncing again succeeds and saves nothing.
-- Any bit can be flipped, any write or allocation refused with ENOSPC, any call with EIO.
-- Reads of chosen files fail, are interrupted or give too little, for a while or for ever; files vanish and come back.
+- Any bit can be flipped, any write or allocation fail with ENOSPC, any call with EIO.
+- Reads of chosen files fail, are interrupted or are short, for a while or permanently; files vanish and come back.
 
-Where: hand it to `EntryLog.open` in place of `OsFiles`. `FaultyFile` reads and writes any byte range, so it can carry
+Where: pass it to `EntryLog.open` in place of `OsFiles`. `FaultyFile` reads and writes any byte range, so it can serve
 an SQLite VFS as well. All methods may be called from several threads.
 """
 
@@ -46,7 +46,7 @@ SECTOR_BYTES: Final = 512
 
 
 class _Bytes:
-    """The bytes of a file, by pages: what was never written takes no memory."""
+    """The bytes of a file, by pages; pages that were never written take no memory."""
 
     __slots__ = ("pages", "size")
 
@@ -63,7 +63,7 @@ class _Bytes:
         return data[offset - first * PAGE_BYTES : end - first * PAGE_BYTES]
 
     def write(self, data: bytes, offset: int) -> range:
-        """Returns the pages that it changed."""
+        """Write; returns the changed pages."""
         if not data:
             return range(0)
         end = offset + len(data)
@@ -93,12 +93,12 @@ _ZEROS: Final = bytes(PAGE_BYTES)
 
 @dataclass(slots=True, eq=False)
 class _Inode:
-    """A file's bytes, apart from its names."""
+    """A file's content, independent of its names."""
 
-    data: _Bytes = field(default_factory=_Bytes)  # as read now
-    durable: _Bytes = field(default_factory=_Bytes)  # as the platters have it
-    dirty: set[int] = field(default_factory=set)  # pages the next sync saves
-    lost: set[int] = field(default_factory=set)  # pages a failed sync gave up: they read well and are not durable
+    data: _Bytes = field(default_factory=_Bytes)  # current content
+    durable: _Bytes = field(default_factory=_Bytes)  # content on the disk
+    dirty: set[int] = field(default_factory=set)  # pages that the next sync saves
+    lost: set[int] = field(default_factory=set)  # pages dropped by a failed sync: readable, but not durable
 
     def write(self, data: bytes, offset: int) -> None:
         pages = self.data.write(data, offset)
@@ -121,12 +121,12 @@ class _Inode:
         self.dirty.clear()
 
     def crash(self, rng: random.Random) -> None:
-        """Come back with any part of what was not synced."""
+        """Keep any part of the unsynced content."""
         unsynced = sorted(self.dirty | self.lost)
         size = rng.choice((self.durable.size, self.data.size))
         after = _Bytes(self.durable.size, dict(self.durable.pages))
         after.resize(size)
-        share = rng.choice((0.0, 0.5, 0.9, 1.0))  # Halves of everything would make whole groups survive too rarely.
+        share = rng.choice((0.0, 0.5, 0.9, 1.0))  # Halves alone would rarely let whole groups survive.
         for page in unsynced:
             start = page * PAGE_BYTES
             end = min(start + PAGE_BYTES, size, self.data.size)
@@ -140,7 +140,7 @@ class _Inode:
         self.dirty, self.lost = set(), set()
 
     def flip(self, bit: int) -> None:
-        """Flip one bit, in memory and on the platters."""
+        """Flip one bit, in memory and on the disk."""
         for data in (self.data, self.durable):
             byte = data.read(1, bit // 8)
             if byte:
@@ -156,14 +156,13 @@ class FaultyFile:
         self._life = files.life
 
     def read(self, size: int, offset: int) -> bytes:
-        """See `penstock.storage.files.File.read`."""
         with self._files.guard:
             self._files.check(self._life)
             size = self._files.readable(self.inode, size, offset)
             return self.inode.data.read(size, offset)
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """See `penstock.storage.files.File.write`. Takes a part only when it then fails."""
+        """As `penstock.storage.files.File.write`. A partial write is followed by an error."""
         data = b"".join(buffers)
         with self._files.guard:
             allowed, error = self._files.admit(self._life, len(data))
@@ -173,7 +172,6 @@ class FaultyFile:
             return allowed
 
     def sync(self) -> None:
-        """See `penstock.storage.files.File.sync`."""
         with self._files.guard:
             try:
                 self._files.change(self._life)
@@ -185,7 +183,6 @@ class FaultyFile:
             self.inode.sync()
 
     def allocate(self, size: int) -> None:
-        """See `penstock.storage.files.File.allocate`."""
         with self._files.guard:
             grown = max(size - self.inode.data.size, 0)
             allowed, error = self._files.admit(self._life, grown)
@@ -195,22 +192,19 @@ class FaultyFile:
                 self.inode.truncate(size)
 
     def truncate(self, size: int) -> None:
-        """See `penstock.storage.files.File.truncate`."""
         with self._files.guard:
             self._files.change(self._life)
             self.inode.truncate(size)
 
     def forget(self) -> None:
-        """See `File.forget`: there is no other memory here."""
+        """Does nothing: there is no page cache here."""
 
     def size(self) -> int:
-        """See `penstock.storage.files.File.size`."""
         with self._files.guard:
             self._files.check(self._life)
             return self.inode.data.size
 
-    def close(self) -> None:
-        """See `penstock.storage.files.File.close`."""
+    def close(self) -> None: ...
 
 
 class FaultyLock:
@@ -221,7 +215,6 @@ class FaultyLock:
         self._path = path
 
     def release(self) -> None:
-        """See `penstock.storage.files.Lock.release`."""
         self._files.locks.pop(self._path, None)
 
 
@@ -230,12 +223,12 @@ class FaultyFiles:
 
     def __init__(self) -> None:
         self.guard = threading.RLock()
-        self.life = 0  # Counts crashes: what was opened in an earlier life is of no use.
+        self.life = 0  # number of crashes: files opened before a crash are unusable
         self.locks: dict[Path, str] = {}
-        self.changes = 0  # Calls that changed something, to choose the moment of a fault from.
+        self.changes = 0  # number of changes, to choose the moment of a fault
         self.syncs = 0
         self._names: dict[Path, _Inode] = {}
-        # Per directory, its changes since it was last synced, each of names to what they mean now.
+        # Per directory, its unsynced changes: names with their new inodes.
         self._unsynced: dict[Path, list[dict[Path, _Inode | None]]] = {}
         self._durable_names: dict[Path, _Inode] = {}
         self._power_lost_at: int | None = None
@@ -243,23 +236,23 @@ class FaultyFiles:
         self._off = False
         self._write_bytes_left: int | None = None
         self._sync_fails_at: int | None = None
-        # Asked with (path, size, offset) before each read: how many bytes it gives; or it raises.
+        # Called with (path, size, offset) before each read: returns the number of bytes to give, or raises.
         self.on_read: Callable[[Path, int, int], int] | None = None
         self._hidden: dict[Path, _Inode] = {}
 
     # -------------------------------------------------------------------------------------------------------- faults
 
     def lose_power_at(self, call: int, *, cut_ratio: float = 0.5) -> None:
-        """Let the `call`-th change from now be the last. If it is a write, this share of it is taken."""
+        """Lose power at the `call`-th change from now. If it is a write, `cut_ratio` of it is done."""
         self._power_lost_at = self.changes + call
         self._cut_ratio = cut_ratio
 
     def lose_power(self) -> None:
-        """Let nothing work from now on."""
+        """Let every call fail from now on."""
         self._off = True
 
     def crash(self, rng: random.Random) -> None:
-        """Come back after a power cut, with any part of what was not synced. All other faults are over."""
+        """Restart after a power cut, with any part of the unsynced changes. Ends all other faults."""
         with self.guard:
             inodes = {id(inode): inode for names in (self._names, self._durable_names) for inode in names.values()}
             names = dict(self._durable_names)
@@ -272,7 +265,7 @@ class FaultyFiles:
             self._begin_life(names)
 
     def kill(self) -> None:
-        """Come back after only the process was killed: everything written is there. All other faults are over."""
+        """Restart after a kill of the process: everything written is kept. Ends all other faults."""
         with self.guard:
             self._begin_life(self._names)
 
@@ -285,15 +278,15 @@ class FaultyFiles:
         self._write_bytes_left = self._sync_fails_at = None
 
     def run_full_after(self, size: int | None) -> None:
-        """Refuse writes and allocations with ENOSPC once `size` more bytes were taken; None: there is room again."""
+        """Fail writes and allocations with ENOSPC after `size` more bytes; None: there is room again."""
         self._write_bytes_left = size
 
     def fail_sync_at(self, call: int) -> None:
-        """Let the `call`-th sync from now fail with EIO, and lose what it should have saved."""
+        """Fail the `call`-th sync from now with EIO, and drop what it should have saved."""
         self._sync_fails_at = self.syncs + call
 
     def fail_reads(self, code: int = errno.EIO, *, of: str = ".seg", times: int | None = None) -> None:
-        """Let reads of files whose names end so fail with this error, this often or until `heal`."""
+        """Fail reads of files with this suffix with this error, this often or until `heal`."""
         left = times
 
         def fail(path: Path, size: int, _offset: int) -> int:
@@ -307,45 +300,45 @@ class FaultyFiles:
         self.on_read = fail
 
     def shorten_reads(self, size_max: int) -> None:
-        """Let no read give more than this at a time, until `heal`."""
+        """Limit each read to `size_max` bytes, until `heal`."""
         self.on_read = lambda _path, size, _offset: min(size, size_max)
 
     def heal(self) -> None:
-        """Let all reads go well again."""
+        """End all read faults."""
         self.on_read = None
 
     def hide(self, path: Path) -> None:
-        """Let a file be gone, until `show`: as on a disk that is not mounted. Open files stay open."""
+        """Remove a file until `show`, like an unmounted disk. Open files stay open."""
         with self.guard:
             self._hidden[path] = self._names.pop(path)
             self._durable_names.pop(path, None)
 
     def show(self, path: Path) -> None:
-        """Let it be there again."""
+        """Bring a hidden file back."""
         with self.guard:
             self._names[path] = self._durable_names[path] = self._hidden.pop(path)
 
     def flip(self, path: Path, bit: int) -> None:
-        """Flip one bit of a file, on the platters and in memory. Bit 0 is the lowest of the first byte."""
+        """Flip one bit of a file, on the disk and in memory. Bit 0 is the lowest of the first byte."""
         with self.guard:
             self._names[path].flip(bit)
 
     # ------------------------------------------------------------------------------ what a file asks before it acts
 
     def check(self, life: int) -> None:
-        """Fail if the power is off, or was since the file was opened."""
+        """Raises OSError if the power is off, or was off since the file was opened."""
         if self._off or life != self.life:
             raise OSError(errno.EIO, "the power is off")
 
     def readable(self, inode: _Inode, size: int, offset: int) -> int:
-        """Return how many bytes a read gives; raises what it is to fail with."""
+        """The number of bytes that a read gives; raises its fault."""
         if self.on_read is None:
             return size
         path = next((path for path, one in self._names.items() if one is inode), None)
         return size if path is None else self.on_read(path, size, offset)
 
     def change(self, life: int) -> None:
-        """Count a change; fail if it is not to be."""
+        """Count a change; raises its fault."""
         self.check(life)
         self.changes += 1
         if self._power_lost_at is not None and self.changes >= self._power_lost_at:
@@ -353,7 +346,7 @@ class FaultyFiles:
             raise OSError(errno.EIO, "the power is off")
 
     def admit(self, life: int, size: int) -> tuple[int, OSError | None]:
-        """Return how many bytes a write may take, and the error that keeps it from more."""
+        """The number of bytes that a write may take, and the error that ends it."""
         self.check(life)
         self.changes += 1
         if self._power_lost_at is not None and self.changes >= self._power_lost_at:
@@ -367,7 +360,7 @@ class FaultyFiles:
         return size, None
 
     def check_sync(self) -> None:
-        """Count a sync; fail if it is its turn."""
+        """Count a sync; raises its fault."""
         self.syncs += 1
         if self.syncs == self._sync_fails_at:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -375,7 +368,6 @@ class FaultyFiles:
     # --------------------------------------------------------------------------------------------------- the Files seam
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
-        """See `penstock.storage.files.Files.open`."""
         with self.guard:
             self.check(self.life)
             inode = self._names.get(path)
@@ -387,28 +379,26 @@ class FaultyFiles:
             return FaultyFile(self, inode)
 
     def names(self, directory: Path) -> list[str]:
-        """See `penstock.storage.files.Files.names`."""
         with self.guard:
             return sorted(path.name for path in self._names if path.parent == directory)
 
     def exists(self, path: Path) -> bool:
-        """See `penstock.storage.files.Files.exists`: a directory is there when something is in it."""
+        """As `penstock.storage.files.Files.exists`; a directory exists if it contains a file."""
         with self.guard:
             return path in self._names or any(name.parent == path for name in self._names)
 
     def make_directory(self, path: Path) -> None:
-        """See `penstock.storage.files.Files.make_directory`: directories are always there."""
+        """Does nothing: directories always exist."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `penstock.storage.files.Files.rename`. Within one directory."""
+        """As `penstock.storage.files.Files.rename`, within one directory."""
         with self.guard:
             inode = self._names[source]
             self.change(self.life)
-            # One change: a crash leaves the old name or the new one, never both, never neither.
+            # One change: after a crash either the old name or the new one exists, never both or neither.
             self._change_names({source: None, target: inode})
 
     def delete(self, path: Path) -> None:
-        """See `penstock.storage.files.Files.delete`."""
         with self.guard:
             if path not in self._names:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -420,7 +410,6 @@ class FaultyFiles:
         _apply(self._names, change)
 
     def sync_directory(self, path: Path) -> None:
-        """See `penstock.storage.files.Files.sync_directory`."""
         with self.guard:
             self.change(self.life)
             self.check_sync()
@@ -428,7 +417,6 @@ class FaultyFiles:
                 _apply(self._durable_names, change)
 
     def lock(self, path: Path, holder: str) -> FaultyLock:
-        """See `penstock.storage.files.Files.lock`."""
         with self.guard:
             if path in self.locks:
                 raise FileLocked(self.locks[path])

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """VirtualLoop: an event loop whose time passes only when there is nothing else to do, with a network in memory.
 
-Why: a test that waits for real time is slow when it must wait and fails when the machine is busy. On this loop two
-minutes pass in no time, the same way every time, and who waits for what can never happen is told so at once.
+Why: a test that waits for real time is slow, and fails on a busy machine. On this loop two minutes pass in no time, the
+same way every time, and waiting for something impossible is reported at once.
 Where: tests make it (`tests/net/harness.py` runs a whole broker on it); `run_virtual` runs one coroutine.
 
-How time passes: while callbacks, sockets or threads are ready it stands still. When nothing is, it jumps to the next
-timer or to the next moment at which a thread wants to run. Sockets are those of `penstock.testing.sockets`, threads
-those of `penstock.testing.threads`. With a seed, sockets and threads that are ready together come in random order.
+How time passes: it stands still while callbacks, sockets or threads are ready. When nothing is, it jumps to the next
+timer or the next moment at which a thread continues. Sockets are those of `penstock.testing.sockets`, threads those of
+`penstock.testing.threads`. With a seed, sockets and threads that are ready together run in random order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _context_of: Final = attrgetter("_context")
 
 
 class VirtualClock:
-    """The loop's time as penstock's clocks tell it. Implements `penstock.core.clock.Clock`."""
+    """The loop's time as a penstock clock. Implements `penstock.core.clock.Clock`."""
 
     def __init__(self, time: VirtualTime, *, wall_ms: int = WALL_MS) -> None:
         self._time = time
@@ -45,15 +45,13 @@ class VirtualClock:
         self._wall_ms = wall_ms
 
     def monotonic_ns(self) -> int:
-        """See `Clock.monotonic_ns`."""
         return self._time.now_ns - self._began_ns
 
     def wall_ms(self) -> int:
-        """See `Clock.wall_ms`."""
         return self._wall_ms + self.monotonic_ns() // NS_PER_MS
 
     def advance(self, *, ns: int = 0, ms: int = 0) -> None:
-        """Let time pass: the loop's timers are due when this clock says so."""
+        """Let this much time pass; the loop's timers run when they are due."""
         passed_ns = ns + ms * NS_PER_MS
         if passed_ns < 0:
             raise ValueError(f"time does not pass backwards, got {passed_ns} ns; to set the wall clock use step_wall")
@@ -65,7 +63,7 @@ class VirtualClock:
 
 
 class _Selector(selectors.BaseSelector):
-    """Where the loop looks for what is ready, and lets time pass if nothing is."""
+    """Returns the ready sockets, and lets time pass if there are none."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -95,12 +93,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop in virtual time."""
 
     def __init__(self, seed: int | None = None, *, thread_delay_ns_max: int = 0) -> None:
-        """Make it. With a seed, what is ready at the same time comes in an order that the seed decides."""
+        """Make it. With a seed, the order of simultaneous events is random but repeatable."""
         self.chance = Random(seed) if seed is not None else None
         self.virtual_time = VirtualTime()
         self.network = Network(self.chance)
         self.threads = Threads(self.virtual_time, self.chance, thread_delay_ns_max)
-        self.files: Any = None  # of whoever runs something on this loop that shall find them again
+        self.files: Any = None  # for users of this loop
         self._waiting: list[tuple[asyncio.Future[None], Callable[[], object], int]] = []
         self._quiet: list[asyncio.Future[None]] = []
         super().__init__(_Selector(self))
@@ -110,10 +108,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # -- what tests wait for ------------------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], object], timeout_s: float) -> None:
-        """Let the loop turn until something is so.
+        """Run the loop until the condition holds.
 
         Raises:
-            Deadlock: it is not so after this time, or nothing can happen any more that would make it so.
+            Deadlock: it does not hold after this time, or nothing can happen any more that would change it.
         """
         if condition():
             return
@@ -135,11 +133,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # -- how time passes ----------------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """See `asyncio.AbstractEventLoop.time`."""
         return self.virtual_time.now_ns / NS_PER_S
 
     def look(self, keys: list[selectors.SelectorKey], timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready of these sockets; if nothing is, let a thread run, or time pass up to `timeout`."""
+        """The ready ones of these sockets; if none is, run a thread, or let time pass up to `timeout`."""
         told = self._tell_waiting()
         ready = [(key, events) for key in keys if (events := self.network.events(key.fd, key.events))]
         if self.chance is not None:
@@ -182,7 +179,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._give_up(lambda deadline_ns: deadline_ns <= next_ns, "time is over")
 
     def _tell_waiting(self) -> bool:
-        """Wake those for whom it is so."""
+        """Wake the `until` calls whose condition holds."""
         told = False
         for waiting in list(self._waiting):
             future, condition, _ = waiting
@@ -208,7 +205,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     future.set_exception(Deadlock(f"it did not come to that: {why}"))
 
     def forget(self, concerns: Callable[[contextvars.Context], object]) -> None:
-        """Drop the callbacks and timers of some contexts, as if nobody had ever asked for them."""
+        """Drop the callbacks and timers of some contexts."""
         handles: list[asyncio.Handle] = [*vars(self)["_ready"], *vars(self)["_scheduled"]]
         for handle in handles:
             if concerns(_context_of(handle)):
@@ -220,10 +217,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._internal_fds = 0
 
     def _close_self_pipe(self) -> None:
-        """There is none: threads of this loop run only when it lets them."""
+        """Does nothing: threads of this loop run only when it lets them, so it needs no pipe."""
 
-    def _write_to_self(self) -> None:
-        """See `_close_self_pipe`."""
+    def _write_to_self(self) -> None: ...
 
     async def create_connection(  # type: ignore[override]
         self,
@@ -236,7 +232,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         local_addr: tuple[str, int] | None = None,
         **_: Any,  # noqa: ANN401
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        """See `asyncio.AbstractEventLoop.create_connection`: to a listener of this loop's network."""
+        """Connect to a listener of this loop's network."""
         assert port is not None
         sock = self.network.connect(port, *(local_addr or ())[:1])
         name = server_hostname if server_hostname is not None else host
@@ -245,7 +241,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return await connect(self, sock, protocol_factory, ssl, name if ssl else None)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as asyncio's
-        """See `asyncio.AbstractEventLoop.shutdown_default_executor`."""
         del timeout
         self._executor_shutdown_called = True
 
@@ -258,6 +253,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
-    """Run a coroutine on a virtual loop of its own. Raises Deadlock when it waits for what can never happen."""
+    """Run a coroutine on a new virtual loop. Raises Deadlock if it waits for something impossible."""
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(seed)) as runner:
         return runner.run(main)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real `penstock serve` as a child process: for tests, demos and benchmarks that talk to it as a user would.
+"""`penstock serve` as a child process, for tests, demos and benchmarks.
 
-Where: compatibility tests, the crash loop, the demo. It starts on free ports, waits for the ready line, and never
-outlives its `with` block.
+Where: compatibility tests, the crash loop, the demo. It starts on free ports, waits for the ready line, and is ended
+with its `with` block.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STOP_TIMEOUT_S: Final = 20.0
 
 
 class BrokerDidNotStart(RuntimeError):
-    """`penstock serve` ended before it was ready; the message holds what it wrote."""
+    """`penstock serve` ended before it was ready; the message contains its output."""
 
 
 class BrokerProcess:
-    """One broker process on a data directory. `start` may be called again after `stop` or `kill`."""
+    """One broker process with a data directory. `start` may be called again after `stop` or `kill`."""
 
     def __init__(self, data_dir: Path, arguments: Sequence[str] = (), *, log_path: Path | None = None) -> None:
         self.data_dir = data_dir
@@ -39,17 +39,14 @@ class BrokerProcess:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return f"pulsar://127.0.0.1:{self.port}"
 
     @property
     def admin_url(self) -> str:
-        """Where the admin port answers."""
         return f"http://127.0.0.1:{self.admin_port}"
 
     @property
     def pid(self) -> int:
-        """The broker's process id."""
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
@@ -62,7 +59,7 @@ class BrokerProcess:
         try:
             self._await_ready(self._process)
         except BaseException:
-            # Whatever interrupts the wait, Ctrl-C too, must not leave a broker behind.
+            # If the wait is interrupted, also by Ctrl-C, end the broker.
             self._process.kill()
             self._process.wait()
             self._close()
@@ -80,20 +77,20 @@ class BrokerProcess:
         raise BrokerDidNotStart(f"penstock serve ended with {status}:\n{self.log_path.read_text()[-4000:]}")
 
     def stop(self) -> int:
-        """Ask it to end (SIGTERM) and wait; returns its exit status."""
+        """Send SIGTERM and wait; returns the exit status."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it without a chance to say anything (SIGKILL)."""
+        """Send SIGKILL and wait."""
         self._end(signal.SIGKILL)
 
     def send_signal(self, how: signal.Signals) -> None:
-        """Send it a signal and do not wait."""
+        """Send a signal without waiting."""
         assert self._process is not None
         self._process.send_signal(how)
 
     def wait(self) -> int:
-        """Wait for its end; returns its exit status."""
+        """Wait until it ends; returns the exit status."""
         assert self._process is not None
         try:
             return self._process.wait(STOP_TIMEOUT_S)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network in memory: sockets with bounded buffers that the broker's own connections use unchanged.
+"""A network in memory: sockets with bounded buffers, which the broker's connections use unchanged.
 
-Why: a real socket takes what the kernel's tuning of the day allows, and its bytes arrive when the machine gets round to
-it. Here both are decided by the test: a client that does not read blocks the sender after a known number of bytes, and
-what was sent is there at once.
+Why: the buffer sizes and timing of real sockets depend on the kernel and the machine. Here the test decides both: a
+client that does not read blocks the sender after a known number of bytes, and sent bytes arrive at once.
 Where: `VirtualLoop.network`. `Listener` makes its socket with `Network.socket`; a client connects by the loop's
-`create_connection`, which is what `asyncio.open_connection` calls.
+`create_connection`, which `asyncio.open_connection` calls.
 
-A socket answers as one of Linux does: it takes as much as there is room for, is writable again when a third of its
-buffer is free, gives what came before the peer closed, and then its end; who sends to a closed peer is reset.
+A socket behaves as on Linux: it takes as much as there is room for, is writable again when a third of its buffer is
+free, and gives the bytes sent before the peer closed, then EOF; sending to a closed peer resets the connection.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
     from penstock.storage.files import Buffer
 
-# Descriptors of this network; real ones are far below.
+# Descriptors of this network; real ones are far lower.
 _FIRST_DESCRIPTOR: Final = 1 << 20
 _FIRST_CLIENT_PORT: Final = 40_000
 _FIRST_PORT: Final = 20_000
-# What a socket holds whose owner has not said: Linux's default.
+# Default buffer size, as on Linux.
 _BUFFER_BYTES: Final = 212_992
 
 
@@ -38,7 +37,7 @@ class Network:
     """All sockets of one loop."""
 
     def __init__(self, chance: random.Random | None = None) -> None:
-        """With `chance`, a send may take less than there is room for, and a read bring less than there is."""
+        """With `chance`, sends and reads may be shorter than possible."""
         self.chance = chance
         self.descriptors = count(_FIRST_DESCRIPTOR)
         self.ports = count(_FIRST_PORT)
@@ -47,11 +46,11 @@ class Network:
         self.listening: dict[int, MemorySocket] = {}
 
     def socket(self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM) -> socket.socket:
-        """A socket that may listen; as `socket.socket`."""
+        """A socket that can listen; as `socket.socket`."""
         return cast("socket.socket", MemorySocket(self, family, kind))
 
     def connect(self, port: int, host: str = "127.0.0.1") -> MemorySocket:
-        """A socket of this host, connected to who listens at this port. Raises ConnectionRefusedError."""
+        """A socket of this host, connected to the listener at this port. Raises ConnectionRefusedError."""
         listener = self.listening.get(port)
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -64,7 +63,7 @@ class Network:
         return near
 
     def events(self, descriptor: int, wanted: int) -> int:
-        """Which of these events of `selectors` this socket is ready for."""
+        """Which of these events of `selectors` the socket is ready for."""
         found = self.sockets.get(descriptor)
         return 0 if found is None else found.events(wanted)
 
@@ -82,25 +81,22 @@ class MemorySocket:
         self.peer: MemorySocket | None = None
         self.backlog: list[MemorySocket] = []
         self.inbox = bytearray()
-        self.ended = False  # the peer sends no more
-        self.reset = False  # the peer is gone, and has not read all, or was sent more
-        self.shut = False  # this end sends no more
+        self.ended = False  # the peer has shut down sending
+        self.reset = False  # the peer closed with unread bytes, or was sent more
+        self.shut = False  # this end has shut down sending
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- attributes ---------------------------------------------------------------------------------------------------
 
     @property
     def family(self) -> int:
-        """See `socket.socket.family`."""
         return self._family
 
     @property
     def type(self) -> int:
-        """See `socket.socket.type`."""
         return self._kind
 
     @property
     def proto(self) -> int:
-        """See `socket.socket.proto`."""
         return socket.IPPROTO_TCP
 
     def __repr__(self) -> str:
@@ -113,33 +109,29 @@ class MemorySocket:
         self.close()
 
     def fileno(self) -> int:
-        """See `socket.socket.fileno`."""
         return self._descriptor
 
     def gettimeout(self) -> float | None:
-        """See `socket.socket.gettimeout`: it never blocks."""
+        """Always 0: the socket never blocks."""
         return 0.0
 
     def settimeout(self, value: float | None) -> None:
-        """See `gettimeout`."""
+        """Does nothing: the socket never blocks."""
 
     def setblocking(self, flag: bool) -> None:  # noqa: FBT001 - as socket's
-        """See `gettimeout`."""
+        """Does nothing: the socket never blocks."""
 
     def setsockopt(self, level: int, option: int, value: Any, *_: Any) -> None:  # noqa: ANN401
-        """See `socket.socket.setsockopt`: buffer sizes count, the others are kept."""
+        """Set an option; only buffer sizes have an effect."""
         self.options[level, option] = value
 
     def getsockopt(self, level: int, option: int, *_: Any) -> int:  # noqa: ANN401
-        """See `socket.socket.getsockopt`."""
         return self.options.get((level, option), 0)
 
     def getsockname(self) -> tuple[str, int]:
-        """See `socket.socket.getsockname`."""
         return self.name
 
     def getpeername(self) -> tuple[str, int]:
-        """See `socket.socket.getpeername`."""
         if self.peer is None:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         return self.peer_name
@@ -147,19 +139,16 @@ class MemorySocket:
     # -- listening ----------------------------------------------------------------------------------------------------
 
     def bind(self, address: Any) -> None:  # noqa: ANN401 - as socket's
-        """See `socket.socket.bind`."""
         port = address[1] or next(self._network.ports)
         if port in self._network.listening:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         self.name = (address[0], port)
 
     def listen(self, backlog: int = 0) -> None:
-        """See `socket.socket.listen`."""
         del backlog
         self._network.listening[self.name[1]] = self
 
     def accept(self) -> tuple[MemorySocket, tuple[str, int]]:
-        """See `socket.socket.accept`."""
         if not self.backlog:
             raise BlockingIOError
         sock = self.backlog.pop(0)
@@ -168,8 +157,8 @@ class MemorySocket:
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def buffer_bytes(self, option: int) -> int:
-        """How much it holds of what it sends, or receives."""
-        return 2 * self.options.get((socket.SOL_SOCKET, option), _BUFFER_BYTES)  # Linux doubles what it is told.
+        """Size of the send or receive buffer."""
+        return 2 * self.options.get((socket.SOL_SOCKET, option), _BUFFER_BYTES)  # Linux doubles the value.
 
     @property
     def _capacity(self) -> int:
@@ -177,7 +166,7 @@ class MemorySocket:
         return self.buffer_bytes(socket.SO_SNDBUF) + self.peer.buffer_bytes(socket.SO_RCVBUF)
 
     def events(self, wanted: int = selectors.EVENT_READ | selectors.EVENT_WRITE) -> int:
-        """Which of these events of `selectors` can happen now: what does not block."""
+        """Which of these events of `selectors` would not block now."""
         ready = 0
         if wanted & selectors.EVENT_READ and (self.inbox or self.ended or self.reset or self.backlog):
             ready = selectors.EVENT_READ
@@ -188,12 +177,11 @@ class MemorySocket:
         return ready
 
     def send(self, data: Buffer, flags: int = 0) -> int:
-        """See `socket.socket.send`: takes what there is room for."""
+        """Take as many bytes as there is room for."""
         del flags
         return self._send([data])
 
     def sendmsg(self, buffers: Iterable[Buffer], *_: Any) -> int:  # noqa: ANN401
-        """See `socket.socket.sendmsg`."""
         return self._send(buffers)
 
     def _send(self, buffers: Iterable[Buffer]) -> int:
@@ -204,7 +192,7 @@ class MemorySocket:
         if self.shut or (self.reset and self.ended):
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         if peer.fileno() < 0:
-            self.reset = self.ended = True  # The answer to what it is sent.
+            self.reset = self.ended = True  # the reset that answers it
             return sum(memoryview(buffer).nbytes for buffer in buffers)
         left = room = self._some(self._capacity - len(peer.inbox))
         if room <= 0:
@@ -218,7 +206,6 @@ class MemorySocket:
         return room - left
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """See `socket.socket.recv`."""
         self._check_open()
         if not self.inbox:
             if self.reset:
@@ -234,7 +221,6 @@ class MemorySocket:
         return data
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:  # noqa: ANN401
-        """See `socket.socket.recv_into`."""
         view = memoryview(buffer)
         data = self.recv(nbytes or len(view), flags)
         view[: len(data)] = data
@@ -245,7 +231,6 @@ class MemorySocket:
         buffers: Iterable[Any],
         *_: Any,  # noqa: ANN401
     ) -> tuple[int, list[Any], int, Any]:
-        """See `socket.socket.recvmsg_into`."""
         views = [memoryview(buffer) for buffer in buffers]
         data = self.recv(sum(map(len, views)))
         at = 0
@@ -256,16 +241,15 @@ class MemorySocket:
         return len(data), [], 0, None
 
     def _some(self, size: int) -> int:
-        """All of so many bytes, or by chance fewer."""
+        """This size, or by chance less."""
         chance = self._network.chance
         if chance is None or size <= 1 or chance.random() < 0.7:
             return size
         return chance.randint(1, size)
 
-    # -- its end ------------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def shutdown(self, how: int) -> None:
-        """See `socket.socket.shutdown`."""
         self._check_open()
         if self.peer is None:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
@@ -274,7 +258,6 @@ class MemorySocket:
             self.peer.ended = True
 
     def close(self) -> None:
-        """See `socket.socket.close`."""
         if self._descriptor < 0:
             return
         del self._network.sockets[self._descriptor]
@@ -285,12 +268,12 @@ class MemorySocket:
                 waiting.close()
         if self.peer is not None:
             self.peer.ended = True
-            if self.inbox:  # It was sent what it has not read.
+            if self.inbox:  # unread bytes reset the connection
                 self.peer.reset = True
         self.inbox.clear()
 
     def detach(self) -> int:
-        """See `socket.socket.detach`: there is no descriptor to give away."""
+        """Always raises: there is no real descriptor."""
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     def _check_open(self) -> None:

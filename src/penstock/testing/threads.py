@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that take turns: one runs at a time, and which one and when is decided by a seed.
+"""Threads that take turns: one runs at a time; which one and when is decided by a seed.
 
-Why: the journal, the metadata thread, log readers and the compactor interleave with the event loop. A test that uses
-real threads sees another interleaving each time. Here each thread runs until it blocks (on a condition, a lock, a
-queue, another thread, or a disk that takes time), and only then may the loop or another thread go on.
-Where: `VirtualLoop` owns one `Threads`. While it is installed, the names that modules of penstock have imported from
-`threading`, `queue` and `concurrent.futures` mean the classes of this module; penstock itself needs no second set of
-code for tests.
+Why: the journal, the metadata thread, log readers and the compactor run concurrently with the event loop. With real
+threads each run of a test is different. Here each thread runs until it blocks (on a condition, a lock, a queue, another
+thread, or a slow disk), and only then the loop or another thread continues.
+Where: `VirtualLoop` owns one `Threads`. While it is installed, names that modules of penstock have imported from
+`threading`, `queue` and `concurrent.futures` refer to the classes of this module; penstock itself has no code for
+tests.
 
-A thread of this module is a thread of the operating system that waits for its turn, so stack traces, thread names and
-SQLite work as usual. What blocks on the loop's own thread (a `join` while a log is closed) lets other threads run, and
-time pass, until it may go on; it raises `Deadlock` when that can never be.
+A thread of this module is an operating system thread that waits for its turn, so stack traces, thread names and SQLite
+work as usual. Blocking on the loop's own thread (a `join` while a log is closed) lets other threads run, and time pass,
+until it can continue; it raises `Deadlock` if that is impossible.
 """
 
 from __future__ import annotations
@@ -32,28 +32,25 @@ if TYPE_CHECKING:
 
 
 class Deadlock(Exception):
-    """Somebody waits for what can never happen: nothing is ready, and no timer is set."""
+    """A thread waits for something impossible: nothing is ready, and no timer is set."""
 
 
 class _Abandoned(BaseException):
-    """Raised in a thread whose process lost its power: it does nothing more."""
+    """Raised in a thread whose process lost its power, to end it."""
 
 
 class VirtualTime:
-    """Nanoseconds that pass only when somebody says so."""
+    """Nanoseconds that pass only on command."""
 
     def __init__(self) -> None:
         self.now_ns = 0
 
 
 class Threads:
-    """All threads of one virtual loop. Everything is called by whoever has the turn."""
+    """All threads of one virtual loop. Called only by the thread that has the turn."""
 
     def __init__(self, time: VirtualTime, chance: random.Random | None = None, delay_ns_max: int = 0) -> None:
-        """Prepare.
-
-        With `chance`, threads that are ready at the same moment run in random order, each after up to `delay_ns_max`.
-        """
+        """With `chance`, threads ready together run in random order, after up to `delay_ns_max` each."""
         self.time = time
         self._chance = chance
         self._delay_ns_max = delay_ns_max
@@ -66,13 +63,13 @@ class Threads:
     # -- for the loop -------------------------------------------------------------------------------------------------
 
     def next_ns(self) -> int | None:
-        """When the next thread wants to run; None if all of them wait for somebody else."""
+        """When the next thread can run; None if all wait for another thread."""
         while self._due and self._due[0][3].turns != self._due[0][4]:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def run_next(self) -> None:
-        """Let the next thread run until it blocks; time moves on to its moment."""
+        """Run the next thread until it blocks; time advances to its moment."""
         assert self.current is None
         assert self.next_ns() is not None
         when_ns, _, _, thread, _ = heapq.heappop(self._due)
@@ -80,7 +77,7 @@ class Threads:
         self._switch(thread)
 
     def abandon(self) -> None:
-        """End all threads where they stand, as a loss of power does."""
+        """End all threads where they are, as at a power loss."""
         while self._alive:
             thread = next(iter(self._alive))
             thread.abandoned = True
@@ -89,7 +86,7 @@ class Threads:
     # -- for the classes below ----------------------------------------------------------------------------------------
 
     def wait(self, waiters: list[_Thread], ready: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """Let others run until something is so, or this time has passed; whether it is so."""
+        """Let others run until `ready` or this timeout; returns whether it is ready."""
         thread = self.current
         if thread is None:
             return self._wait_on_loop(ready, timeout_s)
@@ -106,14 +103,14 @@ class Threads:
         return True
 
     def wake(self, waiters: list[_Thread]) -> None:
-        """Let these look again."""
+        """Let these waiters check their conditions again."""
         for thread in waiters:
             delay_ns = self._chance.randint(0, self._delay_ns_max) if self._chance is not None else 0
             self._push(thread, self.time.now_ns + delay_ns)
         waiters.clear()
 
     def sleep(self, ns: int) -> None:
-        """Let so much time pass for this thread. On the loop's thread it passes for everybody."""
+        """Let time pass for this thread; on the loop's thread, for all."""
         thread = self.current
         if thread is None:
             self.time.now_ns += ns
@@ -122,12 +119,11 @@ class Threads:
             self._park(thread)
 
     def begin(self, thread: _Thread) -> None:
-        """A thread was started."""
         self._alive.add(thread)
         self.wake([thread])
 
     def end(self, thread: _Thread) -> None:
-        """It has ended: the turn is the loop's."""
+        """Remove an ended thread; the loop has the next turn."""
         self._alive.discard(thread)
         self.wake(thread.joiners)
         self._loop_turn.release()
@@ -162,10 +158,10 @@ class Threads:
         if thread.abandoned:
             raise _Abandoned
 
-    # -- what penstock's modules see while this is installed ----------------------------------------------------------
+    # -- replacements for the standard library's classes --------------------------------------------------------------
 
     def install(self) -> Callable[[], None]:
-        """Let the modules of penstock make their threads here; returns what undoes it."""
+        """Replace the thread classes in penstock's modules; returns a function that undoes it."""
         bound: dict[Any, Any] = {
             threading.Thread: self.thread,
             threading.Lock: self.lock,
@@ -190,34 +186,27 @@ class Threads:
         return undo
 
     def thread(self, *, target: Callable[..., object], name: str = "", daemon: bool | None = None) -> _Thread:
-        """As `threading.Thread`."""
         del daemon
         return _Thread(self, target, name)
 
     def lock(self) -> _Lock:
-        """As `threading.Lock`."""
         return _Lock(self)
 
     def condition(self) -> _Condition:
-        """As `threading.Condition`."""
         return _Condition(self)
 
     def event(self) -> _Event:
-        """As `threading.Event`."""
         return _Event(self)
 
     def queue(self) -> _Queue:
-        """As `queue.SimpleQueue`."""
         return _Queue(self)
 
     def future(self) -> Future[Any]:
-        """As `concurrent.futures.Future`."""
         future: Future[Any] = Future()
         vars(future)["_condition"] = self.condition()  # all it blocks on
         return future
 
     def executor(self, max_workers: int = 4, thread_name_prefix: str = "") -> VirtualExecutor:
-        """As `concurrent.futures.ThreadPoolExecutor`."""
         return VirtualExecutor(self, max_workers, thread_name_prefix)
 
 
@@ -225,7 +214,7 @@ _looked_through: dict[str, list[tuple[dict[str, Any], str, Any]]] = {}
 
 
 def _names_bound_to(wanted: Container[Any]) -> list[tuple[dict[str, Any], str, Any]]:
-    """Where modules of penstock have these under which names."""
+    """The places in penstock's modules where these objects are imported: globals, name, object."""
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith("penstock.") and module_name not in _looked_through:
             _looked_through[module_name] = [
@@ -238,7 +227,7 @@ def _names_bound_to(wanted: Container[Any]) -> list[tuple[dict[str, Any], str, A
 
 
 class _Thread:
-    """A thread that runs when it has the turn."""
+    """A thread that runs only in its turn."""
 
     def __init__(self, threads: Threads, target: Callable[..., object], name: str) -> None:
         self._threads = threads
@@ -387,7 +376,7 @@ _END: Final = None
 
 
 class VirtualExecutor(ThreadPoolExecutor):
-    """A pool of such threads."""
+    """A pool of `_Thread`."""
 
     def __init__(self, threads: Threads, max_workers: int, thread_name_prefix: str) -> None:
         self._turns = threads
@@ -399,7 +388,6 @@ class VirtualExecutor(ThreadPoolExecutor):
         self._closed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
-        """See `concurrent.futures.Executor.submit`."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future = self._turns.future()
@@ -411,7 +399,6 @@ class VirtualExecutor(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002
-        """See `concurrent.futures.Executor.shutdown`."""
         self._closed = True
         while cancel_futures and not self._jobs.empty():
             job = self._jobs.get()
@@ -436,7 +423,7 @@ class VirtualExecutor(ThreadPoolExecutor):
                 continue
             try:
                 result = context.run(fn, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - whoever asked is told
+            except Exception as error:  # noqa: BLE001 - passed to the caller
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A door from SQLite to `Files`: the catalog on the same bad disk as the entry log.
+"""An SQLite VFS over `Files`: puts the catalog on the same faulty disk as the entry log.
 
-Why: that SQLite keeps what it committed is a claim about every write and sync it does, in the order it does them, and
-about what penstock asks of it. With its files on a `FaultyFiles`, the claim is tried by the thousand: unsynced pages
-dropped, writes torn, the disk full, syncs refused.
-Where: a test enters `sqlite_on(files)` and opens its catalog with `exclusive=True` and the name it got.
+Why: that SQLite keeps committed data depends on the order of its writes and syncs, and on the settings that penstock
+uses. With its files on a `FaultyFiles`, this is tested with dropped pages, torn writes, a full disk and failed syncs.
+Where: a test enters `sqlite_on(files)` and opens its catalog with `exclusive=True` and the returned name.
 
-It does what SQLite's own driver for Unix does, as far as durability goes: a file is synced when SQLite asks for it,
-the directory only after the first sync of an opened journal or write-ahead log, where a failure is ignored, and after
-a delete that asks for it. There is no shared memory, so the catalog must be opened for one connection alone.
+As to durability it does the same as SQLite's own VFS for Unix: a file is synced when SQLite asks, the directory only
+after the first sync of an opened journal or write-ahead log, where a failure is ignored, and after a delete that asks
+for it. There is no shared memory, so the catalog must be opened for a single connection.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _numbers = count()
 
 @contextmanager
 def sqlite_on(files: Files) -> Iterator[str]:
-    """Make `files` reachable for SQLite under the name yielded."""
+    """Register `files` with SQLite under the returned name."""
     vfs = _Vfs(f"penstock-files-{next(_numbers)}", files)
     try:
         yield vfs.vfs_name
@@ -45,7 +44,7 @@ def sqlite_on(files: Files) -> Iterator[str]:
 
 
 class _Vfs(apsw.VFS):
-    """SQLite's view of a file system. What is not here (time, sleep, randomness) is inherited from the real one."""
+    """A VFS over `Files`. Time, sleep and randomness are those of the default VFS."""
 
     def __init__(self, name: str, files: Files) -> None:
         super().__init__(name, base="")
@@ -87,13 +86,13 @@ class _Vfs(apsw.VFS):
     def excepthook(
         self, etype: type[BaseException] | None, evalue: BaseException | None, etraceback: TracebackType | None
     ) -> bool:
-        """SQLite gets the error as a code, and its caller as an exception: nothing to print."""
+        """Prints nothing: SQLite gets the error as a code, and its caller as an exception."""
         del etype, evalue, etraceback
         return True
 
 
 class _VfsFile:
-    """One open file, as SQLite calls it."""
+    """One open file of SQLite."""
 
     def __init__(self, file: File, sync_directory: Callable[[], None] | None) -> None:
         self._file = file
@@ -137,10 +136,10 @@ class _VfsFile:
         self._file.close()
 
     def xLock(self, level: int) -> None:  # noqa: N802
-        """One connection, nobody to keep out."""
+        """Does nothing: there is only one connection."""
 
     def xUnlock(self, level: int) -> None:  # noqa: N802
-        """See `xLock`."""
+        """Does nothing, as `xLock`."""
 
     def xCheckReservedLock(self) -> bool:  # noqa: N802
         return False
@@ -152,15 +151,14 @@ class _VfsFile:
         return 4096
 
     def xDeviceCharacteristics(self) -> int:  # noqa: N802
-        """As on Unix: a write damages no bytes outside the range it writes."""
+        """As on Unix: a write does not damage bytes outside its range."""
         return int(apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE)
 
-    def excepthook(self, *_: object) -> None:
-        """See `_Vfs.excepthook`."""
+    def excepthook(self, *_: object) -> None: ...
 
 
 def _io_error(error: OSError, code: int) -> apsw.Error:
-    """The exception that SQLite is told: a full disk, or this kind of I/O error."""
+    """The exception for SQLite: a full disk, or this kind of I/O error."""
     told: Any = apsw.FullError(str(error)) if error.errno == errno.ENOSPC else apsw.IOError(str(error))
     told.extendedresult = apsw.SQLITE_FULL if error.errno == errno.ENOSPC else code
     return told  # type: ignore[no-any-return]

@@ -40,7 +40,6 @@ class Clusters:
 
     @property
     def own(self) -> str:
-        """Name of the broker's own cluster."""
         return self._limits().cluster_name
 
     def names(self) -> list[str]:

@@ -72,7 +72,6 @@ class PolicyAdmin:
         await self._policies.set_namespace(str(name), "replication_clusters", clusters)
 
     def quotas_of_namespace(self, name: NamespaceName) -> dict[str, Json]:
-        """A namespace's backlog quotas by type."""
         return dict(self._policies.set_in_namespace(str(name), QUOTAS) or {})
 
     async def set_quota_of_namespace(self, name: NamespaceName, kind: str, quota: Json) -> None:
@@ -129,7 +128,6 @@ class PolicyAdmin:
         await self._policies.set_topic(name, key, value)
 
     def quotas_of_topic(self, name: TopicName, *, applied: bool = False) -> dict[str, Json]:
-        """A topic's backlog quotas by type."""
         return dict(self.of_topic(name, QUOTAS, applied=applied) or {})
 
     async def set_quota_of_topic(self, name: TopicName, kind: str, quota: Json) -> None:

@@ -109,7 +109,6 @@ class Service:
         }
 
     async def check_backlog_quotas(self) -> None:
-        """Check backlog quotas now."""
         await self._rounds.run("backlog quota check")
 
     def shut_down(self) -> None:

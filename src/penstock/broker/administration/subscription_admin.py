@@ -151,7 +151,6 @@ class SubscriptionAdmin:
         raise SubscriptionNotFound(str(name), subscription)
 
     async def update_properties(self, name: TopicName, subscription: str, properties: Mapping[str, str]) -> None:
-        """Replace the properties of a subscription."""
         await self._finder.on_each_subscription(
             name, subscription, lambda found: self._put_properties(found, properties)
         )
@@ -174,7 +173,6 @@ class SubscriptionAdmin:
         await self._cursors.save(found)
 
     async def skip_all(self, name: TopicName, subscription: str) -> None:
-        """Acknowledge all entries."""
         _check_stored(name, "Clearing a backlog")
         _check_movable(subscription)
         await self._finder.on_each_subscription(name, subscription, self._skip_all)

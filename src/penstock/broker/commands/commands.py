@@ -87,7 +87,6 @@ class Commands:
         )
 
     def open_session(self, connection: Connection) -> Session:
-        """The handler of an accepted connection."""
         session = Session(connection, self._services)
         self._sessions.add(session)
         return session

@@ -194,7 +194,6 @@ class Consumers:
         self._rates.check_subscribe(topic, address, body.consumer_name, body.consumer_id)
 
     async def _subscription(self, topic: Topic, body: codec.CommandSubscribe) -> Subscription:
-        """The subscription; created if missing."""
         if body.subscription not in topic.subscriptions and body.durable and topic.persistent:
             check_subscription_bound(topic)
         start = await self._start_entry(topic, body)

@@ -56,7 +56,6 @@ def texts_bytes(*texts: str) -> int:
 
 
 def pairs_bytes(pairs: Mapping[str, str]) -> int:
-    """Memory of metadata or properties."""
     return sum(sys.getsizeof(key) + sys.getsizeof(value) + PAIR_BYTES for key, value in pairs.items())
 
 

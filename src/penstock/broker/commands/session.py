@@ -231,7 +231,6 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes charged for pending commands."""
         return self.requests.waiting_bytes
 
     def reply(self, frame: bytes) -> None:

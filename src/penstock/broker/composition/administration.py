@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def administration(broker: Broker) -> Administration:
-    """All admin operations of this broker."""
     catalog, changes, reads = broker.catalog, broker.changes, broker.reads
     topics, places, partitions, limits = broker.topics, broker.places, broker.partitions, broker.limits_in_force
     finder = Finder(topics=topics, catalog=catalog, places=places, partitions=partitions)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def commands(broker: Broker) -> Commands:
-    """The command handlers of this broker."""
     clock, reads, memory, limits = broker.clock, broker.reads, broker.sessions_memory, broker.limits_in_force
     return Commands(
         sessions=broker.sessions,

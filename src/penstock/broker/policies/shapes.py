@@ -94,12 +94,10 @@ class Member:
 
 
 def whole(default: int | None = None, *, long: bool = False, required: bool = False) -> Member:
-    """Declare an integer."""
     return Member(kind=int, default=default, long=long, required=required, nullable=default is None)
 
 
 def flag(*, default: bool, required: bool = False) -> Member:
-    """Declare a boolean."""
     return Member(kind=bool, default=default, required=required)
 
 

@@ -161,7 +161,7 @@ class Deduplication:
         """Read the last snapshot, and the entries after it."""
         try:
             await self._replay(topic, state)
-        except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits hears of it
+        except Exception as error:  # noqa: BLE001 - passed to the waiting producers
             log.warning("cannot learn what %s has stored, it will be tried again: %s", topic.text, error)
             if topic.deduplication is state:
                 self.unloaded(topic)  # The next producer tries again.

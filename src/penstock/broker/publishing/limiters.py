@@ -126,7 +126,6 @@ class Limiter(Generic[T]):
             self._set_timer(now_ns)
 
     def forget(self, who: T) -> None:
-        """Remove a waiter."""
         self._waiting.pop(who, None)
 
     def _set_timer(self, now_ns: int) -> None:

@@ -92,5 +92,4 @@ def is_last_chunk(entry: memoryview) -> bool:
 
 
 def reason_of(error: PenstockError) -> Reason:
-    """The reason made from an exception."""
     return Reason(error.wire_code, str(error))

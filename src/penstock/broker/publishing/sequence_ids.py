@@ -34,7 +34,6 @@ def _nobody(nbytes: int) -> None:
 
 
 def name_bytes(producer: str) -> int:
-    """Memory to remember a producer name."""
     return MARKS_BYTES + len(producer)
 
 
@@ -61,7 +60,7 @@ class SequenceIds:
     """Marks of all producers of one topic."""
 
     def __init__(self, charge: Callable[[int], None]) -> None:
-        """Args: charge: told how many bytes more the names take, or fewer if negative."""
+        """Args: charge: called with the change of the names' memory, in bytes."""
         self._marks: dict[str, Progress] = {}
         self._charge = charge
         self.nbytes = 0
@@ -152,7 +151,6 @@ class SequenceIds:
         return {name: marks.persisted for name, marks in self._marks.items() if marks.persisted > NEVER}
 
     def restore(self, snapshot: Mapping[str, int]) -> None:
-        """Add the ids of a snapshot."""
         for name, persisted in snapshot.items():
             self.persist(name, persisted)
 

@@ -87,7 +87,7 @@ class SchemaRegistry:
         memory: MetadataMemory,
         bytes_max: Callable[[], int],
     ) -> None:
-        """Args: memory: what all schemas may take. bytes_max: how large one may be."""
+        """Args: memory: charged for all schemas. bytes_max: maximum size of one schema."""
         self._catalog = catalog
         self._changes = changes
         self._clock = clock

@@ -113,7 +113,6 @@ class TopicStats:
         return self._topics.get(name) or await self._topics.load(name)
 
     async def of(self, topic: Topic, options: StatsOptions) -> shapes.TopicStats:
-        """TopicStats of a loaded topic."""
         held = await self._quotas.sizes(topic)
         earliest = await self._earliest_times(topic) if options.earliest_time else {}
         last_published_ms = await self.published_ms(topic, topic.last_entry_id)

@@ -80,7 +80,6 @@ class KeyOrder(Generic[C]):
             heapq.heappush(self._heaps.setdefault(slot, []), entry_id)
 
     def discard(self, entry_ids: Iterable[int]) -> None:
-        """Remove waiting entries."""
         for entry_id in entry_ids:
             slot = self._waiting.pop(entry_id, None)
             if slot is not None:

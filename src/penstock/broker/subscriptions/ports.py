@@ -151,8 +151,7 @@ class DelayedMessages(Protocol):
     """The delayed messages of a topic, shared by its Shared and Key_Shared subscriptions."""
 
     @property
-    def manager(self) -> TopicDelayedDeliveryTrackerManager:
-        """The index."""
+    def manager(self) -> TopicDelayedDeliveryTrackerManager: ...
 
     def look(self, view: DelayedDeliveryView, batch: Batch, row: int, stop: int) -> list[int]:
         """Decode entries that the index does not know; returns the rows of those that are still delayed."""

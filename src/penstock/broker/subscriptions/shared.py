@@ -144,7 +144,6 @@ class Shared(Dispatcher):
         return ENTRY_BYTES * (self._pending + len(self.replay) + 2 * len(self.redeliveries))
 
     def charge(self) -> None:
-        """Charge the current use."""
         row, nbytes = self._memory, self.held_bytes()
         if nbytes > self._charged_bytes:
             row.take(nbytes - self._charged_bytes)
@@ -153,7 +152,6 @@ class Shared(Dispatcher):
         self._charged_bytes = nbytes
 
     def close(self) -> None:
-        """Release the charge."""
         self._memory.give_back(self._charged_bytes)
         self._charged_bytes = 0
 

@@ -99,7 +99,6 @@ class SubscriptionState:
         return self.cursor.backlog(self.topic.last_entry_id) if self.topic.persistent else 0
 
     def charge(self) -> None:
-        """Charge the cursor's current size."""
         self.memory.charge()
 
     def release(self) -> None:

@@ -99,7 +99,6 @@ class Subscription(SubscriptionState):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Its stored properties."""
         return self._services.properties(self.topic.text, self.name) if self.durable else {}
 
     @property

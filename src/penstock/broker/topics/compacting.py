@@ -68,10 +68,11 @@ class TwoPasses:
     """One compaction. All functions block.
 
     Args:
-        read: yields the topic's entries in order, from the first one on, up to the last that is to be compacted.
-        write: takes entries of the compacted topic, in order.
-        keys: empty, and large enough for anything.
-        pause: called once or twice per message; waits when it is time to let others go on, and raises to end it all.
+        read: yields the topic's entries in order, from the first one to the last one to compact.
+        write: takes entries of the compacted ledger, in order.
+        keys: an empty index of the latest position of each key.
+        pause: called once or twice per message; waits when the event loop should run, and raises to stop the
+            compaction.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class Compactor:
         leaving: Callable[[str], AbstractAsyncContextManager[Topic | None]],
         stopping: Callable[[], bool],
     ) -> None:
-        """Args: leaving: keeps others away from a topic while inside. stopping: whether nothing more is to begin."""
+        """Args: leaving: locks a topic, see `TopicDirectory.leaving`. stopping: whether the broker is stopping."""
         self._log = entry_log
         self._catalog = catalog
         self._changes = changes

@@ -82,7 +82,6 @@ class DelayedIndex:
         return self.manager.create_or_get_view(subscription.name, subscription.cursor)
 
     def leave(self, subscription: SubscriptionState) -> None:
-        """Remove the subscription's view."""
         self.manager.unregister(subscription.name)
         if self._delays.factory.find(self.topic.text) is not self.manager:  # That was the last view.
             self._delays.forget(self.topic)

@@ -109,7 +109,7 @@ class Delays:
         stopping: Callable[[], bool],
         snapshots: Snapshots | None,
     ) -> None:
-        """Args: stopping: whether nobody is to look for due messages any more. snapshots: None: nothing is stored."""
+        """Args: stopping: whether the broker is stopping. snapshots: where to store them; None: not stored."""
         self.clock = clock
         self.loop = loop
         self.limits = limits

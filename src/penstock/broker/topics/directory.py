@@ -60,7 +60,7 @@ class TopicDirectory:
         policies_of: Callable[[str], EffectivePolicies],
         limits: Callable[[], DirectoryLimits],
     ) -> None:
-        """Args: policies_of: what holds for topics of a namespace that say nothing of their own."""
+        """Args: policies_of: policies of a namespace's topics that have none of their own."""
         self._index = index
         self._loader = loader
         self._places = places

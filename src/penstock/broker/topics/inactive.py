@@ -55,7 +55,7 @@ class InactiveTopics:
         stopping: Callable[[], bool],
         now_ns: int,
     ) -> None:
-        """Args: stopping: whether nothing more is to begin."""
+        """Args: stopping: whether the broker is stopping."""
         self._topics = topics
         self._life = life
         self._partitions = partitions

@@ -66,7 +66,6 @@ class ListingCharge:
             self.size_bytes = size_bytes
 
     def give_back(self) -> None:
-        """Release the permit."""
         if self._permit is not None:
             self._limiter.release(self._permit)
             self._permit, self.size_bytes = None, 0

@@ -50,7 +50,7 @@ class Partitions(PartitionedTopics):
         policies_of: Callable[[str], EffectivePolicies],
         partitions_max: Callable[[], int],
     ) -> None:
-        """Args: policies_of: what holds for topics of a namespace. partitions_max: of one topic; 0: no bound is set."""
+        """Args: policies_of: policies of a namespace's topics. partitions_max: limit per topic; 0: no limit."""
         super().__init__(catalog, places)
         self._changes = changes
         self._topics = topics

@@ -125,7 +125,7 @@ def _lines(names: Sequence[str]) -> bytes | None:
 
 
 def _smallest(pattern: str, text: str) -> Any:  # noqa: ANN401 - re2 has no types
-    import re2  # noqa: PLC0415 - a broker that nobody asks for a pattern does without
+    import re2  # noqa: PLC0415 - most brokers get no patterns
 
     for program_bytes in PROGRAM_BYTES:
         try:

@@ -25,13 +25,12 @@ class Places:
     """
 
     def __init__(self, catalog: Catalog, bundles_default: Callable[[], int]) -> None:
-        """Args: bundles_default: into how many bundles a namespace is cut that says nothing of it."""
+        """Args: bundles_default: number of bundles of a namespace that does not set it."""
         self._catalog = catalog
         self._bundles_default = bundles_default
         self.closing: set[str] = set()
 
     def check_tenant(self, tenant: str) -> None:
-        """Raises TenantNotFound."""
         if tenant not in self._catalog.tenants():
             raise TenantNotFound(tenant)
 

@@ -38,7 +38,7 @@ class SubscriptionStore:
         memory: MetadataMemory,
         ended: Callable[[Subscription], None],
     ) -> None:
-        """Args: memory: charged for long names and properties. ended: is told of each subscription that ends."""
+        """Args: memory: is charged for long names and properties. ended: called with each deleted subscription."""
         self._catalog = catalog
         self._changes = changes
         self._memory = memory

@@ -62,7 +62,7 @@ class TopicLife:
         retention: Retention[Topic],
         forget: Callable[[TopicName], Awaitable[object]],
     ) -> None:
-        """Args: forget: makes others forget what they keep under the name of a topic that is gone."""
+        """Args: forget: removes other data kept under the name of a deleted topic."""
         self._log = entry_log
         self._catalog = catalog
         self._changes = changes

@@ -42,8 +42,7 @@ class Piece(Protocol):
     """A shared part of replies. Compared by identity."""
 
     @property
-    def written_bytes(self) -> int:
-        """Size of the encoded piece."""
+    def written_bytes(self) -> int: ...
 
     def is_encoded(self, form: Form) -> bool:
         """Whether the piece is encoded in this form already."""

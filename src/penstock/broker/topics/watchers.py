@@ -62,7 +62,7 @@ class TopicListWatcher:
         clock: Clock,
         chance: Random,
     ) -> None:
-        """Args: memory: to which it is charged. chance: spreads what it asks for again."""
+        """Args: memory: is charged for the watcher. chance: randomizes the back-off of retries."""
         self.known: Listing | None = None  # the list that the client was told; None: none yet
         self.charged_bytes = 0  # charged to the sessions' memory
         self._connection = connection
