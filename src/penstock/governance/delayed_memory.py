@@ -40,16 +40,17 @@ class DelayedMemory:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.used_bytes = 0
-        self._indexes: set[Charged] = set()
+        # In the order in which they came, so that which of two of one size drops messages is no accident.
+        self._indexes: dict[Charged, None] = {}
 
     def charge(self, index: Charged, size_bytes: int) -> None:
         """Set the use of one index to `size_bytes`."""
         self.used_bytes += size_bytes - index.charged_bytes
         index.charged_bytes = size_bytes
         if size_bytes:
-            self._indexes.add(index)
+            self._indexes.setdefault(index)
         else:
-            self._indexes.discard(index)
+            self._indexes.pop(index, None)
 
     def make_room(self) -> None:
         """Let the largest indexes drop messages until the use is below the limit. Called after each addition."""
@@ -58,7 +59,8 @@ class DelayedMemory:
         wanted = self.size_bytes - min(self.size_bytes // _FREED_PART, _FREED_BYTES_MAX)
         tried: set[Charged] = set()
         while self.used_bytes > wanted and len(tried) < _INDEXES_MAX:
-            index = max(self._indexes - tried, key=lambda one: one.charged_bytes, default=None)
+            left = (one for one in self._indexes if one not in tried)
+            index = max(left, key=lambda one: one.charged_bytes, default=None)
             if index is None:
                 break
             while self.used_bytes > wanted and index.let_go(self.used_bytes - wanted):
