@@ -20,6 +20,7 @@ import pytest
 from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.muting import MuteReason
 from penstock.testing.client import Type, frame
+from penstock.testing.loop import VirtualLoop
 from tests.net.harness import KEEP_ALIVE_S, SMALL, Client, Harness, connect, payload_for, publish, running, turns, until
 
 if TYPE_CHECKING:
@@ -405,6 +406,20 @@ async def test_b9_commands_before_the_next_publish_are_carried_out_without_memor
         assert await other.receipts(1) == [0]
 
 
+async def test_commands_without_memory_keep_their_boundaries_when_a_socket_gives_them_in_pieces(tmp_path: Path) -> None:
+    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as broker:
+        filler, other = await Client.producing(broker.port), await Client.connected(broker.port)
+        await fill(broker, filler)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.network.chance = random.Random(5)
+        for _ in range(4):
+            other.write(frame(Type.PING))
+            await other.expect(Type.PONG)
+        assert broker.used == FRAME_BYTES
+        broker.disk.let_go()
+
+
 @every_transport
 async def test_b9_who_only_consumes_is_not_muted_because_others_publish_too_much(
     tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
@@ -479,7 +494,7 @@ async def test_the_number_of_requests_mutes_by_itself(tmp_path: Path) -> None:
 async def test_clients_that_die_at_random_leave_nothing_behind(
     tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
 ) -> None:
-    chance = random.Random(72)
+    chance = random.Random(5)
     async with running(tmp_path, pool_bytes=2 * FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
         where = reach(broker, certificate, version)
         async with AsyncExitStack() as stack:

@@ -397,6 +397,13 @@ class Connection:
             return self._sock.recv_into(buffers[0])
         return self._sock.recvmsg_into(buffers)[0]
 
+    def _receive_all(self, peeked: memoryview) -> None:
+        """Receive bytes that were peeked, all of them: a socket may return fewer at once than it has."""
+        while peeked:
+            nbytes = self._receive([peeked])
+            assert nbytes, "bytes that were peeked are there"
+            peeked = peeked[nbytes:]
+
     def _on_bytes(self, nbytes: int, wanted: int) -> None:
         reader, taken = self._reader, int(self._turns.take(0))
         self._count(nbytes)
@@ -482,7 +489,7 @@ class Connection:
             if any(type(event) is PublishRun for event in events):
                 self.close("protocol error: a SEND that does not begin with its type")
                 return True
-            self._receive([self._arena[pos : pos + length]])
+            self._receive_all(self._arena[pos : pos + length])
             self._count(length)
             self.handler.received(events, None)
             pos += length
