@@ -69,7 +69,12 @@ class TopicLoader:
         text = str(name)
         record = self._catalog.topic(text) or await self._create(text, properties)
         topic = self._made_of(name, record, await self._cursors(text))
-        await self._delays.load(topic)
+        try:
+            await self._delays.load(topic)
+        except BaseException:
+            # Whoever asks next loads it again, perhaps many times a second: each would leave its cursors charged.
+            self.let_go(topic)
+            raise
         return topic
 
     async def _create(self, text: str, properties: Mapping[str, str]) -> TopicRecord:
