@@ -11,6 +11,7 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
+from penstock.broker.topics.delayed_upkeep import Delays
 from penstock.core.errors import ReadFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position
@@ -22,6 +23,8 @@ from tests.net.harness import TOPIC, Harness, running, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.broker.topics.topic import Topic
 
 COUNT = 50
 PAYLOADS = [b"payload %04d" % number for number in range(COUNT)]
@@ -214,3 +217,28 @@ async def test_a_topic_that_deduplicates_takes_no_producer_until_its_log_can_be_
         assert answer.last_sequence_id == COUNT - 1
         await peer.publish(*PAYLOADS)
         assert topic_of(harness).last_entry_id == COUNT - 1
+
+
+async def test_a_topic_that_cannot_be_loaded_leaves_no_memory_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(_delays: Delays, _topic: Topic) -> None:
+        raise ReadFailed("the disk cannot be read")
+
+    async with running(tmp_path) as harness:
+        peer = await filled(harness)
+        await peer.subscribe(SHARED)
+        for message in (await peer.messages(COUNT))[1::2]:
+            peer.acknowledge(message)
+        await until(lambda: subscription_of(harness).cursor.range_count > COUNT // 3)
+        await peer.client.close()
+        await until(lambda: not topic_of(harness).producers and not subscription_of(harness).consumers)
+        await administration(harness.broker).topics.unload(T)
+        assert harness.broker.dispatch_memory.used_bytes == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Delays, "load", unreadable)
+            with pytest.raises(ReadFailed):
+                await harness.broker.topics.get_or_create(T, create=False)
+        assert harness.broker.dispatch_memory.used_bytes == 0
+        await harness.broker.topics.get_or_create(T, create=False)
+        assert harness.broker.dispatch_memory.used_bytes > 0
