@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from crc32c import crc32c
+from penstock.core.crc32c import crc32c
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

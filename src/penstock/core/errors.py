@@ -10,7 +10,10 @@ are assertions.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class WireCode(IntEnum):
@@ -113,6 +116,23 @@ class ServiceNotReady(PenstockError):
     wire_code, http_status = WireCode.SERVICE_NOT_READY, 503
 
 
+class ServedElsewhere(ServiceNotReady):
+    """Another broker of this cluster serves the topic. Clients look it up again; admin requests are passed on."""
+
+    def __init__(self, topic: str, broker: int) -> None:
+        self.broker = broker
+        super().__init__(f"{topic} is served by broker {broker} of this cluster: look it up again")
+
+
+class PartitionsElsewhere(ServiceNotReady):
+    """An operation was done on the partitions that this broker serves; other brokers must do it on the rest."""
+
+    def __init__(self, topic: str, partitions: Mapping[str, int], *, done: int) -> None:
+        """Args: partitions: local names of the rest, with their brokers. done: on how many it was done here."""
+        self.partitions, self.done = partitions, done
+        super().__init__(f"{len(partitions)} partitions of {topic} are served by other brokers: try again")
+
+
 class UnsupportedVersion(PenstockError):
     """The client uses a protocol version or a command that penstock does not support."""
 
@@ -145,6 +165,12 @@ class MetadataFailed(PenstockError):
     """The catalog (topics, cursors, policies) could not be read or written."""
 
     wire_code, http_status = WireCode.METADATA_ERROR, 500
+
+
+class ChangedMeanwhile(PenstockError):
+    """The stored record is no longer as it was read: another broker changed it. Read it again, then retry."""
+
+    wire_code, http_status = WireCode.METADATA_ERROR, 409
 
 
 class AuthenticationFailed(PenstockError):

@@ -43,8 +43,16 @@ _SYSTEM_LOCALS: Final = frozenset(
 _SYSTEM_STARTS: Final = (
     "persistent://pulsar/system/transaction_coordinator_assign",
     "persistent://pulsar/system/__transaction_log_",
+    "non-persistent://pulsar/system/",
 )
 _SYSTEM_END: Final = "__transaction_pending_ack"
+
+# What brokers record about usage, and about decisions of limiters. They alone write there.
+USAGE_TOPIC: Final = "persistent://pulsar/system/usage"
+DECISION_TOPIC: Final = "persistent://pulsar/system/governance"
+_RECORD_TOPICS: Final = frozenset((USAGE_TOPIC, DECISION_TOPIC))
+# Before names are looked at closely: most are of other namespaces.
+_MAYBE_SYSTEM: Final = ("persistent://pulsar/system/", "non-persistent://pulsar/system/")
 
 
 def parent_text(topic: str) -> str:
@@ -59,15 +67,21 @@ def parent_text(topic: str) -> str:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether a full name is that of a system topic of Pulsar."""
-    if "__" not in topic and not topic.startswith(_SYSTEM_STARTS):
+    """Return whether a full name is that of a system topic of Pulsar or penstock."""
+    if "__" not in topic and not topic.startswith(_MAYBE_SYSTEM):
         return False
     parent = parent_text(topic)
     return (
         parent.endswith(_SYSTEM_END)
+        or parent in _RECORD_TOPICS
         or parent.startswith(_SYSTEM_STARTS)
         or parent[parent.rfind("/") + 1 :] in _SYSTEM_LOCALS
     )
+
+
+def is_record_topic(topic: str) -> bool:
+    """Return whether a full name is that of a topic, or a partition, that brokers write their records to."""
+    return topic.startswith(_MAYBE_SYSTEM) and parent_text(topic) in _RECORD_TOPICS
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -13,7 +13,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from penstock.core.errors import InvalidTopicName
+from penstock.core.names import TopicName
 from penstock.core.units import parse_bytes
+from penstock.core.zookeeper_url import ZooKeeperUrl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +82,11 @@ def row(
     return cast("T", field(default=key.default, metadata={"key": key}))
 
 
+def dynamic(name: str, parse: Callable[[str], T], default: object, text: str, *, flag: str | None = None) -> T:
+    """Declare a field as a row that can be changed while the broker runs."""
+    return row(name, parse, default, text, flag=flag, dynamic=True)
+
+
 def spell(value: object) -> str:
     """Return a value as in a file; empty if it is not set."""
     if value is None:
@@ -135,6 +143,73 @@ def fraction(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError("want a number; less than 0 switches the bound off")
     return number
+
+
+def seconds(low: float, high: float) -> Callable[[str], float]:
+    """Parse a number of seconds, with or without a decimal point, within limits."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:
+            raise ValueError(f"want a number of seconds from {low:g} to {high:g}")
+        return number
+
+    return parse
+
+
+def part_of_one(text: str) -> float:
+    """Parse a number from 0 to 1."""
+    number = _finite(text)
+    if not 0.0 <= number <= 1.0:
+        raise ValueError("want a number from 0 to 1, as 0.85 for 85 %")
+    return number
+
+
+def part_above_zero(text: str) -> float:
+    """Parse a number above 0 and up to 1."""
+    number = _finite(text)
+    if not 0.0 < number <= 1.0:
+        raise ValueError("want a number above 0 and up to 1, as 0.25 for 25 %")
+    return number
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return -1.0
+    return number if math.isfinite(number) else -1.0
+
+
+def topic(text: str) -> str:
+    """Parse the full name of a topic."""
+    if "://" not in text:
+        raise ValueError("want a full name, as in non-persistent://tenant/namespace/topic")
+    try:
+        return str(TopicName.parse(text))
+    except InvalidTopicName as error:
+        raise ValueError(str(error)) from None
+
+
+def zookeeper(text: str) -> str:
+    """Parse the URL of a ZooKeeper ensemble."""
+    return str(ZooKeeperUrl.parse(text))
+
+
+def authentication_method(text: str) -> str:
+    """Parse a method of authentication, or the name of Pulsar's class for it."""
+    methods = {
+        "none": "none",
+        "token": "token",
+        "org.apache.pulsar.client.impl.auth.AuthenticationToken": "token",
+        "org.apache.pulsar.client.impl.auth.AuthenticationDisabled": "none",
+    }
+    if text not in methods:
+        raise ValueError(f"want {' or '.join(methods)}")
+    return methods[text]
 
 
 def choice(*allowed: str) -> Callable[[str], str]:

@@ -19,6 +19,7 @@ TIB: Final = 1024 * GIB
 NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
+MS_PER_S: Final = 1_000
 
 _BYTE_UNITS: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 # Whole numbers only: "0.1 KiB" has no exact number of bytes, and nobody needs it.

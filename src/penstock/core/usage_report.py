@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Usage reports: what one broker tells the others about its use of resource groups (PIP-82), as values.
+
+Why here: `governance` decides what is reported and what follows from a report, `wire` encodes it, and the two do not
+import each other. Where: `governance.quota_exchange` makes and takes reports; `wire.usage_reports` encodes them.
+
+All amounts are thousandths per second: a share of a quota of 10 messages per second between 100 brokers is a fraction.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# Of everything that a group limits: published messages, published bytes, dispatched messages, dispatched bytes.
+KINDS: Final = 4
+# Group ids are unsigned and have 64 bits.
+GROUP_ID_MAX: Final = (1 << 64) - 1
+# A broker with more groups sends several reports instead of one.
+GROUPS_PER_REPORT: Final = 10_000
+# A share is sent as a part of its quota, in these units, rounded up. So a changed quota changes all shares at once.
+WHOLE_SHARE: Final = (1 << 16) - 1
+
+FourNumbers = tuple[int, int, int, int]
+NOTHING: Final[FourNumbers] = (0, 0, 0, 0)
+
+
+class GroupUsage(NamedTuple):
+    """One group on one broker. The four numbers are those of `KINDS`."""
+
+    group: int  # the group's id
+    topics: int = 0  # topics of the group that the broker serves
+    used: FourNumbers = NOTHING  # thousandths per second
+    held: FourNumbers = NOTHING  # demand beyond `used` that waited, thousandths per second
+    share: FourNumbers = NOTHING  # what the broker enforces, in `WHOLE_SHARE`ths of the quota; 0: no quota
+
+
+class Covered(NamedTuple):
+    """The groups that a report speaks of, by their ids: those it does not list are not used by its sender."""
+
+    first: int = 0
+    last: int = GROUP_ID_MAX
+
+
+class UsageReport(NamedTuple):
+    """One message on the usage topic."""
+
+    broker: str
+    incarnation: int  # differs for each process that has this name
+    sequence: int  # of this process, from 1
+    published_ms: int  # wall clock of the sender
+    groups: tuple[GroupUsage, ...] = ()  # in the order of their ids
+    covered: Covered | None = None  # None: only changes
+    asks: bool = False  # the sender does not know what all others use, and asks for complete reports
