@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crc32c import crc32c
@@ -137,13 +137,18 @@ sends = st.one_of(
 
 @st.composite
 def steady_sends(draw: st.DrawFn) -> list[Sent]:
-    """What producers really send: each its own growing sequence, interleaved."""
+    """What producers really send: each its own growing sequence of messages and batches, interleaved."""
     following = draw(st.lists(uint64s.filter(lambda value: value < (1 << 64) - 100), min_size=1, max_size=4))
     ids = draw(st.lists(st.integers(0, 300), min_size=len(following), max_size=len(following), unique=True))
     frames = []
     for turn in draw(st.lists(st.integers(0, len(following) - 1), max_size=30)):
         fields = {"producer_id": ids[turn], "sequence_id": following[turn]}
-        frames.append(sent(_canonical(fields), seal(entry_body(b"x" * turn, sequence_id=following[turn]))))
+        batch = {}
+        messages = draw(st.sampled_from([None, 1, 2, 99, 100, 127, 128, 1_000]))
+        if messages is not None:
+            fields["num_messages"], batch["num_messages_in_batch"] = messages, messages
+        entry = sent(_canonical(fields), seal(entry_body(b"x" * turn, sequence_id=following[turn], **batch)))
+        frames.append(replace(entry, row=(*entry.row[:3], messages or 1, *entry.row[4:])))
         following[turn] += 1
     return frames
 

@@ -100,6 +100,19 @@ def test_long_metadata_of_a_usual_send_is_counted_as_well() -> None:
     assert list(run.refused) == [0]
 
 
+def test_a_batch_written_as_earlier_ones_is_counted_by_its_own_metadata() -> None:
+    feeder = Feeder()
+    said = (3, 7, 2**31 - 1, 1, 3)
+    entries = [seal(entry_body(bytes(600), num_messages_in_batch=number)) for number in said]
+    feeder.feed(b"".join(send(0, row, entry=entry, num_messages=3) for row, entry in enumerate(entries)))
+    feeder.feed(b"".join(send(0, 5 + row, entry=entry, num_messages=1) for row, entry in enumerate(entries)))
+    counted, single = feeder.heard.events
+    assert isinstance(counted, PublishRun)
+    assert isinstance(single, PublishRun)
+    assert (counted.message_counts, list(counted.refused)) == ([3, 7, 1, 1, 3], [2])
+    assert (single.message_counts, single.refused) == (None, {})
+
+
 def test_the_most_fields_there_can_be_are_counted_in_no_time() -> None:
     before = time.process_time()
     assert len(run_of(1, properties=[KeyValue(key="", value="")] * 160_000).refused) == 1

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import tracemalloc
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,8 +22,7 @@ from penstock.wire.events import RefusedCommand
 from penstock.wire.frame_reader import GREETING_BYTES_MAX
 from penstock.wire.pulsar_pb2 import BaseCommand
 from tests.wire.frames import Feeder, connect, frame, inside, varint
-from tools.generate_proto import BOUNDS as GENERATED
-from tools.generate_proto import WIRE, read_fields, render_bounds
+from tools.generate_proto import read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,21 +30,14 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
 Type = BaseCommand.Type
-TABLE: Final = WIRE / "tables" / "bounds.tsv"
 
 # --------------------------------------------------------------------------------------------------------- the table
 
 
 def test_every_field_of_the_protocol_has_a_bound() -> None:
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        rows = [(row["message"], row["name"]) for row in csv.DictReader(lines, delimiter="\t")]
-    fields = read_fields(WIRE / "tables" / "fields.tsv")
-    assert rows == [(message, field.name) for message, found in fields.items() for field in found]
+    fields = read_fields()
+    assert {message: {field.name: field.bound for field in found} for message, found in fields.items()} == CLASS_OF
     assert {bound for classes in CLASS_OF.values() for bound in classes.values()} | {"unknown"} == set(CLASSES)
-
-
-def test_the_committed_classes_of_bounds_are_what_the_table_says() -> None:
-    assert GENERATED.read_text(encoding="utf-8") == render_bounds(TABLE)
 
 
 # ------------------------------------------------------------------------------------------------------- every field

@@ -11,7 +11,7 @@ from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.core.position import Position
 from penstock.core.units import KIB, MIB
-from penstock.wire import batches, codec, runs
+from penstock.wire import batches, codec, deliveries, runs
 from penstock.wire.client import entries, events
 from penstock.wire.client.commands import UINT64_MAX, frame
 from penstock.wire.client.connection import KEEP_ALIVE_NS, ClientConnection, Hello
@@ -24,6 +24,7 @@ from penstock.wire.codec import SingleMessageMetadata
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import AckRun, Command, Flow
 from tests.wire.frames import Feeder, entry_body
+from tests.wire.frames import frame as frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ def message(entry_id: int, *, stored: bytes | None = None, **given: Any) -> byte
     """A MESSAGE for consumer 3."""
     stored = stored or seal(entry_body())
     out: list[Buffer] = []
-    runs.encode_messages(out, 3, 1, -1, [entry_id], stored, [0], [len(stored)], **given)
+    deliveries.encode_messages(out, 3, 1, -1, [entry_id], stored, [0], [len(stored)], **given)
     return b"".join(out)
 
 
@@ -192,7 +193,9 @@ def test_a_refusal_has_a_code_the_brokers_words_and_whether_to_try_again(
 
 def test_the_late_answer_to_a_request_that_was_given_up_is_passed_over() -> None:
     both = Both.connected()
-    both.client.give_up(request_id := both.client.request(codec.CommandCloseProducer(producer_id=0, request_id=0)))
+    both.client.forget_request(
+        request_id := both.client.request(codec.CommandCloseProducer(producer_id=0, request_id=0))
+    )
     assert both.says(codec.success(request_id)) == []
 
 
@@ -234,7 +237,7 @@ def test_entries_are_what_the_broker_takes_singly_and_in_batches() -> None:
     assert not run.corrupt
     assert not run.unsealed
     assert producer.next_sequence_id == 4
-    assert [one.message_bytes for one in batches.members(payload, 3)] == [1, 1, 1]
+    assert [one.message_bytes for one in batches.single_messages(payload, 3)] == [1, 1, 1]
 
 
 def test_a_receipt_says_where_the_entry_is_and_ends_its_wait() -> None:
@@ -248,6 +251,35 @@ def test_a_receipt_says_where_the_entry_is_and_ends_its_wait() -> None:
     assert ([one.sequence_id for one in producer.pending], producer.pending_bytes) == ([1], 3)
     assert both.says(*out) == []  # of one that was sent twice
     assert both.says(codec.duplicate_receipt(7, 1, None)) == [events.Receipt(7, 1, Position(-1, -1))]
+
+
+def test_receipts_taken_together_end_the_waits_up_to_the_first_other_frame() -> None:
+    both = Both.connected()
+    producer = both.producing()
+    for _ in range(4):
+        both.client.send(producer, producer.metadata(1), b"x")
+    out: list[bytes] = []
+    runs.encode_receipts(out, 7, 12, 34, [0, 1], None)
+    twice, elsewhere = codec.duplicate_receipt(7, 1, None), codec.duplicate_receipt(8, 99, None)
+    other, later = codec.close_producer(9, 1), codec.duplicate_receipt(7, 2, None)
+    both.client.receive_data(b"".join((*out, twice, elsewhere, other, later, codec.duplicate_receipt(7, 3, None)[:-1])))
+    assert both.client.take_receipts() == 2
+    assert [one.sequence_id for one in producer.pending] == [2, 3]
+    assert isinstance(both.client.next_event(), events.ProducerClosed)
+    assert both.client.take_receipts() == 1
+    assert both.client.next_event() is None
+    assert [one.sequence_id for one in producer.pending] == [3]
+
+
+def test_a_receipt_that_turns_out_to_be_something_else_is_left_as_an_event() -> None:
+    both = Both.connected()
+    producer = both.producing()
+    receipt, refused = codec.duplicate_receipt(7, 0, None)[8:], codec.send_error(7, 0, WireCode.UNKNOWN_ERROR, "no")[8:]
+    both.client.send(producer, producer.metadata(1), b"x")
+    both.client.receive_data(frame_of(receipt + refused))
+    assert both.client.take_receipts() == 0
+    assert isinstance(both.client.next_event(), events.SendFailed)
+    assert len(producer.pending) == 1
 
 
 def test_receipts_out_of_order_break_the_protocol() -> None:

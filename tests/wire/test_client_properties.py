@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core.checksum import seal
 from penstock.core.position import Position
 from penstock.core.units import MIB
-from penstock.wire import codec, runs
+from penstock.wire import codec, deliveries, runs
 from penstock.wire.client import entries, events
 from penstock.wire.client.connection import ClientConnection
 from penstock.wire.client.consumer import Consumer
@@ -119,7 +119,7 @@ def spoken(draw: st.DrawFn) -> tuple[bytes, Any]:
         ledger_id, first = draw(uint63s), draw(ids)
         out: list[Buffer] = []
         rows = list(range(first, first + count))
-        runs.encode_messages(out, 3, ledger_id, -1, rows, stored, [0] * count, [len(stored)] * count)
+        deliveries.encode_messages(out, 3, ledger_id, -1, rows, stored, [0] * count, [len(stored)] * count)
         return b"".join(out), [("message", Position(ledger_id, row), stored) for row in rows]
     if kind == "receipts":
         receipts: list[bytes] = []

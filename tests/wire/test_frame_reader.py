@@ -127,6 +127,8 @@ def test_bytes_that_were_only_looked_at_are_decoded_up_to_one_command_or_the_nex
         events, taken = reader.peeked(memoryview(data))
         assert ([type(event) for event in events], taken) == (kinds, nbytes)
         assert (reader.whole, reader.held_bytes, reader.missing_bytes) == (False, 0, 0)
+    events, taken = reader.peeked(memoryview(flow + lookup), commands_max=0)
+    assert ([type(event) for event in events], taken) == ([Flow], len(flow))
 
 
 def test_events_are_the_same_when_every_byte_comes_alone() -> None:

@@ -8,26 +8,27 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from penstock.core.errors import WireCode
 from penstock.wire import pulsar_pb2
 from tools.generate_proto import (
+    BOUNDS,
     CLASSES_FILE,
-    PROTO,
+    STUB,
     VALUE_NAMES,
-    WIRE,
+    define,
     read_enums,
     read_fields,
-    render,
+    render_bounds,
     render_classes,
+    render_stub,
 )
 
-MESSAGES = read_fields(WIRE / "tables" / "fields.tsv")
-ENUMS = read_enums(WIRE / "tables" / "enums.tsv")
+MESSAGES = read_fields()
+ENUMS = read_enums()
 
 
-def test_the_committed_definition_is_what_the_tables_make() -> None:
-    assert PROTO.read_text(encoding="utf-8") == render(MESSAGES, ENUMS)
-
-
-def test_the_committed_classes_are_what_their_descriptor_makes() -> None:
-    assert CLASSES_FILE.read_text(encoding="utf-8") == render_classes(pulsar_pb2.DESCRIPTOR.serialized_pb)
+def test_the_committed_modules_are_what_the_tables_make() -> None:
+    definition = define(MESSAGES, ENUMS)
+    assert CLASSES_FILE.read_text(encoding="utf-8") == render_classes(definition)
+    assert STUB.read_text(encoding="utf-8") == render_stub(definition)
+    assert BOUNDS.read_text(encoding="utf-8") == render_bounds(MESSAGES)
 
 
 def test_the_committed_classes_are_what_the_definition_says() -> None:

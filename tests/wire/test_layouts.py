@@ -16,18 +16,34 @@ def test_what_was_learnt_stays_bounded() -> None:
     assert len(layout.highs) == 100
 
 
+def test_batches_of_many_sizes_stay_bounded_as_well() -> None:
+    layout = Layout(1, 1, 3)
+    for messages in range(128, 128 + 2 * LEARNT_MAX):
+        assert layout.learn(memoryview(send(1, 5, num_messages=messages)), 1, 5, messages)
+        assert layout.counts is not None
+        assert len(layout.counts) <= LEARNT_MAX
+
+
 def test_only_frames_written_as_the_layout_reads_them_teach_it() -> None:
     layout = Layout(1, 3)
     assert layout.learn(memoryview(send(5, 20_000)), 5, 20_000)
     for frame in (send(5, 20_000, num_messages=2), send(5, 20_000, entry=b"unsealed"), send(5, 200), send(300, 20_000)):
         assert not layout.learn(memoryview(frame), 5, 20_000)
+    batches = Layout(1, 3, 2)
+    assert batches.learn(memoryview(send(5, 20_000, num_messages=2)), 5, 20_000, 2)
+    for frame in (send(5, 20_000), send(5, 200, num_messages=200), send(5, 20_000, num_messages=2, entry=b"unsealed")):
+        assert not batches.learn(memoryview(frame), 5, 20_000, 2)
 
 
 def test_the_layout_of_a_frame_is_told_by_its_lengths() -> None:
     for producer_id, producer_id_bytes in ((0, 1), (127, 1), (128, 2), (16_383, 2)):
         for sequence_id, sequence_id_bytes in ((127, 1), (128, 2), (16_383, 2), (16_384, 3), ((1 << 64) - 1, 10)):
             layout = layout_at(memoryview(send(producer_id, sequence_id)), 0)
-            assert layout is LAYOUTS[producer_id_bytes, sequence_id_bytes]
+            assert layout is LAYOUTS[producer_id_bytes, sequence_id_bytes, 0]
+            for messages, count_bytes in ((1, 2), (24, 2), (127, 2), (128, 3), (24 << 7, 3), (16_383, 3)):
+                frame = send(producer_id, sequence_id, num_messages=messages, entry=b"")
+                layout = layout_at(memoryview(frame), 0)
+                assert layout is LAYOUTS[producer_id_bytes, sequence_id_bytes, count_bytes]
 
 
 def test_ids_in_order_are_parsed_and_others_are_left_alone() -> None:

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
 from penstock.wire import codec
-from penstock.wire.runs import JOIN_BYTES_MAX, encode_messages, encode_receipts
+from penstock.wire.deliveries import JOIN_BYTES_MAX, encode_messages
+from penstock.wire.runs import encode_receipts
 from tests.wire.frames import entry_body, hear, send
 from tests.wire.strategies import EDGES, uint64s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.core.checksum import Buffer
 
 positions = st.one_of(st.sampled_from([0, 127, 16_380, 16_384, (1 << 21) - 3]), st.integers(0, (1 << 63) - 100))
@@ -79,7 +82,8 @@ def test_receipts_of_one_stretch_are_one_buffer() -> None:
     consumer_id=uint64s,
     ledger_id=uint64s,
     partition=st.integers(-1, 1_000),
-    entry_ids=st.lists(positions, max_size=6),
+    entry_ids=st.lists(positions, max_size=6)
+    | st.builds(lambda first, count: range(first, first + count), positions, st.integers(0, 6)),
     epoch=st.one_of(st.none(), uint64s),
     sizes=st.lists(st.sampled_from([0, 1, 100, JOIN_BYTES_MAX - 100, JOIN_BYTES_MAX]), min_size=6, max_size=6),
     data=st.data(),
@@ -88,7 +92,7 @@ def test_deliveries_say_to_protobuf_what_was_stored(
     consumer_id: int,
     ledger_id: int,
     partition: int,
-    entry_ids: list[int],
+    entry_ids: Sequence[int],
     epoch: int | None,
     sizes: list[int],
     data: st.DataObject,

@@ -4,8 +4,9 @@
     payload, decompressed:  size of metadata, 4 bytes | SingleMessageMetadata | message, repeated
 
 Why: entries are delivered as they were sent. Only compaction needs to know the messages of a batch, and to make a batch
-without some of them. A removed message is replaced by an empty one that is marked as compacted out, so the others keep
-their batch indexes; clients skip it. Where: compaction, on its own thread.
+without some of them; and the broker makes batches of its own records. A removed message is replaced by an empty one
+that is marked as compacted out, so the others keep their batch indexes; clients skip it. Where: compaction, on its own
+thread; `broker.records`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from penstock.wire.codec import MessageMetadata
 
 _SIZE_BYTES: Final = 4
+# Smaller payloads would hardly become smaller.
+COMPRESSED_BYTES_MIN: Final = 1024
 
 
-class Member(NamedTuple):
+class SingleMessage(NamedTuple):
     """One message of a batch."""
 
     key: str | None
@@ -56,7 +59,7 @@ def decompressed(entry: Buffer, metadata: MessageMetadata) -> bytes:
     return compression.decompress(metadata.compression, payload, metadata.uncompressed_size)
 
 
-def members(payload: bytes, count: int) -> Iterator[Member]:
+def single_messages(payload: bytes, count: int) -> Iterator[SingleMessage]:
     """Yield the `count` messages of a payload. Raises ProtocolError."""
     view, at = memoryview(payload), 0
     for _ in range(count):
@@ -70,11 +73,11 @@ def members(payload: bytes, count: int) -> Iterator[Member]:
         if not said.IsInitialized() or said.payload_size < 0 or stop > len(view):
             raise ProtocolError("a message in a batch is longer than the batch")
         key = said.partition_key if said.HasField("partition_key") else None
-        yield Member(key, said.payload_size, said.compacted_out, at, stop)
+        yield SingleMessage(key, said.payload_size, said.compacted_out, at, stop)
         at = stop
 
 
-def without(metadata: MessageMetadata, payload: bytes, found: Sequence[Member], keep: Sequence[bool]) -> bytes:
+def without(metadata: MessageMetadata, payload: bytes, found: Sequence[SingleMessage], keep: Sequence[bool]) -> bytes:
     """Return the same batch, sealed, in which only the messages in `keep` are left; `metadata` is changed."""
     view = memoryview(payload)
     pieces = [view[one.start : one.stop] if kept else _GONE for one, kept in zip(found, keep, strict=True)]
@@ -85,6 +88,29 @@ def without(metadata: MessageMetadata, payload: bytes, found: Sequence[Member], 
     metadata.compacted_batch_indexes.extend(index for index, kept in enumerate(keep) if kept)
     encoded = metadata.SerializeToString()
     return seal(len(encoded).to_bytes(_SIZE_BYTES, "big") + encoded + compressed)
+
+
+def make(metadata: MessageMetadata, messages: Sequence[bytes], event_time_ms: int, kind: int) -> bytes:
+    """Return a batch of these messages, sealed; `metadata` is changed. Small ones are not compressed.
+
+    Args:
+        metadata: the producer's name, the sequence id and the like.
+        messages: their payloads.
+        event_time_ms: of each of them.
+        kind: of `wire.compression`.
+    """
+    payload = b"".join(_with_metadata(message, event_time_ms) for message in messages)
+    metadata.num_messages_in_batch = len(messages)
+    metadata.uncompressed_size = len(payload)
+    if len(payload) >= COMPRESSED_BYTES_MIN:
+        metadata.compression, payload = compression.compress(kind, payload)  # type: ignore[assignment]
+    encoded = metadata.SerializeToString()
+    return seal(len(encoded).to_bytes(_SIZE_BYTES, "big") + encoded + payload)
+
+
+def _with_metadata(message: bytes, event_time_ms: int) -> bytes:
+    encoded = SingleMessageMetadata(payload_size=len(message), event_time=event_time_ms).SerializeToString()
+    return len(encoded).to_bytes(_SIZE_BYTES, "big") + encoded + message
 
 
 def last_index(metadata: MessageMetadata) -> int:

@@ -11,7 +11,7 @@ Where: `FrameReader` calls `Bounds.check` before protobuf decodes a command. ACK
 Theory of operation
 -------------------
 
-Every field of every message has a row in `tables/bounds.tsv`, which names a class; a class is a row of `CLASSES`. A
+Every field of every message has a row in `tables/fields.tsv`, which names a class; a class is a row of `CLASSES`. A
 walk adds up the number of each field and its bytes. Protobuf merges a message that is sent in several pieces, so pieces
 are added up, too. A message that is too short to exceed any limit is not walked: most commands cost one comparison. A
 walk ends after `FIELDS_MAX` fields, so its time is limited as well. Lists that may be long (message ids, hash ranges)

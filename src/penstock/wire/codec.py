@@ -66,6 +66,8 @@ from penstock.wire.pulsar_pb2 import (
     IntRange,
     KeySharedMode,
     KeyValue,
+    MessageCount,
+    MessageCountQuery,
     MessageIdData,
     MessageMetadata,
     ProducerAccessMode,
@@ -112,6 +114,8 @@ __all__ = [
     "CommandWatchTopicListClose",
     "FeatureFlags",
     "KeySharedMode",
+    "MessageCount",
+    "MessageCountQuery",
     "MessageIdData",
     "MessageMetadata",
     "Schema",
@@ -160,13 +164,14 @@ ACK_WORDS_MAX: Final = 32_768
 # A command's type is also the number of the BaseCommand field that holds its body, for every type.
 _BODY_NAMES: Final[dict[int, str]] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields}
 
+
+def _number(message: type[Message], name: str) -> int:
+    return message.DESCRIPTOR.fields_by_name[name].number
+
+
+_TYPE_NUMBER: Final = _number(BaseCommand, "type")
 _COMMON_SEND_FIELDS: Final = frozenset(
-    (
-        CommandSend.PRODUCER_ID_FIELD_NUMBER,
-        CommandSend.SEQUENCE_ID_FIELD_NUMBER,
-        CommandSend.NUM_MESSAGES_FIELD_NUMBER,
-        CommandSend.HIGHEST_SEQUENCE_ID_FIELD_NUMBER,
-    )
+    _number(CommandSend, name) for name in ("producer_id", "sequence_id", "num_messages", "highest_sequence_id")
 )
 
 
@@ -249,7 +254,7 @@ def _checked_body(command: BaseCommand, kind: BaseCommand.Type) -> Message:
 def _unknown_type(command: BaseCommand) -> int:
     """Return the number of a type that protobuf does not know."""
     for unknown in UnknownFieldSet(command):  # type: ignore[attr-defined]  # the stub forgets that it is a sequence
-        if unknown.field_number == BaseCommand.TYPE_FIELD_NUMBER and isinstance(unknown.data, int):
+        if unknown.field_number == _TYPE_NUMBER and isinstance(unknown.data, int):
             return unknown.data
     raise ProtocolError("command without a type")
 
@@ -481,10 +486,18 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
 
 
 def last_message_id(
-    request_id: int, ledger_id: int, entry_id: int, *, partition: int, batch_index: int, mark_delete: tuple[int, int]
+    request_id: int,
+    ledger_id: int,
+    entry_id: int,
+    *,
+    partition: int,
+    batch_index: int,
+    mark_delete: tuple[int, int],
+    counted: MessageCount | None = None,
 ) -> bytes:
     """Encode the topic's last message id (-1, -1 without messages) and the subscription's mark-delete position."""
     body = CommandGetLastMessageIdResponse(
+        counted=counted,
         request_id=request_id,
         last_message_id=_message_id(ledger_id, entry_id, partition=partition, batch_index=batch_index),
         consumer_mark_delete_position=_message_id(*mark_delete, partition=partition, batch_index=-1),
@@ -534,9 +547,9 @@ def get_schema_response(
     body = CommandGetSchemaResponse(request_id=request_id, schema_version=version)
     size, head = len(data), b""
     for around, number in (
-        (schema, Schema.SCHEMA_DATA_FIELD_NUMBER),
-        (body, CommandGetSchemaResponse.SCHEMA_FIELD_NUMBER),
-        (BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE), BaseCommand.GETSCHEMARESPONSE_FIELD_NUMBER),
+        (schema, _number(Schema, "schema_data")),
+        (body, _number(CommandGetSchemaResponse, "schema")),
+        (BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE), BaseCommand.GET_SCHEMA_RESPONSE),
     ):
         head = around.SerializePartialToString() + encode_varint(number << 3 | 2) + encode_varint(size) + head
         size = len(head) + len(data)

@@ -9,9 +9,12 @@ session.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from google.protobuf.message import Message
 
     from penstock.core.errors import PenstockError
@@ -74,6 +77,33 @@ class PublishRun:
             return 0
         ids = self.producer_ids
         return columns if ids.count(ids[0]) == len(ids) else columns + STRETCH_BYTES * len(set(ids))
+
+    def pick(self, rows: Sequence[int]) -> PublishRun:
+        """Return a run of these rows, in their order, with a copy of their bytes."""
+        view = memoryview(self.data)
+        lengths = [self.lengths[row] for row in rows]
+        offsets = list(accumulate(lengths, initial=0))
+        picked = PublishRun(
+            b"".join([view[self.offsets[row] : self.offsets[row] + self.lengths[row]] for row in rows]),
+            [self.producer_ids[row] for row in rows],
+            [self.sequence_ids[row] for row in rows],
+            offsets[:-1],
+            lengths,
+            None if self.message_counts is None else [self.message_counts[row] for row in rows],
+            None if self.highest is None else [self.highest[row] for row in rows],
+        )
+        if self.unsealed or self.corrupt or self.refused or self.rare:
+            at = {row: number for number, row in enumerate(rows)}
+            picked.unsealed = [at[row] for row in self.unsealed if row in at]
+            picked.corrupt = [at[row] for row in self.corrupt if row in at]
+            picked.refused = {at[row]: why for row, why in self.refused.items() if row in at}
+            picked.rare = {at[row]: send for row, send in self.rare.items() if row in at}
+        return picked
+
+    @property
+    def charged_bytes(self) -> int:
+        """All memory of the run that is charged to request memory."""
+        return len(self.data) + self.column_bytes
 
     @property
     def is_tiny(self) -> bool:
@@ -154,4 +184,17 @@ class RefusedCommand:
     text: str
 
 
-Event: TypeAlias = PublishRun | AckRun | Flow | Command | UnknownCommand | RefusedCommand
+@dataclass(slots=True)
+class Relayed:
+    """Frames that a proxy passes on, without SENDs.
+
+    Attributes:
+        data: the complete frames, as they came.
+        command: the command of the only frame, if the proxy handles it or learns from it.
+    """
+
+    data: bytes
+    command: Command | None = None
+
+
+Event: TypeAlias = PublishRun | AckRun | Flow | Command | UnknownCommand | RefusedCommand | Relayed

@@ -40,7 +40,7 @@ from penstock.wire.runs import decode_send, decode_sends
 if TYPE_CHECKING:
     from penstock.wire.events import Event
 
-__all__ = ["GREETING_BYTES_MAX", "LARGE_FRAME_BYTES", "FrameReader", "ProtocolError"]
+__all__ = ["GREETING_BYTES_MAX", "LARGE_FRAME_BYTES", "FrameReader", "ProtocolError", "command_of"]
 
 # The largest frame of a client that is not admitted yet: CONNECT and AUTH_RESPONSE, with up to 64 KiB of credentials,
 # and in a proxy's CONNECT those of its client too.
@@ -166,16 +166,16 @@ class FrameReader:
         if self.whole and (not self._kept or 2 * self._pos > len(self._view)):
             self._view, self._pos, self._kept = memoryview(bytes(self._view[self._pos :])), 0, True
 
-    def peeked(self, view: memoryview, *, events_max: int = _ALL) -> tuple[list[Event], int]:
-        """Decode bytes that were peeked and not received: up to the next SEND, or one command, or enough events.
+    def peeked(self, view: memoryview, *, commands_max: int = 1, events_max: int = _ALL) -> tuple[list[Event], int]:
+        """Decode bytes that were peeked and not received: up to the next SEND, or enough commands or events.
 
-        Called between frames. Returns the events and their bytes; nothing is kept.
+        Called between frames. Returns the events and their bytes; nothing is kept. Args: as `received`.
 
         Raises:
             ProtocolError: as `received`.
         """
         events: list[Event] = []
-        nbytes = self._cut(view, 0, len(view), events, commands_max=1, events_max=events_max, sends=False)
+        nbytes = self._cut(view, 0, len(view), events, commands_max=commands_max, events_max=events_max, sends=False)
         self.whole = False
         return events, nbytes
 
@@ -236,7 +236,7 @@ class FrameReader:
                 self.whole = True
                 break
             frame = view[pos:stop]
-            command = _command_of(frame)
+            command = command_of(frame)
             by_hand = start == ACK_START and len(command) <= ACK_BYTES_BY_HAND
             acks = decode_ack(command) if by_hand else None
             if acks is not None and acks.request_id is None:
@@ -291,7 +291,8 @@ class FrameReader:
         return event
 
 
-def _command_of(frame: memoryview) -> bytes:
+def command_of(frame: memoryview) -> bytes:
+    """Return the encoded command of a frame. Raises ProtocolError if it is longer than the frame."""
     command_bytes: int = _read_u32(frame, 4)[0]
     if command_bytes > len(frame) - 8:
         raise ProtocolError(f"command of {command_bytes} bytes in a frame of {len(frame) - 4}")

@@ -62,6 +62,12 @@ def topics_head(request_id: int, *, filtered: bool, topics_hash: str, changed: b
     return _head(BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, own, shared_bytes)
 
 
+def relayed_head(request_id: int, fields_bytes: int) -> bytes:
+    """Encode the frame up to the other fields of a broker's response, which a proxy passes on as they are."""
+    own = CommandGetTopicsOfNamespaceResponse(request_id=request_id)
+    return _head(BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, own, fields_bytes)
+
+
 def watching_head(request_id: int, watcher_id: int, topics_hash: str, shared_bytes: int) -> bytes:
     """Encode the frame up to the watcher's list of topics, which is empty if the client knows the hash."""
     own = CommandWatchTopicListSuccess(request_id=request_id, watcher_id=watcher_id, topics_hash=topics_hash)
@@ -76,7 +82,7 @@ def update_head(watcher_id: int, topics_hash: str, shared_bytes: int) -> bytes:
 
 def _head(kind: int, own: Message, shared_bytes: int) -> bytes:
     """Encode the start of a frame whose command continues with `shared_bytes` bytes of the same body."""
-    rest = own.SerializeToString()
+    rest = own.SerializePartialToString()
     # A command's type is also the number of the field that holds its body.
     opening = (
         BaseCommand(type=kind).SerializePartialToString()  # type: ignore[arg-type]

@@ -1,259 +1,178 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from google.protobuf import descriptor as _descriptor
-from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
-DESCRIPTOR: _descriptor.FileDescriptor
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer, RepeatedScalarFieldContainer
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+from google.protobuf.message import Message
 
-class AuthMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    AuthMethodNone: _ClassVar[AuthMethod]
-    AuthMethodYcaV1: _ClassVar[AuthMethod]
-    AuthMethodAthens: _ClassVar[AuthMethod]
+DESCRIPTOR: FileDescriptor
 
-class CompressionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    NONE: _ClassVar[CompressionType]
-    LZ4: _ClassVar[CompressionType]
-    ZLIB: _ClassVar[CompressionType]
-    ZSTD: _ClassVar[CompressionType]
-    SNAPPY: _ClassVar[CompressionType]
+class AuthMethod(int, metaclass=EnumTypeWrapper):
+    AuthMethodNone: ClassVar[AuthMethod]
+    AuthMethodYcaV1: ClassVar[AuthMethod]
+    AuthMethodAthens: ClassVar[AuthMethod]
 
-class KeySharedMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    AUTO_SPLIT: _ClassVar[KeySharedMode]
-    STICKY: _ClassVar[KeySharedMode]
+class CompressionType(int, metaclass=EnumTypeWrapper):
+    NONE: ClassVar[CompressionType]
+    LZ4: ClassVar[CompressionType]
+    ZLIB: ClassVar[CompressionType]
+    ZSTD: ClassVar[CompressionType]
+    SNAPPY: ClassVar[CompressionType]
 
-class ProducerAccessMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    Shared: _ClassVar[ProducerAccessMode]
-    Exclusive: _ClassVar[ProducerAccessMode]
-    WaitForExclusive: _ClassVar[ProducerAccessMode]
-    ExclusiveWithFencing: _ClassVar[ProducerAccessMode]
+class KeySharedMode(int, metaclass=EnumTypeWrapper):
+    AUTO_SPLIT: ClassVar[KeySharedMode]
+    STICKY: ClassVar[KeySharedMode]
 
-class ProtocolVersion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    v0: _ClassVar[ProtocolVersion]
-    v1: _ClassVar[ProtocolVersion]
-    v2: _ClassVar[ProtocolVersion]
-    v3: _ClassVar[ProtocolVersion]
-    v4: _ClassVar[ProtocolVersion]
-    v5: _ClassVar[ProtocolVersion]
-    v6: _ClassVar[ProtocolVersion]
-    v7: _ClassVar[ProtocolVersion]
-    v8: _ClassVar[ProtocolVersion]
-    v9: _ClassVar[ProtocolVersion]
-    v10: _ClassVar[ProtocolVersion]
-    v11: _ClassVar[ProtocolVersion]
-    v12: _ClassVar[ProtocolVersion]
-    v13: _ClassVar[ProtocolVersion]
-    v14: _ClassVar[ProtocolVersion]
-    v15: _ClassVar[ProtocolVersion]
-    v16: _ClassVar[ProtocolVersion]
-    v17: _ClassVar[ProtocolVersion]
-    v18: _ClassVar[ProtocolVersion]
-    v19: _ClassVar[ProtocolVersion]
-    v20: _ClassVar[ProtocolVersion]
-    v21: _ClassVar[ProtocolVersion]
+class ProducerAccessMode(int, metaclass=EnumTypeWrapper):
+    Shared: ClassVar[ProducerAccessMode]
+    Exclusive: ClassVar[ProducerAccessMode]
+    WaitForExclusive: ClassVar[ProducerAccessMode]
+    ExclusiveWithFencing: ClassVar[ProducerAccessMode]
 
-class ScalableConsumerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    STREAM: _ClassVar[ScalableConsumerType]
-    CHECKPOINT: _ClassVar[ScalableConsumerType]
+class ProtocolVersion(int, metaclass=EnumTypeWrapper):
+    v0: ClassVar[ProtocolVersion]
+    v1: ClassVar[ProtocolVersion]
+    v2: ClassVar[ProtocolVersion]
+    v3: ClassVar[ProtocolVersion]
+    v4: ClassVar[ProtocolVersion]
+    v5: ClassVar[ProtocolVersion]
+    v6: ClassVar[ProtocolVersion]
+    v7: ClassVar[ProtocolVersion]
+    v8: ClassVar[ProtocolVersion]
+    v9: ClassVar[ProtocolVersion]
+    v10: ClassVar[ProtocolVersion]
+    v11: ClassVar[ProtocolVersion]
+    v12: ClassVar[ProtocolVersion]
+    v13: ClassVar[ProtocolVersion]
+    v14: ClassVar[ProtocolVersion]
+    v15: ClassVar[ProtocolVersion]
+    v16: ClassVar[ProtocolVersion]
+    v17: ClassVar[ProtocolVersion]
+    v18: ClassVar[ProtocolVersion]
+    v19: ClassVar[ProtocolVersion]
+    v20: ClassVar[ProtocolVersion]
+    v21: ClassVar[ProtocolVersion]
 
-class SegmentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    ACTIVE: _ClassVar[SegmentState]
-    SEALED: _ClassVar[SegmentState]
+class ScalableConsumerType(int, metaclass=EnumTypeWrapper):
+    STREAM: ClassVar[ScalableConsumerType]
+    CHECKPOINT: ClassVar[ScalableConsumerType]
 
-class ServerError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    UnknownError: _ClassVar[ServerError]
-    MetadataError: _ClassVar[ServerError]
-    PersistenceError: _ClassVar[ServerError]
-    AuthenticationError: _ClassVar[ServerError]
-    AuthorizationError: _ClassVar[ServerError]
-    ConsumerBusy: _ClassVar[ServerError]
-    ServiceNotReady: _ClassVar[ServerError]
-    ProducerBlockedQuotaExceededError: _ClassVar[ServerError]
-    ProducerBlockedQuotaExceededException: _ClassVar[ServerError]
-    ChecksumError: _ClassVar[ServerError]
-    UnsupportedVersionError: _ClassVar[ServerError]
-    TopicNotFound: _ClassVar[ServerError]
-    SubscriptionNotFound: _ClassVar[ServerError]
-    ConsumerNotFound: _ClassVar[ServerError]
-    TooManyRequests: _ClassVar[ServerError]
-    TopicTerminatedError: _ClassVar[ServerError]
-    ProducerBusy: _ClassVar[ServerError]
-    InvalidTopicName: _ClassVar[ServerError]
-    IncompatibleSchema: _ClassVar[ServerError]
-    ConsumerAssignError: _ClassVar[ServerError]
-    TransactionCoordinatorNotFound: _ClassVar[ServerError]
-    InvalidTxnStatus: _ClassVar[ServerError]
-    NotAllowedError: _ClassVar[ServerError]
-    TransactionConflict: _ClassVar[ServerError]
-    TransactionNotFound: _ClassVar[ServerError]
-    ProducerFenced: _ClassVar[ServerError]
+class SegmentState(int, metaclass=EnumTypeWrapper):
+    ACTIVE: ClassVar[SegmentState]
+    SEALED: ClassVar[SegmentState]
 
-class TxnAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    COMMIT: _ClassVar[TxnAction]
-    ABORT: _ClassVar[TxnAction]
-AuthMethodNone: AuthMethod
-AuthMethodYcaV1: AuthMethod
-AuthMethodAthens: AuthMethod
-NONE: CompressionType
-LZ4: CompressionType
-ZLIB: CompressionType
-ZSTD: CompressionType
-SNAPPY: CompressionType
-AUTO_SPLIT: KeySharedMode
-STICKY: KeySharedMode
-Shared: ProducerAccessMode
-Exclusive: ProducerAccessMode
-WaitForExclusive: ProducerAccessMode
-ExclusiveWithFencing: ProducerAccessMode
-v0: ProtocolVersion
-v1: ProtocolVersion
-v2: ProtocolVersion
-v3: ProtocolVersion
-v4: ProtocolVersion
-v5: ProtocolVersion
-v6: ProtocolVersion
-v7: ProtocolVersion
-v8: ProtocolVersion
-v9: ProtocolVersion
-v10: ProtocolVersion
-v11: ProtocolVersion
-v12: ProtocolVersion
-v13: ProtocolVersion
-v14: ProtocolVersion
-v15: ProtocolVersion
-v16: ProtocolVersion
-v17: ProtocolVersion
-v18: ProtocolVersion
-v19: ProtocolVersion
-v20: ProtocolVersion
-v21: ProtocolVersion
-STREAM: ScalableConsumerType
-CHECKPOINT: ScalableConsumerType
-ACTIVE: SegmentState
-SEALED: SegmentState
-UnknownError: ServerError
-MetadataError: ServerError
-PersistenceError: ServerError
-AuthenticationError: ServerError
-AuthorizationError: ServerError
-ConsumerBusy: ServerError
-ServiceNotReady: ServerError
-ProducerBlockedQuotaExceededError: ServerError
-ProducerBlockedQuotaExceededException: ServerError
-ChecksumError: ServerError
-UnsupportedVersionError: ServerError
-TopicNotFound: ServerError
-SubscriptionNotFound: ServerError
-ConsumerNotFound: ServerError
-TooManyRequests: ServerError
-TopicTerminatedError: ServerError
-ProducerBusy: ServerError
-InvalidTopicName: ServerError
-IncompatibleSchema: ServerError
-ConsumerAssignError: ServerError
-TransactionCoordinatorNotFound: ServerError
-InvalidTxnStatus: ServerError
-NotAllowedError: ServerError
-TransactionConflict: ServerError
-TransactionNotFound: ServerError
-ProducerFenced: ServerError
-COMMIT: TxnAction
-ABORT: TxnAction
+class ServerError(int, metaclass=EnumTypeWrapper):
+    UnknownError: ClassVar[ServerError]
+    MetadataError: ClassVar[ServerError]
+    PersistenceError: ClassVar[ServerError]
+    AuthenticationError: ClassVar[ServerError]
+    AuthorizationError: ClassVar[ServerError]
+    ConsumerBusy: ClassVar[ServerError]
+    ServiceNotReady: ClassVar[ServerError]
+    ProducerBlockedQuotaExceededError: ClassVar[ServerError]
+    ProducerBlockedQuotaExceededException: ClassVar[ServerError]
+    ChecksumError: ClassVar[ServerError]
+    UnsupportedVersionError: ClassVar[ServerError]
+    TopicNotFound: ClassVar[ServerError]
+    SubscriptionNotFound: ClassVar[ServerError]
+    ConsumerNotFound: ClassVar[ServerError]
+    TooManyRequests: ClassVar[ServerError]
+    TopicTerminatedError: ClassVar[ServerError]
+    ProducerBusy: ClassVar[ServerError]
+    InvalidTopicName: ClassVar[ServerError]
+    IncompatibleSchema: ClassVar[ServerError]
+    ConsumerAssignError: ClassVar[ServerError]
+    TransactionCoordinatorNotFound: ClassVar[ServerError]
+    InvalidTxnStatus: ClassVar[ServerError]
+    NotAllowedError: ClassVar[ServerError]
+    TransactionConflict: ClassVar[ServerError]
+    TransactionNotFound: ClassVar[ServerError]
+    ProducerFenced: ClassVar[ServerError]
 
-class AuthData(_message.Message):
-    __slots__ = ("auth_method_name", "auth_data")
-    AUTH_METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
-    AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
+class TxnAction(int, metaclass=EnumTypeWrapper):
+    COMMIT: ClassVar[TxnAction]
+    ABORT: ClassVar[TxnAction]
+
+class AuthData(Message):
     auth_method_name: str
     auth_data: bytes
-    def __init__(self, auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, auth_method_name: str | None = ..., auth_data: bytes | None = ...) -> None: ...
 
-class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "scalableTopicLookup", "scalableTopicUpdate", "scalableTopicClose", "scalableTopicSubscribe", "scalableTopicSubscribeResponse", "scalableTopicAssignmentUpdate", "watchScalableTopics", "watchScalableTopicsUpdate", "watchScalableTopicsClose", "watchTcAssignments", "watchTcAssignmentsUpdate", "watchTcAssignmentsClose")
-    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        CONNECT: _ClassVar[BaseCommand.Type]
-        CONNECTED: _ClassVar[BaseCommand.Type]
-        SUBSCRIBE: _ClassVar[BaseCommand.Type]
-        PRODUCER: _ClassVar[BaseCommand.Type]
-        SEND: _ClassVar[BaseCommand.Type]
-        SEND_RECEIPT: _ClassVar[BaseCommand.Type]
-        SEND_ERROR: _ClassVar[BaseCommand.Type]
-        MESSAGE: _ClassVar[BaseCommand.Type]
-        ACK: _ClassVar[BaseCommand.Type]
-        FLOW: _ClassVar[BaseCommand.Type]
-        UNSUBSCRIBE: _ClassVar[BaseCommand.Type]
-        SUCCESS: _ClassVar[BaseCommand.Type]
-        ERROR: _ClassVar[BaseCommand.Type]
-        CLOSE_PRODUCER: _ClassVar[BaseCommand.Type]
-        CLOSE_CONSUMER: _ClassVar[BaseCommand.Type]
-        PRODUCER_SUCCESS: _ClassVar[BaseCommand.Type]
-        PING: _ClassVar[BaseCommand.Type]
-        PONG: _ClassVar[BaseCommand.Type]
-        REDELIVER_UNACKNOWLEDGED_MESSAGES: _ClassVar[BaseCommand.Type]
-        PARTITIONED_METADATA: _ClassVar[BaseCommand.Type]
-        PARTITIONED_METADATA_RESPONSE: _ClassVar[BaseCommand.Type]
-        LOOKUP: _ClassVar[BaseCommand.Type]
-        LOOKUP_RESPONSE: _ClassVar[BaseCommand.Type]
-        CONSUMER_STATS: _ClassVar[BaseCommand.Type]
-        CONSUMER_STATS_RESPONSE: _ClassVar[BaseCommand.Type]
-        REACHED_END_OF_TOPIC: _ClassVar[BaseCommand.Type]
-        SEEK: _ClassVar[BaseCommand.Type]
-        GET_LAST_MESSAGE_ID: _ClassVar[BaseCommand.Type]
-        GET_LAST_MESSAGE_ID_RESPONSE: _ClassVar[BaseCommand.Type]
-        ACTIVE_CONSUMER_CHANGE: _ClassVar[BaseCommand.Type]
-        GET_TOPICS_OF_NAMESPACE: _ClassVar[BaseCommand.Type]
-        GET_TOPICS_OF_NAMESPACE_RESPONSE: _ClassVar[BaseCommand.Type]
-        GET_SCHEMA: _ClassVar[BaseCommand.Type]
-        GET_SCHEMA_RESPONSE: _ClassVar[BaseCommand.Type]
-        AUTH_CHALLENGE: _ClassVar[BaseCommand.Type]
-        AUTH_RESPONSE: _ClassVar[BaseCommand.Type]
-        ACK_RESPONSE: _ClassVar[BaseCommand.Type]
-        GET_OR_CREATE_SCHEMA: _ClassVar[BaseCommand.Type]
-        GET_OR_CREATE_SCHEMA_RESPONSE: _ClassVar[BaseCommand.Type]
-        NEW_TXN: _ClassVar[BaseCommand.Type]
-        NEW_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        ADD_PARTITION_TO_TXN: _ClassVar[BaseCommand.Type]
-        ADD_PARTITION_TO_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        ADD_SUBSCRIPTION_TO_TXN: _ClassVar[BaseCommand.Type]
-        ADD_SUBSCRIPTION_TO_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        END_TXN: _ClassVar[BaseCommand.Type]
-        END_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_PARTITION: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_PARTITION_RESPONSE: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_SUBSCRIPTION: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_SUBSCRIPTION_RESPONSE: _ClassVar[BaseCommand.Type]
-        TC_CLIENT_CONNECT_REQUEST: _ClassVar[BaseCommand.Type]
-        TC_CLIENT_CONNECT_RESPONSE: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_LIST: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_LIST_SUCCESS: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_LIST_CLOSE: _ClassVar[BaseCommand.Type]
-        TOPIC_MIGRATED: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_LOOKUP: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_UPDATE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_CLOSE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_SUBSCRIBE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_ASSIGNMENT_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_SCALABLE_TOPICS: _ClassVar[BaseCommand.Type]
-        WATCH_SCALABLE_TOPICS_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_SCALABLE_TOPICS_CLOSE: _ClassVar[BaseCommand.Type]
-        WATCH_TC_ASSIGNMENTS: _ClassVar[BaseCommand.Type]
-        WATCH_TC_ASSIGNMENTS_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_TC_ASSIGNMENTS_CLOSE: _ClassVar[BaseCommand.Type]
+class BaseCommand(Message):
+    class Type(int, metaclass=EnumTypeWrapper):
+        CONNECT: ClassVar[BaseCommand.Type]
+        CONNECTED: ClassVar[BaseCommand.Type]
+        SUBSCRIBE: ClassVar[BaseCommand.Type]
+        PRODUCER: ClassVar[BaseCommand.Type]
+        SEND: ClassVar[BaseCommand.Type]
+        SEND_RECEIPT: ClassVar[BaseCommand.Type]
+        SEND_ERROR: ClassVar[BaseCommand.Type]
+        MESSAGE: ClassVar[BaseCommand.Type]
+        ACK: ClassVar[BaseCommand.Type]
+        FLOW: ClassVar[BaseCommand.Type]
+        UNSUBSCRIBE: ClassVar[BaseCommand.Type]
+        SUCCESS: ClassVar[BaseCommand.Type]
+        ERROR: ClassVar[BaseCommand.Type]
+        CLOSE_PRODUCER: ClassVar[BaseCommand.Type]
+        CLOSE_CONSUMER: ClassVar[BaseCommand.Type]
+        PRODUCER_SUCCESS: ClassVar[BaseCommand.Type]
+        PING: ClassVar[BaseCommand.Type]
+        PONG: ClassVar[BaseCommand.Type]
+        REDELIVER_UNACKNOWLEDGED_MESSAGES: ClassVar[BaseCommand.Type]
+        PARTITIONED_METADATA: ClassVar[BaseCommand.Type]
+        PARTITIONED_METADATA_RESPONSE: ClassVar[BaseCommand.Type]
+        LOOKUP: ClassVar[BaseCommand.Type]
+        LOOKUP_RESPONSE: ClassVar[BaseCommand.Type]
+        CONSUMER_STATS: ClassVar[BaseCommand.Type]
+        CONSUMER_STATS_RESPONSE: ClassVar[BaseCommand.Type]
+        REACHED_END_OF_TOPIC: ClassVar[BaseCommand.Type]
+        SEEK: ClassVar[BaseCommand.Type]
+        GET_LAST_MESSAGE_ID: ClassVar[BaseCommand.Type]
+        GET_LAST_MESSAGE_ID_RESPONSE: ClassVar[BaseCommand.Type]
+        ACTIVE_CONSUMER_CHANGE: ClassVar[BaseCommand.Type]
+        GET_TOPICS_OF_NAMESPACE: ClassVar[BaseCommand.Type]
+        GET_TOPICS_OF_NAMESPACE_RESPONSE: ClassVar[BaseCommand.Type]
+        GET_SCHEMA: ClassVar[BaseCommand.Type]
+        GET_SCHEMA_RESPONSE: ClassVar[BaseCommand.Type]
+        AUTH_CHALLENGE: ClassVar[BaseCommand.Type]
+        AUTH_RESPONSE: ClassVar[BaseCommand.Type]
+        ACK_RESPONSE: ClassVar[BaseCommand.Type]
+        GET_OR_CREATE_SCHEMA: ClassVar[BaseCommand.Type]
+        GET_OR_CREATE_SCHEMA_RESPONSE: ClassVar[BaseCommand.Type]
+        NEW_TXN: ClassVar[BaseCommand.Type]
+        NEW_TXN_RESPONSE: ClassVar[BaseCommand.Type]
+        ADD_PARTITION_TO_TXN: ClassVar[BaseCommand.Type]
+        ADD_PARTITION_TO_TXN_RESPONSE: ClassVar[BaseCommand.Type]
+        ADD_SUBSCRIPTION_TO_TXN: ClassVar[BaseCommand.Type]
+        ADD_SUBSCRIPTION_TO_TXN_RESPONSE: ClassVar[BaseCommand.Type]
+        END_TXN: ClassVar[BaseCommand.Type]
+        END_TXN_RESPONSE: ClassVar[BaseCommand.Type]
+        END_TXN_ON_PARTITION: ClassVar[BaseCommand.Type]
+        END_TXN_ON_PARTITION_RESPONSE: ClassVar[BaseCommand.Type]
+        END_TXN_ON_SUBSCRIPTION: ClassVar[BaseCommand.Type]
+        END_TXN_ON_SUBSCRIPTION_RESPONSE: ClassVar[BaseCommand.Type]
+        TC_CLIENT_CONNECT_REQUEST: ClassVar[BaseCommand.Type]
+        TC_CLIENT_CONNECT_RESPONSE: ClassVar[BaseCommand.Type]
+        WATCH_TOPIC_LIST: ClassVar[BaseCommand.Type]
+        WATCH_TOPIC_LIST_SUCCESS: ClassVar[BaseCommand.Type]
+        WATCH_TOPIC_UPDATE: ClassVar[BaseCommand.Type]
+        WATCH_TOPIC_LIST_CLOSE: ClassVar[BaseCommand.Type]
+        TOPIC_MIGRATED: ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_LOOKUP: ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_UPDATE: ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_CLOSE: ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_SUBSCRIBE: ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_ASSIGNMENT_UPDATE: ClassVar[BaseCommand.Type]
+        WATCH_SCALABLE_TOPICS: ClassVar[BaseCommand.Type]
+        WATCH_SCALABLE_TOPICS_UPDATE: ClassVar[BaseCommand.Type]
+        WATCH_SCALABLE_TOPICS_CLOSE: ClassVar[BaseCommand.Type]
+        WATCH_TC_ASSIGNMENTS: ClassVar[BaseCommand.Type]
+        WATCH_TC_ASSIGNMENTS_UPDATE: ClassVar[BaseCommand.Type]
+        WATCH_TC_ASSIGNMENTS_CLOSE: ClassVar[BaseCommand.Type]
     CONNECT: BaseCommand.Type
     CONNECTED: BaseCommand.Type
     SUBSCRIBE: BaseCommand.Type
@@ -324,77 +243,6 @@ class BaseCommand(_message.Message):
     WATCH_TC_ASSIGNMENTS: BaseCommand.Type
     WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand.Type
     WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand.Type
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    CONNECT_FIELD_NUMBER: _ClassVar[int]
-    CONNECTED_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_FIELD_NUMBER: _ClassVar[int]
-    SEND_FIELD_NUMBER: _ClassVar[int]
-    SEND_RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    SEND_ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    ACK_FIELD_NUMBER: _ClassVar[int]
-    FLOW_FIELD_NUMBER: _ClassVar[int]
-    UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
-    SUCCESS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    CLOSE_PRODUCER_FIELD_NUMBER: _ClassVar[int]
-    CLOSE_CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_SUCCESS_FIELD_NUMBER: _ClassVar[int]
-    PING_FIELD_NUMBER: _ClassVar[int]
-    PONG_FIELD_NUMBER: _ClassVar[int]
-    REDELIVERUNACKNOWLEDGEDMESSAGES_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONMETADATA_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONMETADATARESPONSE_FIELD_NUMBER: _ClassVar[int]
-    LOOKUPTOPIC_FIELD_NUMBER: _ClassVar[int]
-    LOOKUPTOPICRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERSTATS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERSTATSRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    REACHEDENDOFTOPIC_FIELD_NUMBER: _ClassVar[int]
-    SEEK_FIELD_NUMBER: _ClassVar[int]
-    GETLASTMESSAGEID_FIELD_NUMBER: _ClassVar[int]
-    GETLASTMESSAGEIDRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ACTIVE_CONSUMER_CHANGE_FIELD_NUMBER: _ClassVar[int]
-    GETTOPICSOFNAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER: _ClassVar[int]
-    GETSCHEMA_FIELD_NUMBER: _ClassVar[int]
-    GETSCHEMARESPONSE_FIELD_NUMBER: _ClassVar[int]
-    AUTHCHALLENGE_FIELD_NUMBER: _ClassVar[int]
-    AUTHRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ACKRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    GETORCREATESCHEMA_FIELD_NUMBER: _ClassVar[int]
-    GETORCREATESCHEMARESPONSE_FIELD_NUMBER: _ClassVar[int]
-    NEWTXN_FIELD_NUMBER: _ClassVar[int]
-    NEWTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ADDPARTITIONTOTXN_FIELD_NUMBER: _ClassVar[int]
-    ADDPARTITIONTOTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ADDSUBSCRIPTIONTOTXN_FIELD_NUMBER: _ClassVar[int]
-    ADDSUBSCRIPTIONTOTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ENDTXN_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONPARTITION_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONPARTITIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONSUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONSUBSCRIPTIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    TCCLIENTCONNECTREQUEST_FIELD_NUMBER: _ClassVar[int]
-    TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICLIST_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICLISTSUCCESS_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICLISTCLOSE_FIELD_NUMBER: _ClassVar[int]
-    TOPICMIGRATED_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICLOOKUP_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICUPDATE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICCLOSE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICSUBSCRIBERESPONSE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICASSIGNMENTUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHSCALABLETOPICS_FIELD_NUMBER: _ClassVar[int]
-    WATCHSCALABLETOPICSUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHSCALABLETOPICSCLOSE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTCASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
-    WATCHTCASSIGNMENTSUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTCASSIGNMENTSCLOSE_FIELD_NUMBER: _ClassVar[int]
     type: BaseCommand.Type
     connect: CommandConnect
     connected: CommandConnected
@@ -466,191 +314,113 @@ class BaseCommand(_message.Message):
     watchTcAssignments: CommandWatchTcAssignments
     watchTcAssignmentsUpdate: CommandWatchTcAssignmentsUpdate
     watchTcAssignmentsClose: CommandWatchTcAssignmentsClose
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping]] = ..., scalableTopicLookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping]] = ..., scalableTopicUpdate: _Optional[_Union[CommandScalableTopicUpdate, _Mapping]] = ..., scalableTopicClose: _Optional[_Union[CommandScalableTopicClose, _Mapping]] = ..., scalableTopicSubscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping]] = ..., scalableTopicSubscribeResponse: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping]] = ..., scalableTopicAssignmentUpdate: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping]] = ..., watchScalableTopics: _Optional[_Union[CommandWatchScalableTopics, _Mapping]] = ..., watchScalableTopicsUpdate: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping]] = ..., watchScalableTopicsClose: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping]] = ..., watchTcAssignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping]] = ..., watchTcAssignmentsUpdate: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping]] = ..., watchTcAssignmentsClose: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping]] = ...) -> None: ...
+    def __init__(self, type: BaseCommand.Type | str | None = ..., connect: CommandConnect | Mapping | None = ..., connected: CommandConnected | Mapping | None = ..., subscribe: CommandSubscribe | Mapping | None = ..., producer: CommandProducer | Mapping | None = ..., send: CommandSend | Mapping | None = ..., send_receipt: CommandSendReceipt | Mapping | None = ..., send_error: CommandSendError | Mapping | None = ..., message: CommandMessage | Mapping | None = ..., ack: CommandAck | Mapping | None = ..., flow: CommandFlow | Mapping | None = ..., unsubscribe: CommandUnsubscribe | Mapping | None = ..., success: CommandSuccess | Mapping | None = ..., error: CommandError | Mapping | None = ..., close_producer: CommandCloseProducer | Mapping | None = ..., close_consumer: CommandCloseConsumer | Mapping | None = ..., producer_success: CommandProducerSuccess | Mapping | None = ..., ping: CommandPing | Mapping | None = ..., pong: CommandPong | Mapping | None = ..., redeliverUnacknowledgedMessages: CommandRedeliverUnacknowledgedMessages | Mapping | None = ..., partitionMetadata: CommandPartitionedTopicMetadata | Mapping | None = ..., partitionMetadataResponse: CommandPartitionedTopicMetadataResponse | Mapping | None = ..., lookupTopic: CommandLookupTopic | Mapping | None = ..., lookupTopicResponse: CommandLookupTopicResponse | Mapping | None = ..., consumerStats: CommandConsumerStats | Mapping | None = ..., consumerStatsResponse: CommandConsumerStatsResponse | Mapping | None = ..., reachedEndOfTopic: CommandReachedEndOfTopic | Mapping | None = ..., seek: CommandSeek | Mapping | None = ..., getLastMessageId: CommandGetLastMessageId | Mapping | None = ..., getLastMessageIdResponse: CommandGetLastMessageIdResponse | Mapping | None = ..., active_consumer_change: CommandActiveConsumerChange | Mapping | None = ..., getTopicsOfNamespace: CommandGetTopicsOfNamespace | Mapping | None = ..., getTopicsOfNamespaceResponse: CommandGetTopicsOfNamespaceResponse | Mapping | None = ..., getSchema: CommandGetSchema | Mapping | None = ..., getSchemaResponse: CommandGetSchemaResponse | Mapping | None = ..., authChallenge: CommandAuthChallenge | Mapping | None = ..., authResponse: CommandAuthResponse | Mapping | None = ..., ackResponse: CommandAckResponse | Mapping | None = ..., getOrCreateSchema: CommandGetOrCreateSchema | Mapping | None = ..., getOrCreateSchemaResponse: CommandGetOrCreateSchemaResponse | Mapping | None = ..., newTxn: CommandNewTxn | Mapping | None = ..., newTxnResponse: CommandNewTxnResponse | Mapping | None = ..., addPartitionToTxn: CommandAddPartitionToTxn | Mapping | None = ..., addPartitionToTxnResponse: CommandAddPartitionToTxnResponse | Mapping | None = ..., addSubscriptionToTxn: CommandAddSubscriptionToTxn | Mapping | None = ..., addSubscriptionToTxnResponse: CommandAddSubscriptionToTxnResponse | Mapping | None = ..., endTxn: CommandEndTxn | Mapping | None = ..., endTxnResponse: CommandEndTxnResponse | Mapping | None = ..., endTxnOnPartition: CommandEndTxnOnPartition | Mapping | None = ..., endTxnOnPartitionResponse: CommandEndTxnOnPartitionResponse | Mapping | None = ..., endTxnOnSubscription: CommandEndTxnOnSubscription | Mapping | None = ..., endTxnOnSubscriptionResponse: CommandEndTxnOnSubscriptionResponse | Mapping | None = ..., tcClientConnectRequest: CommandTcClientConnectRequest | Mapping | None = ..., tcClientConnectResponse: CommandTcClientConnectResponse | Mapping | None = ..., watchTopicList: CommandWatchTopicList | Mapping | None = ..., watchTopicListSuccess: CommandWatchTopicListSuccess | Mapping | None = ..., watchTopicUpdate: CommandWatchTopicUpdate | Mapping | None = ..., watchTopicListClose: CommandWatchTopicListClose | Mapping | None = ..., topicMigrated: CommandTopicMigrated | Mapping | None = ..., scalableTopicLookup: CommandScalableTopicLookup | Mapping | None = ..., scalableTopicUpdate: CommandScalableTopicUpdate | Mapping | None = ..., scalableTopicClose: CommandScalableTopicClose | Mapping | None = ..., scalableTopicSubscribe: CommandScalableTopicSubscribe | Mapping | None = ..., scalableTopicSubscribeResponse: CommandScalableTopicSubscribeResponse | Mapping | None = ..., scalableTopicAssignmentUpdate: CommandScalableTopicAssignmentUpdate | Mapping | None = ..., watchScalableTopics: CommandWatchScalableTopics | Mapping | None = ..., watchScalableTopicsUpdate: CommandWatchScalableTopicsUpdate | Mapping | None = ..., watchScalableTopicsClose: CommandWatchScalableTopicsClose | Mapping | None = ..., watchTcAssignments: CommandWatchTcAssignments | Mapping | None = ..., watchTcAssignmentsUpdate: CommandWatchTcAssignmentsUpdate | Mapping | None = ..., watchTcAssignmentsClose: CommandWatchTcAssignmentsClose | Mapping | None = ...) -> None: ...
 
-class BrokerEntryMetadata(_message.Message):
-    __slots__ = ("broker_timestamp", "index")
-    BROKER_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    INDEX_FIELD_NUMBER: _ClassVar[int]
+class BrokerEntryMetadata(Message):
     broker_timestamp: int
     index: int
-    def __init__(self, broker_timestamp: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, broker_timestamp: int | None = ..., index: int | None = ...) -> None: ...
 
-class CommandAck(_message.Message):
-    __slots__ = ("consumer_id", "ack_type", "message_id", "validation_error", "properties", "txnid_least_bits", "txnid_most_bits", "request_id")
-    class AckType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Individual: _ClassVar[CommandAck.AckType]
-        Cumulative: _ClassVar[CommandAck.AckType]
+class CommandAck(Message):
+    class AckType(int, metaclass=EnumTypeWrapper):
+        Individual: ClassVar[CommandAck.AckType]
+        Cumulative: ClassVar[CommandAck.AckType]
     Individual: CommandAck.AckType
     Cumulative: CommandAck.AckType
-    class ValidationError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        UncompressedSizeCorruption: _ClassVar[CommandAck.ValidationError]
-        DecompressionError: _ClassVar[CommandAck.ValidationError]
-        ChecksumMismatch: _ClassVar[CommandAck.ValidationError]
-        BatchDeSerializeError: _ClassVar[CommandAck.ValidationError]
-        DecryptionError: _ClassVar[CommandAck.ValidationError]
+    class ValidationError(int, metaclass=EnumTypeWrapper):
+        UncompressedSizeCorruption: ClassVar[CommandAck.ValidationError]
+        DecompressionError: ClassVar[CommandAck.ValidationError]
+        ChecksumMismatch: ClassVar[CommandAck.ValidationError]
+        BatchDeSerializeError: ClassVar[CommandAck.ValidationError]
+        DecryptionError: ClassVar[CommandAck.ValidationError]
     UncompressedSizeCorruption: CommandAck.ValidationError
     DecompressionError: CommandAck.ValidationError
     ChecksumMismatch: CommandAck.ValidationError
     BatchDeSerializeError: CommandAck.ValidationError
     DecryptionError: CommandAck.ValidationError
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    ACK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    VALIDATION_ERROR_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     ack_type: CommandAck.AckType
-    message_id: _containers.RepeatedCompositeFieldContainer[MessageIdData]
+    message_id: RepeatedCompositeFieldContainer[MessageIdData]
     validation_error: CommandAck.ValidationError
-    properties: _containers.RepeatedCompositeFieldContainer[KeyLongValue]
+    properties: RepeatedCompositeFieldContainer[KeyLongValue]
     txnid_least_bits: int
     txnid_most_bits: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., ack_type: _Optional[_Union[CommandAck.AckType, str]] = ..., message_id: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., validation_error: _Optional[_Union[CommandAck.ValidationError, str]] = ..., properties: _Optional[_Iterable[_Union[KeyLongValue, _Mapping]]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., ack_type: CommandAck.AckType | str | None = ..., message_id: Iterable[MessageIdData | Mapping] | None = ..., validation_error: CommandAck.ValidationError | str | None = ..., properties: Iterable[KeyLongValue | Mapping] | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., request_id: int | None = ...) -> None: ...
 
-class CommandAckResponse(_message.Message):
-    __slots__ = ("consumer_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "request_id")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandAckResponse(Message):
     consumer_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., request_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., error: ServerError | str | None = ..., message: str | None = ..., request_id: int | None = ...) -> None: ...
 
-class CommandActiveConsumerChange(_message.Message):
-    __slots__ = ("consumer_id", "is_active")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+class CommandActiveConsumerChange(Message):
     consumer_id: int
     is_active: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., is_active: _Optional[bool] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., is_active: bool | None = ...) -> None: ...
 
-class CommandAddPartitionToTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "partitions", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
+class CommandAddPartitionToTxn(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
-    partitions: _containers.RepeatedScalarFieldContainer[str]
+    partitions: RepeatedScalarFieldContainer[str]
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., scalable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., partitions: Iterable[str] | None = ..., scalable: bool | None = ...) -> None: ...
 
-class CommandAddPartitionToTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandAddPartitionToTxnResponse(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandAddSubscriptionToTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "subscription", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
+class CommandAddSubscriptionToTxn(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
-    subscription: _containers.RepeatedCompositeFieldContainer[Subscription]
+    subscription: RepeatedCompositeFieldContainer[Subscription]
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., scalable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., subscription: Iterable[Subscription | Mapping] | None = ..., scalable: bool | None = ...) -> None: ...
 
-class CommandAddSubscriptionToTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandAddSubscriptionToTxnResponse(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandAuthChallenge(_message.Message):
-    __slots__ = ("server_version", "challenge", "protocol_version")
-    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
-    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+class CommandAuthChallenge(Message):
     server_version: str
     challenge: AuthData
     protocol_version: int
-    def __init__(self, server_version: _Optional[str] = ..., challenge: _Optional[_Union[AuthData, _Mapping]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, server_version: str | None = ..., challenge: AuthData | Mapping | None = ..., protocol_version: int | None = ...) -> None: ...
 
-class CommandAuthResponse(_message.Message):
-    __slots__ = ("client_version", "response", "protocol_version")
-    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+class CommandAuthResponse(Message):
     client_version: str
     response: AuthData
     protocol_version: int
-    def __init__(self, client_version: _Optional[str] = ..., response: _Optional[_Union[AuthData, _Mapping]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, client_version: str | None = ..., response: AuthData | Mapping | None = ..., protocol_version: int | None = ...) -> None: ...
 
-class CommandCloseConsumer(_message.Message):
-    __slots__ = ("consumer_id", "request_id", "assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
+class CommandCloseConsumer(Message):
     consumer_id: int
     request_id: int
     assignedBrokerServiceUrl: str
     assignedBrokerServiceUrlTls: str
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., assignedBrokerServiceUrl: _Optional[str] = ..., assignedBrokerServiceUrlTls: _Optional[str] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., request_id: int | None = ..., assignedBrokerServiceUrl: str | None = ..., assignedBrokerServiceUrlTls: str | None = ...) -> None: ...
 
-class CommandCloseProducer(_message.Message):
-    __slots__ = ("producer_id", "request_id", "assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
+class CommandCloseProducer(Message):
     producer_id: int
     request_id: int
     assignedBrokerServiceUrl: str
     assignedBrokerServiceUrlTls: str
-    def __init__(self, producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., assignedBrokerServiceUrl: _Optional[str] = ..., assignedBrokerServiceUrlTls: _Optional[str] = ...) -> None: ...
+    def __init__(self, producer_id: int | None = ..., request_id: int | None = ..., assignedBrokerServiceUrl: str | None = ..., assignedBrokerServiceUrlTls: str | None = ...) -> None: ...
 
-class CommandConnect(_message.Message):
-    __slots__ = ("client_version", "auth_method", "auth_data", "protocol_version", "auth_method_name", "proxy_to_broker_url", "original_principal", "original_auth_data", "original_auth_method", "feature_flags", "proxy_version")
-    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
-    AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    AUTH_METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
-    PROXY_TO_BROKER_URL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
-    PROXY_VERSION_FIELD_NUMBER: _ClassVar[int]
+class CommandConnect(Message):
     client_version: str
     auth_method: AuthMethod
     auth_data: bytes
@@ -662,46 +432,21 @@ class CommandConnect(_message.Message):
     original_auth_method: str
     feature_flags: FeatureFlags
     proxy_version: str
-    def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., auth_method_name: _Optional[str] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
+    def __init__(self, client_version: str | None = ..., auth_method: AuthMethod | str | None = ..., auth_data: bytes | None = ..., protocol_version: int | None = ..., auth_method_name: str | None = ..., proxy_to_broker_url: str | None = ..., original_principal: str | None = ..., original_auth_data: str | None = ..., original_auth_method: str | None = ..., feature_flags: FeatureFlags | Mapping | None = ..., proxy_version: str | None = ...) -> None: ...
 
-class CommandConnected(_message.Message):
-    __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
-    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    MAX_MESSAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
+class CommandConnected(Message):
     server_version: str
     protocol_version: int
     max_message_size: int
     feature_flags: FeatureFlags
-    def __init__(self, server_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., max_message_size: _Optional[int] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ...) -> None: ...
+    def __init__(self, server_version: str | None = ..., protocol_version: int | None = ..., max_message_size: int | None = ..., feature_flags: FeatureFlags | Mapping | None = ...) -> None: ...
 
-class CommandConsumerStats(_message.Message):
-    __slots__ = ("request_id", "consumer_id")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandConsumerStats(Message):
     request_id: int
     consumer_id: int
-    def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., consumer_id: int | None = ...) -> None: ...
 
-class CommandConsumerStatsResponse(_message.Message):
-    __slots__ = ("request_id", "error_code", "error_message", "msgRateOut", "msgThroughputOut", "msgRateRedeliver", "consumerName", "availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs", "address", "connectedSince", "type", "msgRateExpired", "msgBacklog", "messageAckRate")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    MSGRATEOUT_FIELD_NUMBER: _ClassVar[int]
-    MSGTHROUGHPUTOUT_FIELD_NUMBER: _ClassVar[int]
-    MSGRATEREDELIVER_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERNAME_FIELD_NUMBER: _ClassVar[int]
-    AVAILABLEPERMITS_FIELD_NUMBER: _ClassVar[int]
-    UNACKEDMESSAGES_FIELD_NUMBER: _ClassVar[int]
-    BLOCKEDCONSUMERONUNACKEDMSGS_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    CONNECTEDSINCE_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    MSGRATEEXPIRED_FIELD_NUMBER: _ClassVar[int]
-    MSGBACKLOG_FIELD_NUMBER: _ClassVar[int]
-    MESSAGEACKRATE_FIELD_NUMBER: _ClassVar[int]
+class CommandConsumerStatsResponse(Message):
     request_id: int
     error_code: ServerError
     error_message: str
@@ -718,228 +463,135 @@ class CommandConsumerStatsResponse(_message.Message):
     msgRateExpired: float
     msgBacklog: int
     messageAckRate: float
-    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., msgRateOut: _Optional[float] = ..., msgThroughputOut: _Optional[float] = ..., msgRateRedeliver: _Optional[float] = ..., consumerName: _Optional[str] = ..., availablePermits: _Optional[int] = ..., unackedMessages: _Optional[int] = ..., blockedConsumerOnUnackedMsgs: _Optional[bool] = ..., address: _Optional[str] = ..., connectedSince: _Optional[str] = ..., type: _Optional[str] = ..., msgRateExpired: _Optional[float] = ..., msgBacklog: _Optional[int] = ..., messageAckRate: _Optional[float] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., error_code: ServerError | str | None = ..., error_message: str | None = ..., msgRateOut: float | None = ..., msgThroughputOut: float | None = ..., msgRateRedeliver: float | None = ..., consumerName: str | None = ..., availablePermits: int | None = ..., unackedMessages: int | None = ..., blockedConsumerOnUnackedMsgs: bool | None = ..., address: str | None = ..., connectedSince: str | None = ..., type: str | None = ..., msgRateExpired: float | None = ..., msgBacklog: int | None = ..., messageAckRate: float | None = ...) -> None: ...
 
-class CommandEndTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
+class CommandEndTxn(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     txn_action: TxnAction
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., txn_action: TxnAction | str | None = ..., scalable: bool | None = ...) -> None: ...
 
-class CommandEndTxnOnPartition(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "topic", "txn_action", "txnid_least_bits_of_low_watermark")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+class CommandEndTxnOnPartition(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     topic: str
     txn_action: TxnAction
     txnid_least_bits_of_low_watermark: int
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., topic: _Optional[str] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., txnid_least_bits_of_low_watermark: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., topic: str | None = ..., txn_action: TxnAction | str | None = ..., txnid_least_bits_of_low_watermark: int | None = ...) -> None: ...
 
-class CommandEndTxnOnPartitionResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandEndTxnOnPartitionResponse(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandEndTxnOnSubscription(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "subscription", "txn_action", "txnid_least_bits_of_low_watermark")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+class CommandEndTxnOnSubscription(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     subscription: Subscription
     txn_action: TxnAction
     txnid_least_bits_of_low_watermark: int
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., txnid_least_bits_of_low_watermark: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., subscription: Subscription | Mapping | None = ..., txn_action: TxnAction | str | None = ..., txnid_least_bits_of_low_watermark: int | None = ...) -> None: ...
 
-class CommandEndTxnOnSubscriptionResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandEndTxnOnSubscriptionResponse(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandEndTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandEndTxnResponse(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandError(_message.Message):
-    __slots__ = ("request_id", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandError(Message):
     request_id: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandFlow(_message.Message):
-    __slots__ = ("consumer_id", "messagePermits")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGEPERMITS_FIELD_NUMBER: _ClassVar[int]
+class CommandFlow(Message):
     consumer_id: int
     messagePermits: int
-    def __init__(self, consumer_id: _Optional[int] = ..., messagePermits: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., messagePermits: int | None = ...) -> None: ...
 
-class CommandGetLastMessageId(_message.Message):
-    __slots__ = ("consumer_id", "request_id")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandGetLastMessageId(Message):
     consumer_id: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    count: MessageCountQuery
+    def __init__(self, consumer_id: int | None = ..., request_id: int | None = ..., count: MessageCountQuery | Mapping | None = ...) -> None: ...
 
-class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position")
-    LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
+class CommandGetLastMessageIdResponse(Message):
     last_message_id: MessageIdData
     request_id: int
     consumer_mark_delete_position: MessageIdData
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
+    counted: MessageCount
+    def __init__(self, last_message_id: MessageIdData | Mapping | None = ..., request_id: int | None = ..., consumer_mark_delete_position: MessageIdData | Mapping | None = ..., counted: MessageCount | Mapping | None = ...) -> None: ...
 
-class CommandGetOrCreateSchema(_message.Message):
-    __slots__ = ("request_id", "topic", "schema", "producerName")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    PRODUCERNAME_FIELD_NUMBER: _ClassVar[int]
+class CommandGetOrCreateSchema(Message):
     request_id: int
     topic: str
     schema: Schema
     producerName: str
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., producerName: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., topic: str | None = ..., schema: Schema | Mapping | None = ..., producerName: str | None = ...) -> None: ...
 
-class CommandGetOrCreateSchemaResponse(_message.Message):
-    __slots__ = ("request_id", "error_code", "error_message", "schema_version")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+class CommandGetOrCreateSchemaResponse(Message):
     request_id: int
     error_code: ServerError
     error_message: str
     schema_version: bytes
-    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., error_code: ServerError | str | None = ..., error_message: str | None = ..., schema_version: bytes | None = ...) -> None: ...
 
-class CommandGetSchema(_message.Message):
-    __slots__ = ("request_id", "topic", "schema_version")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+class CommandGetSchema(Message):
     request_id: int
     topic: str
     schema_version: bytes
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., topic: str | None = ..., schema_version: bytes | None = ...) -> None: ...
 
-class CommandGetSchemaResponse(_message.Message):
-    __slots__ = ("request_id", "error_code", "error_message", "schema", "schema_version")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+class CommandGetSchemaResponse(Message):
     request_id: int
     error_code: ServerError
     error_message: str
     schema: Schema
     schema_version: bytes
-    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., error_code: ServerError | str | None = ..., error_message: str | None = ..., schema: Schema | Mapping | None = ..., schema_version: bytes | None = ...) -> None: ...
 
-class CommandGetTopicsOfNamespace(_message.Message):
-    __slots__ = ("request_id", "namespace", "mode", "topics_pattern", "topics_hash", "properties")
-    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        PERSISTENT: _ClassVar[CommandGetTopicsOfNamespace.Mode]
-        NON_PERSISTENT: _ClassVar[CommandGetTopicsOfNamespace.Mode]
-        ALL: _ClassVar[CommandGetTopicsOfNamespace.Mode]
+class CommandGetTopicsOfNamespace(Message):
+    class Mode(int, metaclass=EnumTypeWrapper):
+        PERSISTENT: ClassVar[CommandGetTopicsOfNamespace.Mode]
+        NON_PERSISTENT: ClassVar[CommandGetTopicsOfNamespace.Mode]
+        ALL: ClassVar[CommandGetTopicsOfNamespace.Mode]
     PERSISTENT: CommandGetTopicsOfNamespace.Mode
     NON_PERSISTENT: CommandGetTopicsOfNamespace.Mode
     ALL: CommandGetTopicsOfNamespace.Mode
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    MODE_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_PATTERN_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     namespace: str
     mode: CommandGetTopicsOfNamespace.Mode
     topics_pattern: str
     topics_hash: str
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, request_id: _Optional[int] = ..., namespace: _Optional[str] = ..., mode: _Optional[_Union[CommandGetTopicsOfNamespace.Mode, str]] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
+    properties: RepeatedCompositeFieldContainer[KeyValue]
+    def __init__(self, request_id: int | None = ..., namespace: str | None = ..., mode: CommandGetTopicsOfNamespace.Mode | str | None = ..., topics_pattern: str | None = ..., topics_hash: str | None = ..., properties: Iterable[KeyValue | Mapping] | None = ...) -> None: ...
 
-class CommandGetTopicsOfNamespaceResponse(_message.Message):
-    __slots__ = ("request_id", "topics", "filtered", "topics_hash", "changed")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_FIELD_NUMBER: _ClassVar[int]
-    FILTERED_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
-    CHANGED_FIELD_NUMBER: _ClassVar[int]
+class CommandGetTopicsOfNamespaceResponse(Message):
     request_id: int
-    topics: _containers.RepeatedScalarFieldContainer[str]
+    topics: RepeatedScalarFieldContainer[str]
     filtered: bool
     topics_hash: str
     changed: bool
-    def __init__(self, request_id: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., filtered: _Optional[bool] = ..., topics_hash: _Optional[str] = ..., changed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., topics: Iterable[str] | None = ..., filtered: bool | None = ..., topics_hash: str | None = ..., changed: bool | None = ...) -> None: ...
 
-class CommandLookupTopic(_message.Message):
-    __slots__ = ("topic", "request_id", "authoritative", "original_principal", "original_auth_data", "original_auth_method", "advertised_listener_name", "properties")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    AUTHORITATIVE_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    ADVERTISED_LISTENER_NAME_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+class CommandLookupTopic(Message):
     topic: str
     request_id: int
     authoritative: bool
@@ -947,27 +599,17 @@ class CommandLookupTopic(_message.Message):
     original_auth_data: str
     original_auth_method: str
     advertised_listener_name: str
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
+    properties: RepeatedCompositeFieldContainer[KeyValue]
+    def __init__(self, topic: str | None = ..., request_id: int | None = ..., authoritative: bool | None = ..., original_principal: str | None = ..., original_auth_data: str | None = ..., original_auth_method: str | None = ..., advertised_listener_name: str | None = ..., properties: Iterable[KeyValue | Mapping] | None = ...) -> None: ...
 
-class CommandLookupTopicResponse(_message.Message):
-    __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url")
-    class LookupType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Redirect: _ClassVar[CommandLookupTopicResponse.LookupType]
-        Connect: _ClassVar[CommandLookupTopicResponse.LookupType]
-        Failed: _ClassVar[CommandLookupTopicResponse.LookupType]
+class CommandLookupTopicResponse(Message):
+    class LookupType(int, metaclass=EnumTypeWrapper):
+        Redirect: ClassVar[CommandLookupTopicResponse.LookupType]
+        Connect: ClassVar[CommandLookupTopicResponse.LookupType]
+        Failed: ClassVar[CommandLookupTopicResponse.LookupType]
     Redirect: CommandLookupTopicResponse.LookupType
     Connect: CommandLookupTopicResponse.LookupType
     Failed: CommandLookupTopicResponse.LookupType
-    BROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    BROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    AUTHORITATIVE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
     brokerServiceUrl: str
     brokerServiceUrlTls: str
     response: CommandLookupTopicResponse.LookupType
@@ -976,113 +618,66 @@ class CommandLookupTopicResponse(_message.Message):
     error: ServerError
     message: str
     proxy_through_service_url: bool
-    def __init__(self, brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ..., response: _Optional[_Union[CommandLookupTopicResponse.LookupType, str]] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ...) -> None: ...
+    def __init__(self, brokerServiceUrl: str | None = ..., brokerServiceUrlTls: str | None = ..., response: CommandLookupTopicResponse.LookupType | str | None = ..., request_id: int | None = ..., authoritative: bool | None = ..., error: ServerError | str | None = ..., message: str | None = ..., proxy_through_service_url: bool | None = ...) -> None: ...
 
-class CommandMessage(_message.Message):
-    __slots__ = ("consumer_id", "message_id", "redelivery_count", "ack_set", "consumer_epoch")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    REDELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ACK_SET_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+class CommandMessage(Message):
     consumer_id: int
     message_id: MessageIdData
     redelivery_count: int
-    ack_set: _containers.RepeatedScalarFieldContainer[int]
+    ack_set: RepeatedScalarFieldContainer[int]
     consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., redelivery_count: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., message_id: MessageIdData | Mapping | None = ..., redelivery_count: int | None = ..., ack_set: Iterable[int] | None = ..., consumer_epoch: int | None = ...) -> None: ...
 
-class CommandNewTxn(_message.Message):
-    __slots__ = ("request_id", "txn_ttl_seconds", "tc_id", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXN_TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    TC_ID_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
+class CommandNewTxn(Message):
     request_id: int
     txn_ttl_seconds: int
     tc_id: int
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txn_ttl_seconds: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txn_ttl_seconds: int | None = ..., tc_id: int | None = ..., scalable: bool | None = ...) -> None: ...
 
-class CommandNewTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandNewTxnResponse(Message):
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandPartitionedTopicMetadata(_message.Message):
-    __slots__ = ("topic", "request_id", "original_principal", "original_auth_data", "original_auth_method", "metadata_auto_creation_enabled")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    METADATA_AUTO_CREATION_ENABLED_FIELD_NUMBER: _ClassVar[int]
+class CommandPartitionedTopicMetadata(Message):
     topic: str
     request_id: int
     original_principal: str
     original_auth_data: str
     original_auth_method: str
     metadata_auto_creation_enabled: bool
-    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., metadata_auto_creation_enabled: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: str | None = ..., request_id: int | None = ..., original_principal: str | None = ..., original_auth_data: str | None = ..., original_auth_method: str | None = ..., metadata_auto_creation_enabled: bool | None = ...) -> None: ...
 
-class CommandPartitionedTopicMetadataResponse(_message.Message):
-    __slots__ = ("partitions", "request_id", "response", "error", "message")
-    class LookupType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Success: _ClassVar[CommandPartitionedTopicMetadataResponse.LookupType]
-        Failed: _ClassVar[CommandPartitionedTopicMetadataResponse.LookupType]
+class CommandPartitionedTopicMetadataResponse(Message):
+    class LookupType(int, metaclass=EnumTypeWrapper):
+        Success: ClassVar[CommandPartitionedTopicMetadataResponse.LookupType]
+        Failed: ClassVar[CommandPartitionedTopicMetadataResponse.LookupType]
     Success: CommandPartitionedTopicMetadataResponse.LookupType
     Failed: CommandPartitionedTopicMetadataResponse.LookupType
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     request_id: int
     response: CommandPartitionedTopicMetadataResponse.LookupType
     error: ServerError
     message: str
-    def __init__(self, partitions: _Optional[int] = ..., request_id: _Optional[int] = ..., response: _Optional[_Union[CommandPartitionedTopicMetadataResponse.LookupType, str]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, partitions: int | None = ..., request_id: int | None = ..., response: CommandPartitionedTopicMetadataResponse.LookupType | str | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandPing(_message.Message):
-    __slots__ = ()
+class CommandPing(Message):
     def __init__(self) -> None: ...
 
-class CommandPong(_message.Message):
-    __slots__ = ()
+class CommandPong(Message):
     def __init__(self) -> None: ...
 
-class CommandProducer(_message.Message):
-    __slots__ = ("topic", "producer_id", "request_id", "producer_name", "encrypted", "metadata", "schema", "epoch", "user_provided_producer_name", "producer_access_mode", "topic_epoch", "txn_enabled", "initial_subscription_name")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTED_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    USER_PROVIDED_PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_ACCESS_MODE_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    TXN_ENABLED_FIELD_NUMBER: _ClassVar[int]
-    INITIAL_SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
+class CommandProducer(Message):
     topic: str
     producer_id: int
     request_id: int
     producer_name: str
     encrypted: bool
-    metadata: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    metadata: RepeatedCompositeFieldContainer[KeyValue]
     schema: Schema
     epoch: int
     user_provided_producer_name: bool
@@ -1090,127 +685,73 @@ class CommandProducer(_message.Message):
     topic_epoch: int
     txn_enabled: bool
     initial_subscription_name: str
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: _Optional[bool] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: _Optional[bool] = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: _Optional[bool] = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: str | None = ..., producer_id: int | None = ..., request_id: int | None = ..., producer_name: str | None = ..., encrypted: bool | None = ..., metadata: Iterable[KeyValue | Mapping] | None = ..., schema: Schema | Mapping | None = ..., epoch: int | None = ..., user_provided_producer_name: bool | None = ..., producer_access_mode: ProducerAccessMode | str | None = ..., topic_epoch: int | None = ..., txn_enabled: bool | None = ..., initial_subscription_name: str | None = ...) -> None: ...
 
-class CommandProducerSuccess(_message.Message):
-    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_READY_FIELD_NUMBER: _ClassVar[int]
+class CommandProducerSuccess(Message):
     request_id: int
     producer_name: str
     last_sequence_id: int
     schema_version: bytes
     topic_epoch: int
     producer_ready: bool
-    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., producer_name: str | None = ..., last_sequence_id: int | None = ..., schema_version: bytes | None = ..., topic_epoch: int | None = ..., producer_ready: bool | None = ...) -> None: ...
 
-class CommandReachedEndOfTopic(_message.Message):
-    __slots__ = ("consumer_id",)
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandReachedEndOfTopic(Message):
     consumer_id: int
-    def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ...) -> None: ...
 
-class CommandRedeliverUnacknowledgedMessages(_message.Message):
-    __slots__ = ("consumer_id", "message_ids", "consumer_epoch")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+class CommandRedeliverUnacknowledgedMessages(Message):
     consumer_id: int
-    message_ids: _containers.RepeatedCompositeFieldContainer[MessageIdData]
+    message_ids: RepeatedCompositeFieldContainer[MessageIdData]
     consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_ids: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., message_ids: Iterable[MessageIdData | Mapping] | None = ..., consumer_epoch: int | None = ...) -> None: ...
 
-class CommandScalableTopicAssignmentUpdate(_message.Message):
-    __slots__ = ("consumer_id", "assignment")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+class CommandScalableTopicAssignmentUpdate(Message):
     consumer_id: int
     assignment: ScalableConsumerAssignment
-    def __init__(self, consumer_id: _Optional[int] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping]] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., assignment: ScalableConsumerAssignment | Mapping | None = ...) -> None: ...
 
-class CommandScalableTopicClose(_message.Message):
-    __slots__ = ("session_id",)
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandScalableTopicClose(Message):
     session_id: int
-    def __init__(self, session_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, session_id: int | None = ...) -> None: ...
 
-class CommandScalableTopicLookup(_message.Message):
-    __slots__ = ("session_id", "topic")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
+class CommandScalableTopicLookup(Message):
     session_id: int
     topic: str
-    def __init__(self, session_id: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
+    def __init__(self, session_id: int | None = ..., topic: str | None = ...) -> None: ...
 
-class CommandScalableTopicSubscribe(_message.Message):
-    __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_TYPE_FIELD_NUMBER: _ClassVar[int]
+class CommandScalableTopicSubscribe(Message):
     request_id: int
     topic: str
     subscription: str
     consumer_name: str
     consumer_id: int
     consumer_type: ScalableConsumerType
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer_name: _Optional[str] = ..., consumer_id: _Optional[int] = ..., consumer_type: _Optional[_Union[ScalableConsumerType, str]] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., topic: str | None = ..., subscription: str | None = ..., consumer_name: str | None = ..., consumer_id: int | None = ..., consumer_type: ScalableConsumerType | str | None = ...) -> None: ...
 
-class CommandScalableTopicSubscribeResponse(_message.Message):
-    __slots__ = ("request_id", "error", "message", "assignment")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+class CommandScalableTopicSubscribeResponse(Message):
     request_id: int
     error: ServerError
     message: str
     assignment: ScalableConsumerAssignment
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., error: ServerError | str | None = ..., message: str | None = ..., assignment: ScalableConsumerAssignment | Mapping | None = ...) -> None: ...
 
-class CommandScalableTopicUpdate(_message.Message):
-    __slots__ = ("session_id", "dag", "error", "message", "resolved_topic_name")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    DAG_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    RESOLVED_TOPIC_NAME_FIELD_NUMBER: _ClassVar[int]
+class CommandScalableTopicUpdate(Message):
     session_id: int
     dag: ScalableTopicDAG
     error: ServerError
     message: str
     resolved_topic_name: str
-    def __init__(self, session_id: _Optional[int] = ..., dag: _Optional[_Union[ScalableTopicDAG, _Mapping]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., resolved_topic_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, session_id: int | None = ..., dag: ScalableTopicDAG | Mapping | None = ..., error: ServerError | str | None = ..., message: str | None = ..., resolved_topic_name: str | None = ...) -> None: ...
 
-class CommandSeek(_message.Message):
-    __slots__ = ("consumer_id", "request_id", "message_id", "message_publish_time")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
+class CommandSeek(Message):
     consumer_id: int
     request_id: int
     message_id: MessageIdData
     message_publish_time: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., message_publish_time: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., request_id: int | None = ..., message_id: MessageIdData | Mapping | None = ..., message_publish_time: int | None = ...) -> None: ...
 
-class CommandSend(_message.Message):
-    __slots__ = ("producer_id", "sequence_id", "num_messages", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "is_chunk", "marker", "message_id")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    NUM_MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_CHUNK_FIELD_NUMBER: _ClassVar[int]
-    MARKER_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandSend(Message):
     producer_id: int
     sequence_id: int
     num_messages: int
@@ -1220,69 +761,37 @@ class CommandSend(_message.Message):
     is_chunk: bool
     marker: bool
     message_id: MessageIdData
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., num_messages: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., is_chunk: _Optional[bool] = ..., marker: _Optional[bool] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
+    def __init__(self, producer_id: int | None = ..., sequence_id: int | None = ..., num_messages: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., highest_sequence_id: int | None = ..., is_chunk: bool | None = ..., marker: bool | None = ..., message_id: MessageIdData | Mapping | None = ...) -> None: ...
 
-class CommandSendError(_message.Message):
-    __slots__ = ("producer_id", "sequence_id", "error", "message")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandSendError(Message):
     producer_id: int
     sequence_id: int
     error: ServerError
     message: str
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, producer_id: int | None = ..., sequence_id: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandSendReceipt(_message.Message):
-    __slots__ = ("producer_id", "sequence_id", "message_id", "highest_sequence_id")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandSendReceipt(Message):
     producer_id: int
     sequence_id: int
     message_id: MessageIdData
     highest_sequence_id: int
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., highest_sequence_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, producer_id: int | None = ..., sequence_id: int | None = ..., message_id: MessageIdData | Mapping | None = ..., highest_sequence_id: int | None = ...) -> None: ...
 
-class CommandSubscribe(_message.Message):
-    __slots__ = ("topic", "subscription", "subType", "consumer_id", "request_id", "consumer_name", "priority_level", "durable", "start_message_id", "metadata", "read_compacted", "schema", "initialPosition", "replicate_subscription_state", "force_topic_creation", "start_message_rollback_duration_sec", "keySharedMeta", "subscription_properties", "consumer_epoch")
-    class InitialPosition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Latest: _ClassVar[CommandSubscribe.InitialPosition]
-        Earliest: _ClassVar[CommandSubscribe.InitialPosition]
+class CommandSubscribe(Message):
+    class InitialPosition(int, metaclass=EnumTypeWrapper):
+        Latest: ClassVar[CommandSubscribe.InitialPosition]
+        Earliest: ClassVar[CommandSubscribe.InitialPosition]
     Latest: CommandSubscribe.InitialPosition
     Earliest: CommandSubscribe.InitialPosition
-    class SubType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Exclusive: _ClassVar[CommandSubscribe.SubType]
-        Shared: _ClassVar[CommandSubscribe.SubType]
-        Failover: _ClassVar[CommandSubscribe.SubType]
-        Key_Shared: _ClassVar[CommandSubscribe.SubType]
+    class SubType(int, metaclass=EnumTypeWrapper):
+        Exclusive: ClassVar[CommandSubscribe.SubType]
+        Shared: ClassVar[CommandSubscribe.SubType]
+        Failover: ClassVar[CommandSubscribe.SubType]
+        Key_Shared: ClassVar[CommandSubscribe.SubType]
     Exclusive: CommandSubscribe.SubType
     Shared: CommandSubscribe.SubType
     Failover: CommandSubscribe.SubType
     Key_Shared: CommandSubscribe.SubType
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    SUBTYPE_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_LEVEL_FIELD_NUMBER: _ClassVar[int]
-    DURABLE_FIELD_NUMBER: _ClassVar[int]
-    START_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    INITIALPOSITION_FIELD_NUMBER: _ClassVar[int]
-    REPLICATE_SUBSCRIPTION_STATE_FIELD_NUMBER: _ClassVar[int]
-    FORCE_TOPIC_CREATION_FIELD_NUMBER: _ClassVar[int]
-    START_MESSAGE_ROLLBACK_DURATION_SEC_FIELD_NUMBER: _ClassVar[int]
-    KEYSHAREDMETA_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     subType: CommandSubscribe.SubType
@@ -1292,7 +801,7 @@ class CommandSubscribe(_message.Message):
     priority_level: int
     durable: bool
     start_message_id: MessageIdData
-    metadata: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    metadata: RepeatedCompositeFieldContainer[KeyValue]
     read_compacted: bool
     schema: Schema
     initialPosition: CommandSubscribe.InitialPosition
@@ -1300,189 +809,113 @@ class CommandSubscribe(_message.Message):
     force_topic_creation: bool
     start_message_rollback_duration_sec: int
     keySharedMeta: KeySharedMeta
-    subscription_properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    subscription_properties: RepeatedCompositeFieldContainer[KeyValue]
     consumer_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: _Optional[bool] = ..., start_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: _Optional[bool] = ..., force_topic_creation: _Optional[bool] = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping]] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: str | None = ..., subscription: str | None = ..., subType: CommandSubscribe.SubType | str | None = ..., consumer_id: int | None = ..., request_id: int | None = ..., consumer_name: str | None = ..., priority_level: int | None = ..., durable: bool | None = ..., start_message_id: MessageIdData | Mapping | None = ..., metadata: Iterable[KeyValue | Mapping] | None = ..., read_compacted: bool | None = ..., schema: Schema | Mapping | None = ..., initialPosition: CommandSubscribe.InitialPosition | str | None = ..., replicate_subscription_state: bool | None = ..., force_topic_creation: bool | None = ..., start_message_rollback_duration_sec: int | None = ..., keySharedMeta: KeySharedMeta | Mapping | None = ..., subscription_properties: Iterable[KeyValue | Mapping] | None = ..., consumer_epoch: int | None = ...) -> None: ...
 
-class CommandSuccess(_message.Message):
-    __slots__ = ("request_id", "schema")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+class CommandSuccess(Message):
     request_id: int
     schema: Schema
-    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., schema: Schema | Mapping | None = ...) -> None: ...
 
-class CommandTcClientConnectRequest(_message.Message):
-    __slots__ = ("request_id", "tc_id", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TC_ID_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
+class CommandTcClientConnectRequest(Message):
     request_id: int
     tc_id: int
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., tc_id: int | None = ..., scalable: bool | None = ...) -> None: ...
 
-class CommandTcClientConnectResponse(_message.Message):
-    __slots__ = ("request_id", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandTcClientConnectResponse(Message):
     request_id: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandTopicMigrated(_message.Message):
-    __slots__ = ("resource_id", "resource_type", "brokerServiceUrl", "brokerServiceUrlTls")
-    class ResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Producer: _ClassVar[CommandTopicMigrated.ResourceType]
-        Consumer: _ClassVar[CommandTopicMigrated.ResourceType]
+class CommandTopicMigrated(Message):
+    class ResourceType(int, metaclass=EnumTypeWrapper):
+        Producer: ClassVar[CommandTopicMigrated.ResourceType]
+        Consumer: ClassVar[CommandTopicMigrated.ResourceType]
     Producer: CommandTopicMigrated.ResourceType
     Consumer: CommandTopicMigrated.ResourceType
-    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
-    BROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    BROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
     resource_id: int
     resource_type: CommandTopicMigrated.ResourceType
     brokerServiceUrl: str
     brokerServiceUrlTls: str
-    def __init__(self, resource_id: _Optional[int] = ..., resource_type: _Optional[_Union[CommandTopicMigrated.ResourceType, str]] = ..., brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ...) -> None: ...
+    def __init__(self, resource_id: int | None = ..., resource_type: CommandTopicMigrated.ResourceType | str | None = ..., brokerServiceUrl: str | None = ..., brokerServiceUrlTls: str | None = ...) -> None: ...
 
-class CommandUnsubscribe(_message.Message):
-    __slots__ = ("consumer_id", "request_id", "force")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    FORCE_FIELD_NUMBER: _ClassVar[int]
+class CommandUnsubscribe(Message):
     consumer_id: int
     request_id: int
     force: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, consumer_id: int | None = ..., request_id: int | None = ..., force: bool | None = ...) -> None: ...
 
-class CommandWatchScalableTopics(_message.Message):
-    __slots__ = ("watch_id", "namespace", "property_filters", "current_hash")
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    PROPERTY_FILTERS_FIELD_NUMBER: _ClassVar[int]
-    CURRENT_HASH_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchScalableTopics(Message):
     watch_id: int
     namespace: str
-    property_filters: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    property_filters: RepeatedCompositeFieldContainer[KeyValue]
     current_hash: str
-    def __init__(self, watch_id: _Optional[int] = ..., namespace: _Optional[str] = ..., property_filters: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., current_hash: _Optional[str] = ...) -> None: ...
+    def __init__(self, watch_id: int | None = ..., namespace: str | None = ..., property_filters: Iterable[KeyValue | Mapping] | None = ..., current_hash: str | None = ...) -> None: ...
 
-class CommandWatchScalableTopicsClose(_message.Message):
-    __slots__ = ("watch_id",)
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchScalableTopicsClose(Message):
     watch_id: int
-    def __init__(self, watch_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, watch_id: int | None = ...) -> None: ...
 
-class CommandWatchScalableTopicsUpdate(_message.Message):
-    __slots__ = ("watch_id", "snapshot", "diff", "error", "message")
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    DIFF_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchScalableTopicsUpdate(Message):
     watch_id: int
     snapshot: ScalableTopicsSnapshot
     diff: ScalableTopicsDiff
     error: ServerError
     message: str
-    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[ScalableTopicsSnapshot, _Mapping]] = ..., diff: _Optional[_Union[ScalableTopicsDiff, _Mapping]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, watch_id: int | None = ..., snapshot: ScalableTopicsSnapshot | Mapping | None = ..., diff: ScalableTopicsDiff | Mapping | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandWatchTcAssignments(_message.Message):
-    __slots__ = ("watch_id",)
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchTcAssignments(Message):
     watch_id: int
-    def __init__(self, watch_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, watch_id: int | None = ...) -> None: ...
 
-class CommandWatchTcAssignmentsClose(_message.Message):
-    __slots__ = ("watch_id",)
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchTcAssignmentsClose(Message):
     watch_id: int
-    def __init__(self, watch_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, watch_id: int | None = ...) -> None: ...
 
-class CommandWatchTcAssignmentsUpdate(_message.Message):
-    __slots__ = ("watch_id", "snapshot", "error", "message")
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchTcAssignmentsUpdate(Message):
     watch_id: int
     snapshot: TcAssignmentsSnapshot
     error: ServerError
     message: str
-    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[TcAssignmentsSnapshot, _Mapping]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, watch_id: int | None = ..., snapshot: TcAssignmentsSnapshot | Mapping | None = ..., error: ServerError | str | None = ..., message: str | None = ...) -> None: ...
 
-class CommandWatchTopicList(_message.Message):
-    __slots__ = ("request_id", "watcher_id", "namespace", "topics_pattern", "topics_hash")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_PATTERN_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchTopicList(Message):
     request_id: int
     watcher_id: int
     namespace: str
     topics_pattern: str
     topics_hash: str
-    def __init__(self, request_id: _Optional[int] = ..., watcher_id: _Optional[int] = ..., namespace: _Optional[str] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., watcher_id: int | None = ..., namespace: str | None = ..., topics_pattern: str | None = ..., topics_hash: str | None = ...) -> None: ...
 
-class CommandWatchTopicListClose(_message.Message):
-    __slots__ = ("request_id", "watcher_id")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchTopicListClose(Message):
     request_id: int
     watcher_id: int
-    def __init__(self, request_id: _Optional[int] = ..., watcher_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., watcher_id: int | None = ...) -> None: ...
 
-class CommandWatchTopicListSuccess(_message.Message):
-    __slots__ = ("request_id", "watcher_id", "topic", "topics_hash")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchTopicListSuccess(Message):
     request_id: int
     watcher_id: int
-    topic: _containers.RepeatedScalarFieldContainer[str]
+    topic: RepeatedScalarFieldContainer[str]
     topics_hash: str
-    def __init__(self, request_id: _Optional[int] = ..., watcher_id: _Optional[int] = ..., topic: _Optional[_Iterable[str]] = ..., topics_hash: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: int | None = ..., watcher_id: int | None = ..., topic: Iterable[str] | None = ..., topics_hash: str | None = ...) -> None: ...
 
-class CommandWatchTopicUpdate(_message.Message):
-    __slots__ = ("watcher_id", "new_topics", "deleted_topics", "topics_hash")
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
-    NEW_TOPICS_FIELD_NUMBER: _ClassVar[int]
-    DELETED_TOPICS_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
+class CommandWatchTopicUpdate(Message):
     watcher_id: int
-    new_topics: _containers.RepeatedScalarFieldContainer[str]
-    deleted_topics: _containers.RepeatedScalarFieldContainer[str]
+    new_topics: RepeatedScalarFieldContainer[str]
+    deleted_topics: RepeatedScalarFieldContainer[str]
     topics_hash: str
-    def __init__(self, watcher_id: _Optional[int] = ..., new_topics: _Optional[_Iterable[str]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., topics_hash: _Optional[str] = ...) -> None: ...
+    def __init__(self, watcher_id: int | None = ..., new_topics: Iterable[str] | None = ..., deleted_topics: Iterable[str] | None = ..., topics_hash: str | None = ...) -> None: ...
 
-class EncryptionKeys(_message.Message):
-    __slots__ = ("key", "value", "metadata")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
+class EncryptionKeys(Message):
     key: str
     value: bytes
-    metadata: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
+    metadata: RepeatedCompositeFieldContainer[KeyValue]
+    def __init__(self, key: str | None = ..., value: bytes | None = ..., metadata: Iterable[KeyValue | Mapping] | None = ...) -> None: ...
 
-class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery")
-    SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_TOPIC_WATCHERS_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: _ClassVar[int]
+class FeatureFlags(Message):
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -1492,104 +925,71 @@ class FeatureFlags(_message.Message):
     supports_topic_watcher_reconcile: bool
     supports_scalable_topics: bool
     supports_tc_metadata_discovery: bool
-    def __init__(self, supports_auth_refresh: _Optional[bool] = ..., supports_broker_entry_metadata: _Optional[bool] = ..., supports_partial_producer: _Optional[bool] = ..., supports_topic_watchers: _Optional[bool] = ..., supports_get_partitioned_metadata_without_auto_creation: _Optional[bool] = ..., supports_repl_dedup_by_lid_and_eid: _Optional[bool] = ..., supports_topic_watcher_reconcile: _Optional[bool] = ..., supports_scalable_topics: _Optional[bool] = ..., supports_tc_metadata_discovery: _Optional[bool] = ...) -> None: ...
+    def __init__(self, supports_auth_refresh: bool | None = ..., supports_broker_entry_metadata: bool | None = ..., supports_partial_producer: bool | None = ..., supports_topic_watchers: bool | None = ..., supports_get_partitioned_metadata_without_auto_creation: bool | None = ..., supports_repl_dedup_by_lid_and_eid: bool | None = ..., supports_topic_watcher_reconcile: bool | None = ..., supports_scalable_topics: bool | None = ..., supports_tc_metadata_discovery: bool | None = ...) -> None: ...
 
-class IntRange(_message.Message):
-    __slots__ = ("start", "end")
-    START_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
+class IntRange(Message):
     start: int
     end: int
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    def __init__(self, start: int | None = ..., end: int | None = ...) -> None: ...
 
-class KeyLongValue(_message.Message):
-    __slots__ = ("key", "value")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
+class KeyLongValue(Message):
     key: str
     value: int
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: str | None = ..., value: int | None = ...) -> None: ...
 
-class KeySharedMeta(_message.Message):
-    __slots__ = ("keySharedMode", "hashRanges", "allowOutOfOrderDelivery")
-    KEYSHAREDMODE_FIELD_NUMBER: _ClassVar[int]
-    HASHRANGES_FIELD_NUMBER: _ClassVar[int]
-    ALLOWOUTOFORDERDELIVERY_FIELD_NUMBER: _ClassVar[int]
+class KeySharedMeta(Message):
     keySharedMode: KeySharedMode
-    hashRanges: _containers.RepeatedCompositeFieldContainer[IntRange]
+    hashRanges: RepeatedCompositeFieldContainer[IntRange]
     allowOutOfOrderDelivery: bool
-    def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., allowOutOfOrderDelivery: _Optional[bool] = ...) -> None: ...
+    def __init__(self, keySharedMode: KeySharedMode | str | None = ..., hashRanges: Iterable[IntRange | Mapping] | None = ..., allowOutOfOrderDelivery: bool | None = ...) -> None: ...
 
-class KeyValue(_message.Message):
-    __slots__ = ("key", "value")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
+class KeyValue(Message):
     key: str
     value: str
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    def __init__(self, key: str | None = ..., value: str | None = ...) -> None: ...
 
-class MessageIdData(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "partition", "batch_index", "ack_set", "batch_size", "first_chunk_message_id")
-    LEDGERID_FIELD_NUMBER: _ClassVar[int]
-    ENTRYID_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    BATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
-    ACK_SET_FIELD_NUMBER: _ClassVar[int]
-    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_CHUNK_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+class MessageCount(Message):
+    ledger_id: int
+    next_entry_id: int
+    entries: int
+    messages: int
+    bytes: int
+    next_messages: int
+    next_publish_time: int
+    def __init__(self, ledger_id: int | None = ..., next_entry_id: int | None = ..., entries: int | None = ..., messages: int | None = ..., bytes: int | None = ..., next_messages: int | None = ..., next_publish_time: int | None = ...) -> None: ...
+
+class MessageCountQuery(Message):
+    ledger_id: int
+    entry_id: int
+    messages_max: int
+    bytes_max: int
+    end_entry_id: int
+    publish_time: bool
+    def __init__(self, ledger_id: int | None = ..., entry_id: int | None = ..., messages_max: int | None = ..., bytes_max: int | None = ..., end_entry_id: int | None = ..., publish_time: bool | None = ...) -> None: ...
+
+class MessageIdData(Message):
     ledgerId: int
     entryId: int
     partition: int
     batch_index: int
-    ack_set: _containers.RepeatedScalarFieldContainer[int]
+    ack_set: RepeatedScalarFieldContainer[int]
     batch_size: int
     first_chunk_message_id: MessageIdData
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., partition: _Optional[int] = ..., batch_index: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., batch_size: _Optional[int] = ..., first_chunk_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
+    def __init__(self, ledgerId: int | None = ..., entryId: int | None = ..., partition: int | None = ..., batch_index: int | None = ..., ack_set: Iterable[int] | None = ..., batch_size: int | None = ..., first_chunk_message_id: MessageIdData | Mapping | None = ...) -> None: ...
 
-class MessageMetadata(_message.Message):
-    __slots__ = ("producer_name", "sequence_id", "publish_time", "properties", "replicated_from", "partition_key", "replicate_to", "compression", "uncompressed_size", "num_messages_in_batch", "event_time", "encryption_keys", "encryption_algo", "encryption_param", "schema_version", "partition_key_b64_encoded", "ordering_key", "deliver_at_time", "marker_type", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "null_value", "uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id", "null_partition_key", "compacted_batch_indexes", "schema_id")
-    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    REPLICATED_FROM_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    REPLICATE_TO_FIELD_NUMBER: _ClassVar[int]
-    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
-    UNCOMPRESSED_SIZE_FIELD_NUMBER: _ClassVar[int]
-    NUM_MESSAGES_IN_BATCH_FIELD_NUMBER: _ClassVar[int]
-    EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTION_KEYS_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTION_ALGO_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTION_PARAM_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _ClassVar[int]
-    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
-    DELIVER_AT_TIME_FIELD_NUMBER: _ClassVar[int]
-    MARKER_TYPE_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
-    UUID_FIELD_NUMBER: _ClassVar[int]
-    NUM_CHUNKS_FROM_MSG_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_CHUNK_MSG_SIZE_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
-    NULL_PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    COMPACTED_BATCH_INDEXES_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+class MessageMetadata(Message):
     producer_name: str
     sequence_id: int
     publish_time: int
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    properties: RepeatedCompositeFieldContainer[KeyValue]
     replicated_from: str
     partition_key: str
-    replicate_to: _containers.RepeatedScalarFieldContainer[str]
+    replicate_to: RepeatedScalarFieldContainer[str]
     compression: CompressionType
     uncompressed_size: int
     num_messages_in_batch: int
     event_time: int
-    encryption_keys: _containers.RepeatedCompositeFieldContainer[EncryptionKeys]
+    encryption_keys: RepeatedCompositeFieldContainer[EncryptionKeys]
     encryption_algo: str
     encryption_param: bytes
     schema_version: bytes
@@ -1606,85 +1006,94 @@ class MessageMetadata(_message.Message):
     total_chunk_msg_size: int
     chunk_id: int
     null_partition_key: bool
-    compacted_batch_indexes: _containers.RepeatedScalarFieldContainer[int]
+    compacted_batch_indexes: RepeatedScalarFieldContainer[int]
     schema_id: bytes
-    def __init__(self, producer_name: _Optional[str] = ..., sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., replicated_from: _Optional[str] = ..., partition_key: _Optional[str] = ..., replicate_to: _Optional[_Iterable[str]] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., event_time: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., encryption_algo: _Optional[str] = ..., encryption_param: _Optional[bytes] = ..., schema_version: _Optional[bytes] = ..., partition_key_b64_encoded: _Optional[bool] = ..., ordering_key: _Optional[bytes] = ..., deliver_at_time: _Optional[int] = ..., marker_type: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., null_value: _Optional[bool] = ..., uuid: _Optional[str] = ..., num_chunks_from_msg: _Optional[int] = ..., total_chunk_msg_size: _Optional[int] = ..., chunk_id: _Optional[int] = ..., null_partition_key: _Optional[bool] = ..., compacted_batch_indexes: _Optional[_Iterable[int]] = ..., schema_id: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, producer_name: str | None = ..., sequence_id: int | None = ..., publish_time: int | None = ..., properties: Iterable[KeyValue | Mapping] | None = ..., replicated_from: str | None = ..., partition_key: str | None = ..., replicate_to: Iterable[str] | None = ..., compression: CompressionType | str | None = ..., uncompressed_size: int | None = ..., num_messages_in_batch: int | None = ..., event_time: int | None = ..., encryption_keys: Iterable[EncryptionKeys | Mapping] | None = ..., encryption_algo: str | None = ..., encryption_param: bytes | None = ..., schema_version: bytes | None = ..., partition_key_b64_encoded: bool | None = ..., ordering_key: bytes | None = ..., deliver_at_time: int | None = ..., marker_type: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., highest_sequence_id: int | None = ..., null_value: bool | None = ..., uuid: str | None = ..., num_chunks_from_msg: int | None = ..., total_chunk_msg_size: int | None = ..., chunk_id: int | None = ..., null_partition_key: bool | None = ..., compacted_batch_indexes: Iterable[int] | None = ..., schema_id: bytes | None = ...) -> None: ...
 
-class ScalableAssignedSegment(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic")
-    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
-    HASH_START_FIELD_NUMBER: _ClassVar[int]
-    HASH_END_FIELD_NUMBER: _ClassVar[int]
-    SEGMENT_TOPIC_FIELD_NUMBER: _ClassVar[int]
+class ResourceUsageInfo(Message):
+    broker: str
+    incarnation: int
+    sequence: int
+    published_ms: int
+    covered_first: int
+    covered_last: int
+    asks: bool
+    usages: bytes
+    usages_size: int
+    signature: bytes
+    def __init__(self, broker: str | None = ..., incarnation: int | None = ..., sequence: int | None = ..., published_ms: int | None = ..., covered_first: int | None = ..., covered_last: int | None = ..., asks: bool | None = ..., usages: bytes | None = ..., usages_size: int | None = ..., signature: bytes | None = ...) -> None: ...
+
+class ResourceUsages(Message):
+    group_steps: RepeatedScalarFieldContainer[int]
+    topics: RepeatedScalarFieldContainer[int]
+    published_messages: RepeatedScalarFieldContainer[int]
+    published_bytes: RepeatedScalarFieldContainer[int]
+    dispatched_messages: RepeatedScalarFieldContainer[int]
+    dispatched_bytes: RepeatedScalarFieldContainer[int]
+    held_published_messages: RepeatedScalarFieldContainer[int]
+    held_published_bytes: RepeatedScalarFieldContainer[int]
+    held_dispatched_messages: RepeatedScalarFieldContainer[int]
+    held_dispatched_bytes: RepeatedScalarFieldContainer[int]
+    share_published_messages: RepeatedScalarFieldContainer[int]
+    share_published_bytes: RepeatedScalarFieldContainer[int]
+    share_dispatched_messages: RepeatedScalarFieldContainer[int]
+    share_dispatched_bytes: RepeatedScalarFieldContainer[int]
+    def __init__(self, group_steps: Iterable[int] | None = ..., topics: Iterable[int] | None = ..., published_messages: Iterable[int] | None = ..., published_bytes: Iterable[int] | None = ..., dispatched_messages: Iterable[int] | None = ..., dispatched_bytes: Iterable[int] | None = ..., held_published_messages: Iterable[int] | None = ..., held_published_bytes: Iterable[int] | None = ..., held_dispatched_messages: Iterable[int] | None = ..., held_dispatched_bytes: Iterable[int] | None = ..., share_published_messages: Iterable[int] | None = ..., share_published_bytes: Iterable[int] | None = ..., share_dispatched_messages: Iterable[int] | None = ..., share_dispatched_bytes: Iterable[int] | None = ...) -> None: ...
+
+class ScalableAssignedSegment(Message):
     segment_id: int
     hash_start: int
     hash_end: int
     segment_topic: str
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ...) -> None: ...
+    def __init__(self, segment_id: int | None = ..., hash_start: int | None = ..., hash_end: int | None = ..., segment_topic: str | None = ...) -> None: ...
 
-class ScalableConsumerAssignment(_message.Message):
-    __slots__ = ("layout_epoch", "segments")
-    LAYOUT_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+class ScalableConsumerAssignment(Message):
     layout_epoch: int
-    segments: _containers.RepeatedCompositeFieldContainer[ScalableAssignedSegment]
-    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping]]] = ...) -> None: ...
+    segments: RepeatedCompositeFieldContainer[ScalableAssignedSegment]
+    def __init__(self, layout_epoch: int | None = ..., segments: Iterable[ScalableAssignedSegment | Mapping] | None = ...) -> None: ...
 
-class ScalableTopicDAG(_message.Message):
-    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    SEGMENT_BROKERS_FIELD_NUMBER: _ClassVar[int]
-    CONTROLLER_BROKER_URL_FIELD_NUMBER: _ClassVar[int]
-    CONTROLLER_BROKER_URL_TLS_FIELD_NUMBER: _ClassVar[int]
+class ScalableTopicDAG(Message):
     epoch: int
-    segments: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
-    segment_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
+    segments: RepeatedCompositeFieldContainer[SegmentInfoProto]
+    segment_brokers: RepeatedCompositeFieldContainer[SegmentBrokerAddress]
     controller_broker_url: str
     controller_broker_url_tls: str
-    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ...) -> None: ...
+    def __init__(self, epoch: int | None = ..., segments: Iterable[SegmentInfoProto | Mapping] | None = ..., segment_brokers: Iterable[SegmentBrokerAddress | Mapping] | None = ..., controller_broker_url: str | None = ..., controller_broker_url_tls: str | None = ...) -> None: ...
 
-class ScalableTopicsDiff(_message.Message):
-    __slots__ = ("added", "removed")
-    ADDED_FIELD_NUMBER: _ClassVar[int]
-    REMOVED_FIELD_NUMBER: _ClassVar[int]
-    added: _containers.RepeatedScalarFieldContainer[str]
-    removed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, added: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
+class ScalableTopicsDiff(Message):
+    added: RepeatedScalarFieldContainer[str]
+    removed: RepeatedScalarFieldContainer[str]
+    def __init__(self, added: Iterable[str] | None = ..., removed: Iterable[str] | None = ...) -> None: ...
 
-class ScalableTopicsSnapshot(_message.Message):
-    __slots__ = ("topics",)
-    TOPICS_FIELD_NUMBER: _ClassVar[int]
-    topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+class ScalableTopicsSnapshot(Message):
+    topics: RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: Iterable[str] | None = ...) -> None: ...
 
-class Schema(_message.Message):
-    __slots__ = ("name", "schema_data", "type", "properties")
-    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        NoSchema: _ClassVar[Schema.Type]
-        String: _ClassVar[Schema.Type]
-        Json: _ClassVar[Schema.Type]
-        Protobuf: _ClassVar[Schema.Type]
-        Avro: _ClassVar[Schema.Type]
-        Bool: _ClassVar[Schema.Type]
-        Int8: _ClassVar[Schema.Type]
-        Int16: _ClassVar[Schema.Type]
-        Int32: _ClassVar[Schema.Type]
-        Int64: _ClassVar[Schema.Type]
-        Float: _ClassVar[Schema.Type]
-        Double: _ClassVar[Schema.Type]
-        Date: _ClassVar[Schema.Type]
-        Time: _ClassVar[Schema.Type]
-        Timestamp: _ClassVar[Schema.Type]
-        KeyValueSchema: _ClassVar[Schema.Type]
-        Instant: _ClassVar[Schema.Type]
-        LocalDate: _ClassVar[Schema.Type]
-        LocalTime: _ClassVar[Schema.Type]
-        LocalDateTime: _ClassVar[Schema.Type]
-        ProtobufNative: _ClassVar[Schema.Type]
-        AutoConsume: _ClassVar[Schema.Type]
-        External: _ClassVar[Schema.Type]
+class Schema(Message):
+    class Type(int, metaclass=EnumTypeWrapper):
+        NoSchema: ClassVar[Schema.Type]
+        String: ClassVar[Schema.Type]
+        Json: ClassVar[Schema.Type]
+        Protobuf: ClassVar[Schema.Type]
+        Avro: ClassVar[Schema.Type]
+        Bool: ClassVar[Schema.Type]
+        Int8: ClassVar[Schema.Type]
+        Int16: ClassVar[Schema.Type]
+        Int32: ClassVar[Schema.Type]
+        Int64: ClassVar[Schema.Type]
+        Float: ClassVar[Schema.Type]
+        Double: ClassVar[Schema.Type]
+        Date: ClassVar[Schema.Type]
+        Time: ClassVar[Schema.Type]
+        Timestamp: ClassVar[Schema.Type]
+        KeyValueSchema: ClassVar[Schema.Type]
+        Instant: ClassVar[Schema.Type]
+        LocalDate: ClassVar[Schema.Type]
+        LocalTime: ClassVar[Schema.Type]
+        LocalDateTime: ClassVar[Schema.Type]
+        ProtobufNative: ClassVar[Schema.Type]
+        AutoConsume: ClassVar[Schema.Type]
+        External: ClassVar[Schema.Type]
     NoSchema: Schema.Type
     String: Schema.Type
     Json: Schema.Type
@@ -1708,65 +1117,34 @@ class Schema(_message.Message):
     ProtobufNative: Schema.Type
     AutoConsume: Schema.Type
     External: Schema.Type
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_DATA_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema_data: bytes
     type: Schema.Type
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, name: _Optional[str] = ..., schema_data: _Optional[bytes] = ..., type: _Optional[_Union[Schema.Type, str]] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
+    properties: RepeatedCompositeFieldContainer[KeyValue]
+    def __init__(self, name: str | None = ..., schema_data: bytes | None = ..., type: Schema.Type | str | None = ..., properties: Iterable[KeyValue | Mapping] | None = ...) -> None: ...
 
-class SegmentBrokerAddress(_message.Message):
-    __slots__ = ("segment_id", "broker_url", "broker_url_tls")
-    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
-    BROKER_URL_FIELD_NUMBER: _ClassVar[int]
-    BROKER_URL_TLS_FIELD_NUMBER: _ClassVar[int]
+class SegmentBrokerAddress(Message):
     segment_id: int
     broker_url: str
     broker_url_tls: str
-    def __init__(self, segment_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., broker_url_tls: _Optional[str] = ...) -> None: ...
+    def __init__(self, segment_id: int | None = ..., broker_url: str | None = ..., broker_url_tls: str | None = ...) -> None: ...
 
-class SegmentInfoProto(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "state", "parent_ids", "child_ids", "created_at_epoch", "sealed_at_epoch", "created_at_ms", "sealed_at_ms", "legacy_topic_name")
-    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
-    HASH_START_FIELD_NUMBER: _ClassVar[int]
-    HASH_END_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    PARENT_IDS_FIELD_NUMBER: _ClassVar[int]
-    CHILD_IDS_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SEALED_AT_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    SEALED_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    LEGACY_TOPIC_NAME_FIELD_NUMBER: _ClassVar[int]
+class SegmentInfoProto(Message):
     segment_id: int
     hash_start: int
     hash_end: int
     state: SegmentState
-    parent_ids: _containers.RepeatedScalarFieldContainer[int]
-    child_ids: _containers.RepeatedScalarFieldContainer[int]
+    parent_ids: RepeatedScalarFieldContainer[int]
+    child_ids: RepeatedScalarFieldContainer[int]
     created_at_epoch: int
     sealed_at_epoch: int
     created_at_ms: int
     sealed_at_ms: int
     legacy_topic_name: str
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., state: _Optional[_Union[SegmentState, str]] = ..., parent_ids: _Optional[_Iterable[int]] = ..., child_ids: _Optional[_Iterable[int]] = ..., created_at_epoch: _Optional[int] = ..., sealed_at_epoch: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., sealed_at_ms: _Optional[int] = ..., legacy_topic_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, segment_id: int | None = ..., hash_start: int | None = ..., hash_end: int | None = ..., state: SegmentState | str | None = ..., parent_ids: Iterable[int] | None = ..., child_ids: Iterable[int] | None = ..., created_at_epoch: int | None = ..., sealed_at_epoch: int | None = ..., created_at_ms: int | None = ..., sealed_at_ms: int | None = ..., legacy_topic_name: str | None = ...) -> None: ...
 
-class SingleMessageMetadata(_message.Message):
-    __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "event_time", "partition_key_b64_encoded", "ordering_key", "sequence_id", "null_value", "null_partition_key")
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_SIZE_FIELD_NUMBER: _ClassVar[int]
-    COMPACTED_OUT_FIELD_NUMBER: _ClassVar[int]
-    EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _ClassVar[int]
-    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
-    NULL_PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
+class SingleMessageMetadata(Message):
+    properties: RepeatedCompositeFieldContainer[KeyValue]
     partition_key: str
     payload_size: int
     compacted_out: bool
@@ -1776,30 +1154,20 @@ class SingleMessageMetadata(_message.Message):
     sequence_id: int
     null_value: bool
     null_partition_key: bool
-    def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., payload_size: _Optional[int] = ..., compacted_out: _Optional[bool] = ..., event_time: _Optional[int] = ..., partition_key_b64_encoded: _Optional[bool] = ..., ordering_key: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., null_value: _Optional[bool] = ..., null_partition_key: _Optional[bool] = ...) -> None: ...
+    def __init__(self, properties: Iterable[KeyValue | Mapping] | None = ..., partition_key: str | None = ..., payload_size: int | None = ..., compacted_out: bool | None = ..., event_time: int | None = ..., partition_key_b64_encoded: bool | None = ..., ordering_key: bytes | None = ..., sequence_id: int | None = ..., null_value: bool | None = ..., null_partition_key: bool | None = ...) -> None: ...
 
-class Subscription(_message.Message):
-    __slots__ = ("topic", "subscription")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+class Subscription(Message):
     topic: str
     subscription: str
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: str | None = ..., subscription: str | None = ...) -> None: ...
 
-class TcAssignment(_message.Message):
-    __slots__ = ("tc_id", "broker_service_url", "broker_service_url_tls")
-    TC_ID_FIELD_NUMBER: _ClassVar[int]
-    BROKER_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
-    BROKER_SERVICE_URL_TLS_FIELD_NUMBER: _ClassVar[int]
+class TcAssignment(Message):
     tc_id: int
     broker_service_url: str
     broker_service_url_tls: str
-    def __init__(self, tc_id: _Optional[int] = ..., broker_service_url: _Optional[str] = ..., broker_service_url_tls: _Optional[str] = ...) -> None: ...
+    def __init__(self, tc_id: int | None = ..., broker_service_url: str | None = ..., broker_service_url_tls: str | None = ...) -> None: ...
 
-class TcAssignmentsSnapshot(_message.Message):
-    __slots__ = ("parallelism", "assignments")
-    PARALLELISM_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+class TcAssignmentsSnapshot(Message):
     parallelism: int
-    assignments: _containers.RepeatedCompositeFieldContainer[TcAssignment]
-    def __init__(self, parallelism: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[TcAssignment, _Mapping]]] = ...) -> None: ...
+    assignments: RepeatedCompositeFieldContainer[TcAssignment]
+    def __init__(self, parallelism: int | None = ..., assignments: Iterable[TcAssignment | Mapping] | None = ...) -> None: ...

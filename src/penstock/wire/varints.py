@@ -3,32 +3,44 @@
 
 Why tables: a varint costs a step per seven bits. Consecutive ids differ in their lowest bits. So a varint is read in
 two parts, its first two bytes with 14 bits, and the rest. The first is looked up; the second is nearly always the same
-as in the previous frame. Where: the hand-written decoders and encoders of `runs` and `acks`.
+as in the previous frame. Where: the hand-written decoders and encoders of `runs`,
+`deliveries` and `acks`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LOW_BITS: Final = 14
 LOW_MASK: Final = (1 << LOW_BITS) - 1
 
-# From the low part, as the big-endian number of its one or two bytes, to its value. The tables differ in which bytes
-# have a continuation bit, so a missing key belongs to a varint of another length.
-_LOWS_ALONE: Final = {value: value for value in range(128)}
-_LOWS_LAST: Final = {(value & 127 | 128) << 8 | value >> 7: value for value in range(1 << LOW_BITS)}
-_LOWS_CONTINUED: Final = {number | 128: value for number, value in _LOWS_LAST.items()}
-
 # The two bytes of a low part that is continued, by its value. Any high part may follow, also 0: a varint may be longer
 # than it needs to be.
-PADDED_LOWS: Final = [number.to_bytes(2, "big") for number in _LOWS_CONTINUED]
+PADDED_LOWS: Final = [bytes((value & 127 | 128, value >> 7 | 128)) for value in range(1 << LOW_BITS)]
 
 
-def low_part(varint_bytes: int) -> tuple[str, dict[int, int]]:
-    """Return the format code for `struct` and the table of the low part, for varints of this many bytes."""
+def low_code(varint_bytes: int) -> str:
+    """Return the format code of the low part for `struct`, for varints of this many bytes."""
+    return "B" if varint_bytes == 1 else "H"
+
+
+@cache
+def low_part(varint_bytes: int) -> dict[int, int]:
+    """Return the values of low parts of varints of this many bytes, by their one or two bytes as a big-endian number.
+
+    The tables differ in which bytes have a continuation bit, so a missing key belongs to a varint of another length.
+    They are made when they are first needed: an idle broker does without their 3 MB.
+    """
     if varint_bytes == 1:
-        return "B", _LOWS_ALONE
-    return "H", _LOWS_LAST if varint_bytes == 2 else _LOWS_CONTINUED
+        return {value: value for value in range(128)}
+    if varint_bytes > 3:
+        return low_part(3)
+    last = 0 if varint_bytes == 2 else 128
+    return {(value & 127 | 128) << 8 | value >> 7 | last: value for value in range(1 << LOW_BITS)}
 
 
 def encode_varint(value: int) -> bytes:
@@ -60,3 +72,13 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if shift == 63:
             raise OverflowError
     return value | byte << shift, at + 1
+
+
+def share_high(values: Sequence[int]) -> bool:
+    """Return whether all values have the same bits above the low part, and so fit into one template."""
+    return min(values) >> LOW_BITS == max(values) >> LOW_BITS
+
+
+def halves(count: int) -> tuple[slice, slice]:
+    """Split rows that do not fit into one template; they rarely need to be split."""
+    return slice(0, count // 2), slice(count // 2, count)

@@ -186,6 +186,26 @@ class ClientConnection:
                 return event
         return None
 
+    def take_receipts(self) -> int:
+        """Take the receipts that come next in what was received, without an event for each.
+
+        Returns how many entries they answer. Raises ProtocolError as `next_event`.
+        """
+        answered, inbound = 0, self.inbound
+        while inbound.is_receipt and self.connected is not None:
+            begin = inbound.begin
+            frame = inbound.take_frame()
+            if frame is None:
+                break
+            if frame.kind != BaseCommand.SEND_RECEIPT:  # It has a second type: an event for `next_event`.
+                inbound.begin = begin
+                break
+            body = frame.command.send_receipt
+            producer = self._producers.get(body.producer_id)
+            if producer is not None and producer.answered(body.sequence_id):
+                answered += 1
+        return answered
+
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def command(self, body: Message) -> None:
@@ -207,7 +227,7 @@ class ClientConnection:
         self.command(body)
         return self._last_request_id
 
-    def give_up(self, request_id: int) -> None:
+    def forget_request(self, request_id: int) -> None:
         """Pass over the answer to a request, should one still come."""
         self._requests.pop(request_id, None)
 

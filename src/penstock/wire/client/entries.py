@@ -11,9 +11,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from penstock.core.checksum import SEAL_BYTES, SEAL_MAGIC, seal
+from penstock.core.crc32c import crc32c
 from penstock.wire.codec import BaseCommand, CommandSend, MessageMetadata, SingleMessageMetadata
 
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ def entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
 
 def send(command: CommandSend, stored: Buffer) -> bytes:
     """A SEND frame around an entry that is sealed already, or is wrong on purpose."""
-    return b"".join((_head(command, len(stored)), stored))
+    return b"".join((_head(BaseCommand(type=BaseCommand.SEND, send=command), len(stored)), stored))
 
 
-def send_head(command: CommandSend, metadata: MessageMetadata, payload: Buffer) -> bytes:
+def send_head(command: BaseCommand, metadata: MessageMetadata, payload: Buffer) -> bytes:
     """All of a SEND frame that comes before the payload, checksum included."""
     about = _with_size(metadata)
     checksum = crc32c(payload, crc32c(about))
@@ -58,6 +57,6 @@ def _with_size(metadata: MessageMetadata) -> bytes:
     return _pack_u32(len(encoded)) + encoded
 
 
-def _head(command: CommandSend, entry_bytes: int) -> bytes:
-    encoded = BaseCommand(type=BaseCommand.SEND, send=command).SerializeToString()
+def _head(command: BaseCommand, entry_bytes: int) -> bytes:
+    encoded = command.SerializeToString()
     return _pack_sizes(4 + len(encoded) + entry_bytes, len(encoded)) + encoded

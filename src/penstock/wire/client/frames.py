@@ -36,6 +36,7 @@ _LITTLE_BYTES: Final = 256 * KIB
 
 # How a MESSAGE's command begins: field 1 (type) = 9. No MESSAGE is shorter than the sizes, that, and two bytes more.
 MESSAGE_START: Final = b"\x08\x09"
+_RECEIPT_START: Final = b"\x08\x07"
 _HEAD_BYTES: Final = 12
 _SIZE_BYTES: Final = 4
 _read_u32: Final = struct.Struct(">I").unpack_from
@@ -143,6 +144,11 @@ class Inbound:
     def is_message(self) -> bool:
         """Whether the next frame, as far as it has come, is a MESSAGE as all known brokers write it."""
         return self.held_bytes >= _HEAD_BYTES and self.data.startswith(MESSAGE_START, self.begin + 8)
+
+    @property
+    def is_receipt(self) -> bool:
+        """Whether the next frame, as far as it has come, is a SEND_RECEIPT as all known brokers write it."""
+        return self.held_bytes >= _HEAD_BYTES and self.data.startswith(_RECEIPT_START, self.begin + 8)
 
     def room(self) -> memoryview:
         """Where the next read puts its bytes; release it before the next call. Raises ProtocolError."""

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.wire.client.entries import send_head
-from penstock.wire.codec import CommandProducer, CommandSend, MessageMetadata
+from penstock.wire.codec import BaseCommand, CommandProducer, MessageMetadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Producer:
     """
 
     __slots__ = (
-        "_access_mode", "_name_is_given", "_openings", "_schema", "last_sequence_id", "name", "next_sequence_id",
-        "pending", "pending_bytes", "producer_id", "schema_version", "topic", "topic_epoch",
+        "_access_mode", "_name_is_given", "_openings", "_schema", "_single", "last_sequence_id", "name",
+        "next_sequence_id", "pending", "pending_bytes", "producer_id", "schema_version", "topic", "topic_epoch",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,8 @@ class Producer:
         self._schema = schema
         self._access_mode = access_mode
         self._openings = 0
+        # The SEND of every entry with one message: to fill in a number takes a third of the time of making a command.
+        self._single = BaseCommand(type=BaseCommand.SEND)
 
     def opening(self) -> CommandProducer:
         """The command that opens it, the first time or once more."""
@@ -116,13 +118,16 @@ class Producer:
             messages: how many the entry holds.
             is_chunk: whether it is a piece of a larger message.
         """
-        highest = about.sequence_id + messages - 1
-        command = CommandSend(producer_id=self.producer_id, sequence_id=about.sequence_id)
+        first = about.sequence_id
+        highest = first + messages - 1
+        command = self._single if messages == 1 and not is_chunk else BaseCommand(type=BaseCommand.SEND)
+        send = command.send
+        send.producer_id, send.sequence_id = self.producer_id, first
         if messages > 1:
-            command.num_messages, command.highest_sequence_id = messages, highest
+            send.num_messages, send.highest_sequence_id = messages, highest
         if is_chunk:
-            command.is_chunk = True
-        made = PendingSend(about.sequence_id, highest, send_head(command, about, payload), payload)
+            send.is_chunk = True
+        made = PendingSend(first, highest, send_head(command, about, payload), payload)
         self.pending.append(made)
         self.pending_bytes += len(payload)
         self.next_sequence_id = highest + 1
