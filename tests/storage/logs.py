@@ -132,6 +132,12 @@ class MemoryLog:
         for name in self.files.names(HOME / "index"):
             self.files.delete(HOME / "index" / name)
 
+    def delete_index_and_start(self) -> None:
+        """Close the log well, lose its index, and open it again."""
+        self.log.close()
+        self.delete_index()
+        self.start()
+
     def change_index(self, statement: str) -> None:
         """Close the log well, change its index behind its back, and open it again."""
         self.log.close()

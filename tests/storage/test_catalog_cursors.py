@@ -13,8 +13,11 @@ import pytest
 from penstock.core.checksum import seal
 from penstock.core.errors import MetadataFailed
 from penstock.storage.catalog import Catalog, CursorSave, StoredCursor, SubscriptionRecord
-from penstock.storage.catalog_rows import MIGRATIONS
+from penstock.storage.catalog_rows import sealed
 from penstock.storage.cursor import Cursor
+from penstock.storage.directory import open_data_directory
+from penstock.storage.files import OsFiles
+from penstock.storage.schema import SHARED_MIGRATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,9 +33,9 @@ class Bench:
     """A catalog with one topic and its subscription `audit`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path / "meta.sqlite"
+        self.directory = open_data_directory(path, OsFiles())
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.catalog = Catalog.open(self.path, self.posted.put)
+        self.catalog = Catalog.open(self.directory, self.posted.put)
         self.succeed(lambda done: self.catalog.create_topic(FLIGHTS, properties={}, created_wall_ms=1, done=done))
         self.subscribe()
 
@@ -58,13 +61,13 @@ class Bench:
         return cursors
 
     def database(self) -> apsw.Connection:
-        """The file, once the catalog is closed."""
+        """The file of the broker's topics, once the catalog is closed."""
         self.catalog.close()
-        return apsw.Connection(str(self.path))
+        return apsw.Connection(str(self.directory.topics(0)))
 
     def reopen(self) -> None:
         self.catalog.close()
-        self.catalog = Catalog.open(self.path, self.posted.put)
+        self.catalog = Catalog.open(self.directory, self.posted.put)
 
 
 @pytest.fixture
@@ -149,11 +152,17 @@ def inline(mark_delete: int, ranges: list[tuple[int, int]], ack_sets: dict[int, 
 
 
 def make_old(bench: Bench, cursor: bytes) -> None:
-    """Give the file the schema before cursors were stored in parts, and this cursor."""
-    db = bench.database()
-    db.execute("drop table cursor_parts")
-    db.execute("update subscriptions set mark_delete = 4, cursor = ?", (cursor,))
-    db.pragma("user_version", len(MIGRATIONS) - 1)
+    """Make the data directory one of the version before cursors were stored in parts, with this cursor."""
+    bench.catalog.close()
+    bench.directory.topics(0).unlink()
+    bench.directory.metadata.unlink()
+    (bench.directory.path / "FORMAT").write_text("penstock 1\n")
+    db = apsw.Connection(str(bench.directory.metadata))
+    old = SHARED_MIGRATIONS[:2]
+    db.execute(f"begin; {';'.join(old)}; pragma user_version = {len(old)}; commit")
+    db.execute("insert into topics values (?, ?, ?, ?, ?, ?, ?, ?)", sealed(1, FLIGHTS, 0, 1, "{}", "{}", 0))
+    subscription = (*sealed(1, "audit", "earliest", "{}"), 4, cursor)
+    db.execute("insert into subscriptions values (?, ?, ?, ?, ?, ?, ?)", subscription)
     db.close()
 
 
@@ -185,8 +194,10 @@ def test_a_damaged_cursor_of_an_older_version_does_not_keep_the_catalog_from_ope
 
 def test_cursors_that_cannot_be_converted_keep_the_catalog_from_opening(bench: Bench) -> None:
     make_old(bench, inline(4, [(6, 6)], {}))
-    db = apsw.Connection(str(bench.path))
+    bench.reopen()
+    db = bench.database()
+    db.execute("update subscriptions set mark_delete = 4, cursor = ?", (inline(4, [(6, 6)], {}),))
     db.execute("create trigger refuse before update on subscriptions begin select raise(abort, 'no room'); end")
     db.close()
     with pytest.raises(MetadataFailed, match="cannot bring the cursors"):
-        Catalog.open(bench.path, bench.posted.put)
+        Catalog.open(bench.directory, bench.posted.put)

@@ -17,7 +17,7 @@ def test_a_new_directory_is_laid_out_with_its_parents(tmp_path: Path) -> None:
 
     directory = open_data_directory(path, OsFiles())
 
-    assert (path / "FORMAT").read_text() == "penstock 1\n"
+    assert (path / "FORMAT").read_text() == "penstock 2\n"
     assert sorted(found.name for found in path.iterdir()) == ["FORMAT", "broker-0"]
     assert sorted(found.name for found in directory.broker(0).iterdir()) == ["index", "log"]
     assert directory.metadata == path / "meta.sqlite"
@@ -33,8 +33,8 @@ def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "FORMAT").write_text("penstock 2\n")
-    with pytest.raises(ConfigurationError, match=r"has format `penstock 2`.*knows formats up to `penstock 1`"):
+    (tmp_path / "FORMAT").write_text("penstock 3\n")
+    with pytest.raises(ConfigurationError, match=r"has format `penstock 3`.*knows formats up to `penstock 2`"):
         open_data_directory(tmp_path, OsFiles())
     assert [found.name for found in tmp_path.iterdir()] == ["FORMAT"]
 
@@ -56,7 +56,7 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_pat
 def test_a_first_start_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None:
     (tmp_path / "FORMAT.new").write_text("penst")
     open_data_directory(tmp_path, OsFiles())
-    assert (tmp_path / "FORMAT").read_text() == "penstock 1\n"
+    assert (tmp_path / "FORMAT").read_text() == "penstock 2\n"
 
 
 def test_a_path_that_is_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_change_to_what_an_index_counts_is_found_at_the_next_start(change: str
         sent = memory.append(1, 0, 100)
         memory.change_index(change)
         assert memory.log.last_entry(1) == 99
-        memory.log.tidy()
+        memory.log.maintain()
         assert memory.read(1) == sent
 
 
@@ -209,7 +209,7 @@ def test_damage_met_while_reading_is_counted_once_and_remembered_over_a_restart(
         assert memory.log.stats().damaged == 1
         memory.reopen()
         assert memory.log.stats().damaged == 1
-        memory.log.tidy()
+        memory.log.maintain()
         assert memory.read(1) == sent[:4] + sent[5:]
 
 
@@ -362,8 +362,8 @@ def test_trimmed_entries_are_passed_over_and_their_segments_recycled() -> None:
             memory.append(1, first, 50, size=100)
         before = memory.log.stats()
         memory.log.trim(1, 1_990)
-        memory.log.tidy()
-        memory.log.tidy()
+        memory.log.maintain()
+        memory.log.maintain()
         after = memory.log.stats()
         assert len(memory.read(1)) == 10
         assert after.segments < before.segments / 2
@@ -376,7 +376,7 @@ def test_recycled_segments_are_written_again_under_new_ids() -> None:
         for first in range(0, 4_000, 50):
             memory.append(1, first, 50, size=100)
             memory.log.trim(1, first)
-            memory.log.tidy()
+            memory.log.maintain()
         assert len(memory.files.names(HOME / "log")) <= 2 + LIMITS.spares_max + 2
         memory.kill()
         memory.log.trim(1, 3_950)
@@ -389,7 +389,7 @@ def test_a_mostly_dead_segment_is_emptied_and_what_lives_keeps_its_ids() -> None
         for first in range(0, 2_000, 50):
             memory.append(1, first, 50, size=100)
         memory.log.trim(1, 2_000)
-        memory.log.tidy()
+        memory.log.maintain()
         assert memory.log.stats().moved_bytes == sum(map(len, kept))
         assert memory.read(2) == kept
         memory.kill()
@@ -406,7 +406,7 @@ def test_a_dropped_ledger_is_gone_and_its_segments_are_recycled() -> None:
         memory.log.drop(1)
         memory.log.commit()
         assert memory.read(1) == []
-        memory.log.tidy()
+        memory.log.maintain()
         assert memory.log.ledgers() == {2}
         memory.reopen()
         assert memory.log.ledgers() == {2}
@@ -430,7 +430,7 @@ def test_ids_that_were_trimmed_are_not_given_out_again_even_when_no_trace_of_the
     with MemoryLog() as memory:  # A new disk: only the caller knows the trim point.
         memory.log.trim(1, 10)
         assert memory.log.last_entry(1) == 9
-        memory.log.tidy()
+        memory.log.maintain()
         memory.reopen()
         assert memory.log.last_entry(1) == 9
 

@@ -59,9 +59,9 @@ def test_a_missing_segment_that_comes_back_is_whole_at_the_next_start_whatever_h
         path, lost = taken_away(memory, 1)
         sent += memory.append(1, 500, 20)
         memory.read(1)
-        memory.log.tidy()
+        memory.log.maintain()
         memory.reopen()
-        memory.log.tidy()
+        memory.log.maintain()
         assert memory.log.missing.entries == len(lost)
         memory.log.close()
         memory.files.show(path)
@@ -94,7 +94,7 @@ def test_missing_entries_that_were_trimmed_are_not_missed_and_their_segment_is_f
         sent = filled(memory)
         _, lost = taken_away(memory, 0)
         memory.log.trim(1, lost.stop)
-        memory.log.tidy()
+        memory.log.maintain()
         assert memory.read(1) == sent[lost.stop :]
         memory.reopen()
         assert memory.log.problems() == ()
@@ -105,9 +105,9 @@ def test_a_segment_that_was_recycled_is_not_missed_after_any_crash() -> None:
     for seed in range(20):
         with MemoryLog() as memory:
             filled(memory)
-            memory.log.tidy()
+            memory.log.maintain()
             memory.log.trim(1, 480)
-            memory.log.tidy()
+            memory.log.maintain()
             assert memory.log.stats().recycled > 0
             memory.end()
             memory.files.crash(random.Random(seed))
@@ -143,7 +143,7 @@ def test_nothing_is_published_over_a_lost_segment_of_which_nobody_knows_what_it_
         assert "segment 1 " in memory.log.health.read_only
         memory.append(1, 3, 1)
         assert isinstance(memory.outcomes[-1], StorageReadOnly)
-        memory.log.tidy()
+        memory.log.maintain()
         memory.log.close()
         if cut_to is None:
             memory.files.show(path)
@@ -237,7 +237,7 @@ def test_a_segment_that_holds_nothing_does_not_keep_a_log_on_a_full_disk_from_op
     with MemoryLog() as memory:
         for _ in range(3):
             memory.append(1, memory.log.last_entry(1) + 1, 1)
-            memory.log.tidy()  # makes the next segment ready
+            memory.log.maintain()  # makes the next segment ready
             memory.kill()
         last = memory.log.last_entry(1)
         memory.end()

@@ -247,16 +247,16 @@ def test_housework_that_cannot_read_a_segment_leaves_it_as_it_is() -> None:
     limits = LogLimits(segment_bytes=64 * KIB, run_bytes_max=16 * KIB, commit_bytes_max=32 * KIB)
     with MemoryLog(limits) as memory:
         sent = [entry for first in range(0, 400, 20) for entry in memory.append(1, first, 20, size=400)]
-        memory.log.tidy()
+        memory.log.maintain()
         memory.log.trim(1, 130)
         memory.files.fail_reads()
         appended = memory.log.stats().bytes_appended
         for _ in range(3):
             with pytest.raises(OSError, match="Input/output error"):
-                memory.log.tidy()
+                memory.log.maintain()
         assert memory.log.stats().bytes_appended == appended
         memory.files.heal()
-        memory.log.tidy()
+        memory.log.maintain()
         assert memory.read(1) == sent[130:]
         assert memory.log.damage() == []
         assert memory.log.stats().moved_bytes > 0

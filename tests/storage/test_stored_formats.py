@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.storage.directory import FORMAT_VERSION
 from penstock.testing.client import RawClient
 from penstock.testing.process import BrokerProcess
 
@@ -32,5 +33,5 @@ def test_a_directory_of_this_format_opens_with_its_entries_and_cursors(name: str
         assert client.publish([b"entry 20"]) == [20]
 
 
-def test_there_is_a_directory_of_the_first_format() -> None:
-    assert "format-1" in FORMATS
+def test_there_is_a_directory_of_each_format() -> None:
+    assert [f"format-{version}" for version in range(1, FORMAT_VERSION + 1)] == FORMATS

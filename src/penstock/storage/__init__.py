@@ -8,7 +8,8 @@ The modules of the entry log:
     runs        entries that are appended together, and blocks that are written together
     append_queue, journal     the queue of runs, and the thread that writes and syncs them
     reader, results, sparse_reads     reading entries
-    tidier      reclaims space
+    counting                          counting their messages
+    log_maintenance     reclaims space
     log_index, index, sealed_index     entry id → segment and block
     recovery    finds out what a segment holds, from its bytes alone
     segment     segment files: prepared, written, sealed, recycled

@@ -14,8 +14,8 @@ long as the small runs together do not fill half of each.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, deque
+from collections import deque
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import KIB
@@ -30,61 +30,68 @@ SMALL_BYTES_MAX: Final = 64 * KIB
 
 
 class AppendQueue:
-    """Waiting runs. One thread puts them and another gathers them."""
+    """Waiting runs. Any thread puts them; one thread gathers them, and has all of the work of it."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._put: SimpleQueue[AppendRun | None] = SimpleQueue()  # None: it is closed
+        # Only the gathering thread knows what follows.
         self._closed = False
         self._small: deque[AppendRun] = deque()
         self._large: deque[tuple[AppendRun, int]] = deque()  # with the number of small runs that go first
-        self._small_put = 0
+        self._small_came = 0
         self._small_taken = 0
-        self._ledgers: Counter[int] = Counter()  # of the runs in the queue of the large ones
-        self._owners: Counter[int] = Counter()
+        self._ledgers: dict[int, int] = {}  # of the runs in the queue of the large ones, and of how many
+        self._owners: dict[int, int] = {}
         self._passed_over = False  # large runs waited at the last commit, and none was in it
 
     @property
     def empty(self) -> bool:
-        return not self._small and not self._large
+        """Whether no run waits; for the gathering thread."""
+        return self._put.empty() and not self._small and not self._large
 
     def put(self, run: AppendRun) -> None:
-        with self._changed:
-            if self._may_go_first(run):
-                self._small.append(run)
-                self._small_put += 1
-            else:
-                self._large.append((run, self._small_put))
-                self._ledgers.update({group[0] for group in run.groups})
-                if run.owner is not None:
-                    self._owners[run.owner] += 1
-            self._changed.notify()
+        # A lock here would be waited for on the loop, whenever the gathering thread is interrupted while it has it.
+        self._put.put(run)
 
     def close(self) -> None:
         """Accept no more runs: `gather` returns the rest, then an empty list."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._put.put(None)
 
     def gather(self, room_of: Callable[[AppendRun], int]) -> list[AppendRun]:
         """Wait for a run, then take further runs that fit into the same commit; an empty list is the end.
 
         `room_of(first)` returns how many bytes of blocks a commit that starts with this run may have.
         """
-        with self._changed:
-            while self.empty and not self._closed:
-                self._changed.wait()
-            if self.empty:
-                return []
-            first = self._take_large() if self._large_is_first() else self._take_small()
-            runs, room = [first], room_of(first) - first.block_bytes
-            room = self._fill_small(runs, room, room // 2 if self._large else 0)
-            larges = len(self._large)
-            while self._large_may_go() and self._large[0][0].block_bytes <= room:
-                runs.append(self._take_large())
-                room -= runs[-1].block_bytes
-            self._passed_over = larges > 0 and larges == len(self._large) and self._is_small(first)
-            self._fill_small(runs, room, 0)
-            return runs
+        if not self._closed and self.empty:
+            self._sort(self._put.get())
+        for _ in range(self._put.qsize()):
+            self._sort(self._put.get())
+        if not self._small and not self._large:
+            return []
+        first = self._take_large() if self._large_is_first() else self._take_small()
+        runs, room = [first], room_of(first) - first.block_bytes
+        room = self._fill_small(runs, room, room // 2 if self._large else 0)
+        larges = len(self._large)
+        while self._large_may_go() and self._large[0][0].block_bytes <= room:
+            runs.append(self._take_large())
+            room -= runs[-1].block_bytes
+        self._passed_over = larges > 0 and larges == len(self._large) and self._is_small(first)
+        self._fill_small(runs, room, 0)
+        return runs
+
+    def _sort(self, run: AppendRun | None) -> None:
+        """Add a run to one of the two queues; runs come here in the order in which they were put."""
+        if run is None:
+            self._closed = True
+        elif self._may_go_first(run):
+            self._small.append(run)
+            self._small_came += 1
+        else:
+            self._large.append((run, self._small_came))
+            for ledger_id in {group[0] for group in run.groups}:
+                self._ledgers[ledger_id] = self._ledgers.get(ledger_id, 0) + 1
+            if run.owner is not None:
+                self._owners[run.owner] = self._owners.get(run.owner, 0) + 1
 
     def _fill_small(self, runs: list[AppendRun], room: int, leave: int) -> int:
         """Take small runs until no more than `leave` bytes of room are left, or none fits; return the room left."""
@@ -122,7 +129,7 @@ class AppendQueue:
         return run
 
 
-def _take_one(counts: Counter[int], key: int) -> None:
+def _take_one(counts: dict[int, int], key: int) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

@@ -4,16 +4,19 @@
 Why: the broker needs these at every connect, so it reads them from memory. Whatever it has answered to a client must
 survive a crash, so changes go to the disk first.
 
-Where: the broker reads records here and submits changes; the metadata thread commits them (see `metadata`).
+It has two parts. The shared part is what all brokers know (`shared_view`): one process writes it, and each change is a
+value (`shared_changes`). The other part is what a broker stores about its own topics (`topic_data`). Where: the broker
+reads records here and submits changes; the metadata threads commit them (see `metadata`).
 
 Invariants:
 
 - The view shows only durable state. A change appears in it on the loop, right before its `done` is called, so no client
   is told anything that a crash may undo.
-- Changes happen in the order of submission, and each sees all earlier ones: whether something exists is decided on the
-  tables, inside the transaction. Creating something that exists succeeds and changes nothing.
+- Changes of one part happen in the order of submission, and each sees all earlier ones: whether something exists is
+  decided on the tables, inside the transaction. Creating something that exists succeeds and changes nothing. A change
+  about a topic is about the topic that the view shows when it is submitted.
 - A change whose success was answered survives. One that was not answered yet, or was answered with an error of the
-  disk, may survive or not. After such an error every change is refused until a restart.
+  disk, may survive or not. After such an error every change of that part is refused until a restart.
 - Ledger ids are reserved in blocks and never reused, not even after a crash: a block is used only in or after the
   transaction that reserved it.
 
@@ -22,47 +25,45 @@ All methods but `Catalog.open` and `close`, which block, are called on the loop 
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import apsw
-
-from penstock.core.errors import MetadataFailed, SubscriptionNotFound, TopicNotFound
-from penstock.storage.catalog_cursors import delete_parts, load_cursors, save_cursors, take_apart
-from penstock.storage.catalog_rows import (
-    MIGRATIONS,
-    NOTHING,
-    CursorSave,
-    StoredCursor,
-    SubscriptionRecord,
-    TopicRecord,
-    bulk_bytes,
-    from_json,
-    opened,
-    sealed,
-    subscription_record,
-    subscription_row,
-    to_json,
-    topic_record,
-    topic_row,
-)
+from penstock.storage.catalog_rows import CursorSave, StoredCursor, SubscriptionRecord, TopicRecord
 from penstock.storage.files import OsFiles
-from penstock.storage.metadata import Change, MetadataFile, close_untouched, open_database
+from penstock.storage.schema import KEPT_LEDGERS, TOPIC_KINDS
+from penstock.storage.shared_changes import (
+    ChangeTopic,
+    CreateTopic,
+    DeleteTopic,
+    DeleteUnused,
+    Put,
+    SkipLedgerIds,
+    TakeLedgerId,
+)
+from penstock.storage.shared_store import LocalPart
+from penstock.storage.shared_tables import LEDGER_IDS_PER_BLOCK
+from penstock.storage.shared_view import CONFIGURATION, KINDS, NAMESPACES, TENANTS
+from penstock.storage.topic_data import TopicData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.storage.catalog_rows import Document, Policies, Properties
     from penstock.storage.cursor import Cursor
+    from penstock.storage.directory import DataDirectory
     from penstock.storage.files import Files
     from penstock.storage.metadata import Done, Post
+    from penstock.storage.shared_store import SharedPart
+    from penstock.storage.shared_view import Row, Value
 
 __all__ = ["LEDGER_IDS_PER_BLOCK", "Catalog", "CursorSave", "StoredCursor", "SubscriptionRecord", "TopicRecord"]
 
-LEDGER_IDS_PER_BLOCK: Final = 1_000
 
-_PUT_TOPIC: Final = "insert or replace into topics values (?, ?, ?, ?, ?, ?, ?, ?)"
+class Unconditional:
+    """The type of `ALWAYS`."""
+
+
+# Passed as `expected`: store the change whatever the record is now.
+ALWAYS: Final = Unconditional()
 
 
 class Catalog:
@@ -71,80 +72,105 @@ class Catalog:
     Every change takes `done`. It is called on the loop with None once the change is durable and in the view, or with an
     error: `MetadataFailed` when the disk failed, or the error named at the method. Mappings that are passed in are
     kept: do not change them afterwards.
+
+    Changes that replace a record take `expected`: the record as the caller has read it, or None if there was none. If
+    it is another one by now, because another broker has changed it, the error is `ChangedMeanwhile`; the view then has
+    the new record.
     """
 
-    def __init__(self, db: apsw.Connection, path: Path, files: Files, post: Post, *, broker: int) -> None:
+    def __init__(self, shared: SharedPart, own: TopicData, *, broker: int) -> None:
+        """Args: broker: the broker that this is the catalog of, and that serves the topics in `own`."""
+        self._shared = shared
+        self._view = shared.view
+        self._own = own
         self._broker = broker
-        self._next_ledger_id = self._ledger_ids_stop = 0  # Of the block in use; metadata thread only.
-        self._load(db)
-        self._file = MetadataFile(db, path, files, post)
+        shared.view.topic_deleted = own.topic_deleted
 
     @classmethod
     def open(
         cls,
-        path: Path,
+        directory: DataDirectory,
         post: Post,
         files: Files | None = None,
         *,
         broker: int = 0,
+        shared: SharedPart | None = None,
         exclusive: bool = False,
         vfs: str | None = None,
     ) -> Catalog:
-        """Open or create the catalog at `path`; blocks until it is recovered and loaded.
+        """Open or create the catalog in a data directory; blocks until it is recovered and loaded.
 
         Args:
-            path: the metadata file; its directory exists.
+            directory: the data directory; the broker's own directory exists.
             post: passes a callable to the loop's thread; all answers come through it.
-            files: the disk that `path` is on; None for the operating system's.
+            files: the disk that it is on; None for the operating system's.
             broker: the broker process that topics created here belong to.
-            exclusive: no other process may open the file until this one closes it.
+            shared: the shared part, if another process writes it; None to write it here.
+            exclusive: no other process may open the files until this one closes them.
             vfs: the SQLite VFS to reach that disk through; None for the operating system's.
 
         Raises:
-            MetadataFailed: the file cannot be opened, read or written, or was written by a newer penstock.
+            MetadataFailed: a file cannot be opened, read or written, or was written by a newer penstock.
+            ConfigurationError: topics are placed on brokers that are not there.
         """
         files = files or OsFiles()
-        db = open_database(path, MIGRATIONS, files, exclusive=exclusive, vfs=vfs)
-        take_apart(db, path)
+        shared = shared or LocalPart.open(directory, post, files, exclusive=exclusive, vfs=vfs)
+        path = directory.topics(broker)
         try:
-            return cls(db, path, files, post, broker=broker)
-        except (apsw.Error, LookupError, TypeError, ValueError) as error:  # DamagedRow, or what cannot be read at all.
-            close_untouched(db)
-            raise MetadataFailed(
-                f"{path} is damaged: {type(error).__name__}: {error}; "
-                f"put a copy of it in its place, together with the -wal file beside that copy"
-            ) from error
+            own = TopicData.open(path, post, files, shared.view, broker=broker, exclusive=exclusive, vfs=vfs)
+        except BaseException:
+            shared.close()
+            raise
+        return cls(shared, own, broker=broker)
 
     @property
     def failed(self) -> str | None:
         """Why changes are refused until a restart; None if they are not."""
-        return self._file.failed
+        return self._shared.failed or self._own.failed
 
     def close(self) -> None:
-        """Commit and answer submitted changes, then close the file. Blocks."""
-        self._file.close()
+        """Commit and answer submitted changes, then close the files. Blocks."""
+        self._shared.close()
+        self._own.close()
+
+    def listen(self, changed: Callable[[Sequence[Row]], None]) -> None:
+        """Call `changed` with the rows of each change that another broker has made, once they are in the view."""
+        self._shared.listen(changed)
 
     # -- reading
 
+    @property
+    def bulk_bytes(self) -> int:
+        """The memory of names and properties of all subscriptions; see `catalog_rows.bulk_bytes`."""
+        return self._own.bulk_bytes
+
     def topic(self, name: str) -> TopicRecord | None:
         """Return the topic of this full name, or None."""
-        return self._topics.get(name)
+        return self._view.topics.get(name)
 
     def topics(self) -> Collection[TopicRecord]:
-        """Return all topics as a live view: do not keep it over a turn of the loop."""
-        return self._topics.values()
+        """Return all topics of all brokers as a live view: do not keep it over a turn of the loop."""
+        return self._view.topics.values()
+
+    def is_own(self, record: TopicRecord) -> bool:
+        """Whether this broker serves the topic."""
+        return record.broker == self._broker
 
     def subscriptions(self, topic: str) -> Collection[SubscriptionRecord]:
-        """Return the durable subscriptions of a topic as a live view."""
-        return self._subscriptions.get(topic, NOTHING).values()
+        """Return the durable subscriptions of a topic of this broker as a live view."""
+        return self._own.subscriptions(topic)
 
     def subscription(self, topic: str, name: str) -> SubscriptionRecord | None:
         """Return the durable subscription of this name, or None."""
-        return self._subscriptions.get(topic, NOTHING).get(name)
+        return self._own.subscription(topic, name)
 
     def cursor(self, topic: str, subscription: str) -> StoredCursor | None:
         """Return a subscription's last saved progress, without the parts of its cursor."""
-        return self._cursors.get((topic, subscription))
+        return self._own.cursor(topic, subscription)
+
+    def first_retained_entry(self, topic: str) -> int:
+        """Return the entry of a topic of this broker before which all are deleted."""
+        return self._own.first_retained_entry(topic)
 
     def load_cursors(self, topic: str, take: Callable[[dict[str, Cursor]], None], done: Done) -> None:
         """Pass the cursors of a topic's subscriptions, by name, to `take` on the loop, right before `done`.
@@ -152,354 +178,206 @@ class Catalog:
         They are loaded on the metadata thread, after all saves that were submitted. A subscription whose stored head is
         damaged is left out. `TopicNotFound` if the topic does not exist.
         """
-
-        def store(db: apsw.Connection) -> dict[str, Cursor]:
-            return load_cursors(db, _ledger_id(db, topic))
-
-        self._submit(store, take, done)
+        self._own.load_cursors(topic, take, done)
 
     def tenants(self) -> Mapping[str, Policies]:
         """Return the policies of every tenant, by name."""
-        return self._tenants
+        return self._view.tenants
 
     def namespaces(self) -> Mapping[str, Policies]:
         """Return the policies of every namespace, by `tenant/namespace`."""
-        return self._namespaces
+        return self._view.namespaces
 
     def configuration(self) -> Mapping[str, str]:
         """Return the dynamic configuration: values set at run time, by key."""
-        return self._configuration
+        return self._view.configuration
 
     def documents(self, kind: str) -> Mapping[str, Document]:
-        """Return all documents of a kind, by name, as a live view."""
-        return self._documents.get(kind, NOTHING)
+        """Return all documents of a kind, by name, as a live view; of a kind about topics, those of this broker's."""
+        return self._own.documents(kind) if kind in TOPIC_KINDS else self._view.documents(kind)
 
     def document_bytes(self, kind: str) -> int:
-        """How many bytes all documents of a kind are as JSON: about what they take in memory."""
-        return self._document_bytes.get(kind, 0)
+        """How many bytes all shared documents of a kind are as JSON: about what they take in memory."""
+        return self._view.document_bytes(kind)
 
-    # -- changing
+    def was_given_out(self, ledger_id: int) -> bool:
+        """Whether this ledger id was ever given out."""
+        return self._view.was_given_out(ledger_id)
+
+    def kept_ledgers(self) -> set[int]:
+        """Ledgers of this broker's log that are kept without a topic, because the catalog was older than the log."""
+        return self._own.kept_ledgers()
+
+    # -- changing the shared part
 
     def put_document(
-        self, kind: str, name: str, value: Document | None, done: Done, *, ledger_id: int | None = None
+        self,
+        kind: str,
+        name: str,
+        value: Document | None,
+        done: Done,
+        *,
+        ledger_id: int | None = None,
+        expected: Document | Unconditional | None = ALWAYS,
     ) -> None:
         """Store a document (JSON) under its kind and name; None deletes it.
 
         Documents are for small sets, or for what is looked up by one name: clusters, partitioned topics, schemas, topic
         states. A document is replaced as a whole.
 
-        `ledger_id` is that of the topic of this name that the document is about. If that topic is gone, another topic
-        may have the name: then the error is `TopicNotFound` and nothing changes.
+        Documents of a kind in `TOPIC_KINDS` are named by topics of this broker, and deleted with them. `ledger_id` is
+        that of the topic that such a document is about. If that topic is gone, another topic may have the name: then
+        the error is `TopicNotFound` and nothing changes.
         """
+        assert kind not in KINDS
+        if kind in TOPIC_KINDS:
+            self._own.put_document(kind, name, value, done, ledger_id=ledger_id)
+        else:
+            self._put(kind, name, value, done, expected)
 
-        def store(db: apsw.Connection) -> int:
-            if ledger_id is not None and _ledger_id(db, name) != ledger_id:
-                raise TopicNotFound(name)
-            return _put_document(db, kind, name, value)
+    def delete_unused_document(self, kind: str, name: str, users: Sequence[tuple[str, str]], done: Done) -> None:
+        """Delete a document that no record names: `ChangedMeanwhile` if one does.
 
-        def show(nbytes: int) -> None:
-            self._show_document(kind, name, value, nbytes)
+        Args:
+            kind: of the document.
+            name: of the document.
+            users: `TENANTS` or `NAMESPACES`, each with the key of their JSON that may name it.
+            done: see above.
+        """
+        self._shared.submit(DeleteUnused(kind, name, users), done)
 
-        self._submit(store, show, done)
+    def put_tenant(
+        self,
+        name: str,
+        policies: Policies,
+        done: Done,
+        *,
+        expected: Policies | Unconditional | None = ALWAYS,
+        needed: tuple[str, str] | None = None,
+    ) -> None:
+        """Create a tenant, or replace its policies. `ChangedMeanwhile` without the document `needed`: kind, name."""
+        self._put(TENANTS, name, policies, done, expected, needed)
 
     def delete_tenant(self, name: str, done: Done) -> None:
-        """Delete a tenant. The caller makes sure that it has no namespaces."""
-        self._delete("tenants", self._tenants, name, done)
+        """Delete a tenant. `ChangedMeanwhile` if it has namespaces."""
+        self._put(TENANTS, name, None, done, ALWAYS)
+
+    def put_namespace(
+        self,
+        name: str,
+        policies: Policies,
+        done: Done,
+        *,
+        expected: Policies | Unconditional | None = ALWAYS,
+        needed: tuple[str, str] | None = None,
+    ) -> None:
+        """Create a namespace (`tenant/namespace`), or replace its policies.
+
+        `ChangedMeanwhile` without its tenant, or without the document `needed`: kind, name.
+        """
+        self._put(NAMESPACES, name, policies, done, expected, needed)
 
     def delete_namespace(self, name: str, done: Done) -> None:
-        """Delete a namespace. The caller makes sure that it has no topics."""
-        self._delete("namespaces", self._namespaces, name, done)
+        """Delete a namespace. `ChangedMeanwhile` if it has topics or partitioned topics."""
+        self._put(NAMESPACES, name, None, done, ALWAYS)
 
-    def set_topic_properties(self, name: str, properties: Properties, done: Done) -> None:
-        """Replace a topic's properties. `TopicNotFound` if it does not exist."""
-        self._update_topic(name, {"properties": properties}, done)
-
-    def set_subscription_properties(self, topic: str, name: str, properties: Properties, done: Done) -> None:
-        """Replace a subscription's properties. `TopicNotFound` or `SubscriptionNotFound` if it does not exist."""
-
-        def store(db: apsw.Connection) -> tuple[SubscriptionRecord, StoredCursor]:
-            ledger_id = _ledger_id(db, topic)
-            for row in db.execute("select * from subscriptions where ledger_id = ? and name = ?", (ledger_id, name)):
-                record, cursor = subscription_record(topic, row)
-                record = record._replace(properties=properties)
-                db.execute(
-                    "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?, ?)",
-                    subscription_row(ledger_id, record, cursor),
-                )
-                return record, cursor
-            raise SubscriptionNotFound(topic, name)
-
-        def show(stored: tuple[SubscriptionRecord, StoredCursor]) -> None:
-            self._show_record(stored[0])
-
-        self._submit(store, show, done)
+    def set_configuration(self, key: str, value: str | None, done: Done) -> None:
+        """Set a dynamic configuration value; None deletes it."""
+        self._put(CONFIGURATION, key, value, done, ALWAYS)
 
     def take_ledger_id(self, take: Callable[[int], None], done: Done) -> None:
         """Pass an unused ledger id to `take` on the loop, right before `done`. It is never given out again."""
-        self._submit(self._take_ledger_id, take, done)
+
+        def took(rows: Sequence[Row]) -> None:
+            ((_, _, stop, _),) = rows
+            assert isinstance(stop, int)
+            take(stop - 1)
+
+        self._shared.submit(TakeLedgerId(), done, took)
 
     def skip_ledger_ids(self, stop: int, done: Done) -> None:
-        """Never give out ledger ids below `stop`: ids that the log has and this file does not know."""
+        """Never give out ledger ids below `stop`: ids that the log has and the shared part does not know."""
+        self._shared.submit(SkipLedgerIds(stop), done)
 
-        def store(db: apsw.Connection) -> None:
-            if opened(_counter(db))[1] < stop:
-                _put_counter(db, stop)
-                self._next_ledger_id = self._ledger_ids_stop = 0
+    def create_topic(
+        self, name: str, *, properties: Properties, created_wall_ms: int, done: Done, broker: int | None = None
+    ) -> None:
+        """Create a topic with a ledger of its own.
 
-        self._submit(store, lambda _: None, done)
+        `NamespaceNotFound` without its namespace; `ChangedMeanwhile` if there is a partitioned topic of this name, or
+        none of this partition.
 
-    def put_tenant(self, name: str, policies: Policies, done: Done) -> None:
-        self._put("tenants", self._tenants, name, policies, done)
-
-    def put_namespace(self, name: str, policies: Policies, done: Done) -> None:
-        """Create a namespace (`tenant/namespace`), or replace its policies."""
-        self._put("namespaces", self._namespaces, name, policies, done)
-
-    def create_topic(self, name: str, *, properties: Properties, created_wall_ms: int, done: Done) -> None:
-        """Create a topic with a ledger of its own. The caller makes sure that its namespace exists.
+        `broker`: number of the broker that serves it; None for this one.
 
         If the topic exists already, it stays as it is. Either way, `topic(name)` returns it when `done` is called
         without an error.
         """
+        place = self._broker if broker is None else broker
+        self._shared.submit(CreateTopic(name, place, created_wall_ms, properties), done)
 
-        def store(db: apsw.Connection) -> TopicRecord:
-            existing = _find_topic(db, name)
-            if existing:
-                return existing
-            record = TopicRecord(name, self._take_ledger_id(db), self._broker, created_wall_ms, properties, NOTHING, 0)
-            db.execute(_PUT_TOPIC, topic_row(record))
-            return record
+    def set_topic_properties(
+        self, name: str, properties: Properties, done: Done, *, expected: Properties | None = None
+    ) -> None:
+        """Replace a topic's properties. `TopicNotFound` if it does not exist. `expected`: None for any."""
+        self._shared.submit(ChangeTopic(name, "properties", properties, expected), done)
 
-        self._submit(store, self._show_topic, done)
+    def set_topic_policies(
+        self, name: str, policies: Policies, done: Done, *, expected: Policies | None = None
+    ) -> None:
+        """Replace the policies of this topic. `TopicNotFound` if it does not exist. `expected`: None for any."""
+        self._shared.submit(ChangeTopic(name, "policies", policies, expected), done)
 
-    def set_topic_policies(self, name: str, policies: Policies, done: Done) -> None:
-        """Replace the policies of this topic. `TopicNotFound` if it does not exist."""
-        self._update_topic(name, {"policies": policies}, done)
+    def delete_topic(self, name: str, done: Done, ledger_id: int | None = None) -> None:
+        """Delete a topic and its subscriptions; its ledger id is not reused.
+
+        `TopicNotFound` if it does not exist, or has another ledger than `ledger_id`.
+
+        Documents of `TOPIC_KINDS` are deleted with it.
+        """
+        self._shared.submit(DeleteTopic(name, ledger_id), done)
+
+    # -- changing what belongs to this broker's topics: `ServiceNotReady` if another broker serves the topic
 
     def set_first_retained_entry(self, name: str, entry_id: int, done: Done) -> None:
         """Record that entries before `entry_id` are deleted. `TopicNotFound` if the topic does not exist."""
-        self._update_topic(name, {"first_retained_entry": entry_id}, done)
+        self._own.set_first_retained_entry(name, entry_id, done)
 
-    def delete_topic(self, name: str, done: Done, *, documents: Sequence[str] = ()) -> None:
-        """Delete a topic and its subscriptions; its ledger id is not reused. `TopicNotFound` if it does not exist.
-
-        `documents`: kinds whose document of this name is deleted with it.
-        """
-
-        def store(db: apsw.Connection) -> None:
-            ledger_id = _ledger_id(db, name)
-            for kind in documents:
-                _put_document(db, kind, name, None)
-            delete_parts(db, ledger_id)
-            db.execute("delete from subscriptions where ledger_id = ?", (ledger_id,))
-            db.execute("delete from topics where ledger_id = ?", (ledger_id,))
-
-        def show(_: None) -> None:
-            del self._topics[name]
-            for kind in documents:
-                self._show_document(kind, name, None, 0)
-            for subscription in list(self._subscriptions.get(name, ())):
-                self._hide_subscription(name, subscription)
-            self._subscriptions.pop(name, None)
-
-        self._submit(store, show, done)
+    def keep_ledgers(self, ledgers: Collection[int], done: Done) -> None:
+        """Replace `kept_ledgers`."""
+        self._own.put_document(KEPT_LEDGERS, "", {"ledgers": sorted(ledgers)}, done, ledger_id=None)
 
     def create_subscription(self, record: SubscriptionRecord, cursor: StoredCursor, done: Done) -> None:
         """Create a durable subscription. `TopicNotFound` if its topic does not exist.
 
         If the subscription exists already, it and its cursor stay as they are.
         """
+        self._own.create_subscription(record, cursor, done)
 
-        def store(db: apsw.Connection) -> tuple[SubscriptionRecord, StoredCursor]:
-            ledger_id = _ledger_id(db, record.topic)
-            key = (ledger_id, record.name)
-            for row in db.execute("select * from subscriptions where ledger_id = ? and name = ?", key):
-                return subscription_record(record.topic, row)
-            db.execute(
-                "insert into subscriptions values (?, ?, ?, ?, ?, ?, ?)", subscription_row(ledger_id, record, cursor)
-            )
-            return record, cursor
-
-        self._submit(store, self._show_subscription, done)
+    def set_subscription_properties(self, topic: str, name: str, properties: Properties, done: Done) -> None:
+        """Replace a subscription's properties. `TopicNotFound` or `SubscriptionNotFound` if it does not exist."""
+        self._own.set_subscription_properties(topic, name, properties, done)
 
     def delete_subscription(self, topic: str, name: str, done: Done) -> None:
         """Delete a durable subscription. `TopicNotFound` or `SubscriptionNotFound` if it does not exist."""
-
-        def store(db: apsw.Connection) -> None:
-            key = (_ledger_id(db, topic), name)
-            db.execute("delete from subscriptions where ledger_id = ? and name = ?", key)
-            if not db.changes():
-                raise SubscriptionNotFound(topic, name)
-            delete_parts(db, *key)
-
-        def show(_: None) -> None:
-            self._hide_subscription(topic, name)
-
-        self._submit(store, show, done)
+        self._own.delete_subscription(topic, name, done)
 
     def save_cursors(self, saves: Sequence[CursorSave], done: Done) -> None:
         """Save the progress of many subscriptions, all or none. Deleted subscriptions are left out.
 
         Costs the loop about 1 µs per cursor: pass some thousands at a time.
         """
-
-        def store(db: apsw.Connection) -> None:
-            save_cursors(db, saves)
-
-        def show(_: None) -> None:
-            for topic, subscription, cursor, _parts in saves:
-                if (topic, subscription) in self._cursors:
-                    self._cursors[topic, subscription] = cursor
-
-        self._submit(store, show, done)
-
-    def set_configuration(self, key: str, value: str | None, done: Done) -> None:
-        """Set a dynamic configuration value; None deletes it."""
-
-        def store(db: apsw.Connection) -> None:
-            if value is None:
-                db.execute("delete from configuration where name = ?", (key,))
-            else:
-                db.execute("insert or replace into configuration values (?, ?, ?)", sealed(key, value))
-
-        def show(_: None) -> None:
-            if value is None:
-                self._configuration.pop(key, None)
-            else:
-                self._configuration[key] = value
-
-        self._submit(store, show, done)
+        self._own.save_cursors(saves, done)
 
     # -- inside
 
-    def _load(self, db: apsw.Connection) -> None:
-        """Read everything into the view."""
-        _, self.ledger_ids_stop = opened(_counter(db))  # ids that were given out before are below
-        self._tenants: dict[str, Policies] = {name: from_json(text) for name, text in _rows(db, "tenants")}
-        self._namespaces: dict[str, Policies] = {name: from_json(text) for name, text in _rows(db, "namespaces")}
-        self._configuration: dict[str, str] = dict(_rows(db, "configuration"))
-        self._topics = {record.name: record for record in map(topic_record, db.execute("select * from topics"))}
-        self._subscriptions: dict[str, dict[str, SubscriptionRecord]] = {}
-        self._cursors: dict[tuple[str, str], StoredCursor] = {}
-        # The memory of names and properties of all subscriptions; see `catalog_rows.bulk_bytes`.
-        self.bulk_bytes = 0
-        names = {record.ledger_id: record.name for record in self._topics.values()}
-        self._documents: dict[str, dict[str, Document]] = {}
-        self._document_bytes: dict[str, int] = {}
-        self._sizes: dict[tuple[str, str], int] = {}  # of each document, by kind and name
-        for kind, name, text in _rows(db, "documents"):
-            self._show_document(kind, name, json.loads(text), len(text))
-        for row in db.execute("select * from subscriptions"):
-            self._show_subscription(subscription_record(names[row[0]], row))
-
-    def _show_topic(self, record: TopicRecord) -> None:
-        self._topics[record.name] = record
-
-    def _show_subscription(self, stored: tuple[SubscriptionRecord, StoredCursor]) -> None:
-        record, cursor = stored
-        self._show_record(record)
-        self._cursors[record.topic, record.name] = cursor
-
-    def _show_record(self, record: SubscriptionRecord) -> None:
-        records = self._subscriptions.setdefault(record.topic, {})
-        before = records.get(record.name)
-        if before is not None:
-            self.bulk_bytes -= bulk_bytes(before.name, before.properties)
-        records[record.name] = record
-        self.bulk_bytes += bulk_bytes(record.name, record.properties)
-
-    def _hide_subscription(self, topic: str, name: str) -> None:
-        record = self._subscriptions[topic].pop(name)
-        del self._cursors[topic, name]
-        self.bulk_bytes -= bulk_bytes(record.name, record.properties)
-
-    def _show_document(self, kind: str, name: str, value: Document | None, nbytes: int) -> None:
-        before_bytes = self._sizes.pop((kind, name), 0)
-        self._document_bytes[kind] = self._document_bytes.get(kind, 0) + nbytes - before_bytes
-        if value is None:
-            self._documents.get(kind, {}).pop(name, None)
-        else:
-            self._documents.setdefault(kind, {})[name] = value
-            self._sizes[kind, name] = nbytes
-
-    def _submit(self, store: Callable[[apsw.Connection], Any], show: Callable[[Any], None], done: Done) -> None:
-        self._file.submit(Change(store, show, done))
-
-    def _put(self, table: str, view: dict[str, Policies], name: str, policies: Policies, done: Done) -> None:
-        def store(db: apsw.Connection) -> None:
-            _put_policies(db, table, name, policies)
-
-        def show(_: None) -> None:
-            view[name] = policies
-
-        self._submit(store, show, done)
-
-    def _delete(self, table: str, view: dict[str, Policies], name: str, done: Done) -> None:
-        def store(db: apsw.Connection) -> None:
-            db.execute(f"delete from {table} where name = ?", (name,))  # noqa: S608 - our names
-
-        def show(_: None) -> None:
-            view.pop(name, None)
-
-        self._submit(store, show, done)
-
-    def _update_topic(self, name: str, fields: dict[str, Any], done: Done) -> None:
-        def store(db: apsw.Connection) -> TopicRecord:
-            record = _find_topic(db, name)
-            if record is None:
-                raise TopicNotFound(name)
-            record = record._replace(**fields)
-            db.execute(_PUT_TOPIC, topic_row(record))
-            return record
-
-        self._submit(store, self._show_topic, done)
-
-    def _take_ledger_id(self, db: apsw.Connection) -> int:
-        """Return the next id of the current block, or of a new block. Metadata thread, inside a transaction."""
-        if self._next_ledger_id == self._ledger_ids_stop:
-            _, self._next_ledger_id = opened(_counter(db))
-            self._ledger_ids_stop = self._next_ledger_id + LEDGER_IDS_PER_BLOCK
-            _put_counter(db, self._ledger_ids_stop)
-        self._next_ledger_id += 1
-        return self._next_ledger_id - 1
-
-
-def _rows(db: apsw.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    return map(opened, db.execute(f"select * from {table}"))  # noqa: S608 - our names
-
-
-def _counter(db: apsw.Connection) -> tuple[Any, ...]:
-    row: tuple[Any, ...]
-    (row,) = db.execute("select * from counters where name = 'next_ledger_id'")
-    return row
-
-
-def _put_counter(db: apsw.Connection, next_ledger_id: int) -> None:
-    db.execute("insert or replace into counters values (?, ?, ?)", sealed("next_ledger_id", next_ledger_id))
-
-
-def _put_policies(db: apsw.Connection, table: str, name: str, policies: Policies) -> None:
-    row = sealed(name, to_json(policies))
-    db.execute(f"insert or replace into {table} values (?, ?, ?)", row)  # noqa: S608 - our names
-
-
-def _put_document(db: apsw.Connection, kind: str, name: str, value: Document | None) -> int:
-    """Store or delete a document; returns how long its JSON is."""
-    if value is None:
-        db.execute("delete from documents where kind = ? and name = ?", (kind, name))
-        return 0
-    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-    db.execute("insert or replace into documents values (?, ?, ?, ?)", sealed(kind, name, text))
-    return len(text)
-
-
-def _find_topic(db: apsw.Connection, name: str) -> TopicRecord | None:
-    for row in db.execute("select * from topics where name = ?", (name,)):
-        return topic_record(row)
-    return None
-
-
-def _ledger_id(db: apsw.Connection, topic: str) -> int:
-    for (ledger_id,) in db.execute("select ledger_id from topics where name = ?", (topic,)):
-        return int(ledger_id)
-    raise TopicNotFound(topic)
+    def _put(
+        self,
+        kind: str,
+        name: str,
+        value: Value | None,
+        done: Done,
+        expected: Value | Unconditional | None,
+        needed: tuple[str, str] | None = None,
+    ) -> None:
+        conditional = not isinstance(expected, Unconditional)
+        self._shared.submit(Put(kind, name, value, expected if conditional else None, conditional, needed), done)

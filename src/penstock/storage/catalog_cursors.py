@@ -2,8 +2,8 @@
 """The tables that cursors are stored in: a head in the subscription's row, and a row for each part.
 
 Why parts: a cursor may have millions of gaps. A save writes only the parts that changed, in rows of at most 128 KiB,
-together with the head in one transaction. Parts are not in memory while the topic is not loaded. Where: `Catalog` calls
-these functions on the metadata thread, inside its transactions.
+together with the head in one transaction. Parts are not in memory while the topic is not loaded. Where: `TopicData`
+calls these functions on its metadata thread, inside its transactions.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ if TYPE_CHECKING:
     from penstock.storage.catalog_rows import CursorSave
     from penstock.storage.cursor import CursorPart
 
-_SAVE: Final = (
-    "update subscriptions set mark_delete = ?, cursor = ? "
-    "where name = ? and ledger_id = (select ledger_id from topics where name = ?) returning ledger_id"
-)
+_SAVE: Final = "update subscriptions set mark_delete = ?, cursor = ? where name = ? and ledger_id = ?"
 _PUT_PART: Final = "insert or replace into cursor_parts values (?, ?, ?, ?, ?, ?)"
 _DELETE_PART: Final = "delete from cursor_parts where ledger_id = ? and name = ? and kind = ? and number = ?"
 
 
-def save_cursors(db: apsw.Connection, saves: Iterable[CursorSave]) -> None:
-    """Write heads and changed parts. Subscriptions that no longer exist are left out."""
-    for topic, subscription, cursor, parts in saves:
-        row: tuple[Any, ...]
-        for row in db.execute(_SAVE, (*cursor, subscription, topic)).fetchall():
-            _save_parts(db, row[0], subscription, parts)
+def save_cursors(db: apsw.Connection, saves: Iterable[tuple[int, CursorSave]]) -> None:
+    """Write heads and changed parts, each with its ledger id. Subscriptions that no longer exist are left out."""
+    for ledger_id, (_topic, subscription, cursor, parts) in saves:
+        db.execute(_SAVE, (*cursor, subscription, ledger_id))
+        if db.changes():
+            _save_parts(db, ledger_id, subscription, parts)
 
 
 def _save_parts(db: apsw.Connection, ledger_id: int, subscription: str, parts: Sequence[CursorPart]) -> None:
@@ -47,12 +44,9 @@ def _save_parts(db: apsw.Connection, ledger_id: int, subscription: str, parts: S
         db.executemany(_DELETE_PART, [(*key, *part[:2]) for part in parts if part.value is None])
 
 
-def delete_parts(db: apsw.Connection, ledger_id: int, subscription: str | None = None) -> None:
-    """Delete the parts of a subscription's cursor, or of all cursors of a topic."""
-    if subscription is None:
-        db.execute("delete from cursor_parts where ledger_id = ?", (ledger_id,))
-    else:
-        db.execute("delete from cursor_parts where ledger_id = ? and name = ?", (ledger_id, subscription))
+def delete_parts(db: apsw.Connection, ledger_id: int, subscription: str) -> None:
+    """Delete the parts of a subscription's cursor."""
+    db.execute("delete from cursor_parts where ledger_id = ? and name = ?", (ledger_id, subscription))
 
 
 def load_cursors(db: apsw.Connection, ledger_id: int) -> dict[str, Cursor]:

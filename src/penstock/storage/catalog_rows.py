@@ -13,8 +13,7 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
+from penstock.core.crc32c import crc32c
 from penstock.storage.cursor import CursorPart
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ class TopicRecord(NamedTuple):
     created_wall_ms: int
     properties: Properties
     policies: Policies  # topic policies
-    first_retained_entry: int  # entries before this one are deleted
 
 
 class StoredCursor(NamedTuple):
@@ -84,35 +82,32 @@ class CursorSave(NamedTuple):
 
 def sealed(*values: Value) -> tuple[Value, ...]:
     """Return a row: the values and their checksum."""
-    return (*values, _seal(values))
+    return (*values, seal_of(values))
 
 
 def opened(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values of a row that `sealed` made. Raises DamagedRow."""
     values = row[:-1]
-    if _seal(values) != row[-1]:
+    if seal_of(values) != row[-1]:
         raise DamagedRow(f"the row of {values[0]!r} does not fit its checksum")
     return values
 
 
-def _seal(values: Sequence[Value]) -> int:
+def seal_of(values: Sequence[Value]) -> int:
+    """Return the checksum of a row's other columns."""
     return crc32c("\0".join(map(str, values)).encode())
 
 
 def topic_row(record: TopicRecord) -> tuple[Value, ...]:
     """Return the columns of `topics`, in order."""
-    name, ledger_id, broker, created_wall_ms, properties, policies, first_retained_entry = record
-    return sealed(
-        ledger_id, name, broker, created_wall_ms, to_json(properties), to_json(policies), first_retained_entry
-    )
+    name, ledger_id, broker, created_wall_ms, properties, policies = record
+    return sealed(ledger_id, name, broker, created_wall_ms, to_json(properties), to_json(policies))
 
 
 def topic_record(row: tuple[Any, ...]) -> TopicRecord:
     """Return the topic of a row. Raises DamagedRow."""
-    ledger_id, name, broker, created_wall_ms, properties, policies, first_retained_entry = opened(row)
-    return TopicRecord(
-        name, ledger_id, broker, created_wall_ms, from_json(properties), from_json(policies), first_retained_entry
-    )
+    ledger_id, name, broker, created_wall_ms, properties, policies = opened(row)
+    return TopicRecord(name, ledger_id, broker, created_wall_ms, from_json(properties), from_json(policies))
 
 
 def subscription_row(ledger_id: int, record: SubscriptionRecord, cursor: StoredCursor) -> tuple[Value | bytes, ...]:
@@ -140,7 +135,7 @@ def cursor_part(row: tuple[Any, ...]) -> CursorPart:
 
 
 def _part_seal(ledger_id: int, subscription: str, kind: int, number: int, value: bytes | None) -> int:
-    return crc32c(value or b"", _seal((ledger_id, subscription, kind, number)))
+    return crc32c(value or b"", seal_of((ledger_id, subscription, kind, number)))
 
 
 def to_json(value: Mapping[str, Any]) -> str:
@@ -150,61 +145,3 @@ def to_json(value: Mapping[str, Any]) -> str:
 def from_json(text: str) -> Mapping[str, Any]:
     """Return a stored mapping. Most are empty; these share one empty mapping."""
     return NOTHING if text == "{}" else json.loads(text)
-
-
-def _insert(table: str, *values: Value) -> str:
-    return f"insert into {table} values {sealed(*values)!r}"  # noqa: S608 - our names
-
-
-# Script i migrates schema version i to i + 1; a released one is never edited.
-MIGRATIONS: Final = (
-    f"""
-    create table counters (name text primary key, value integer not null, seal integer not null) without rowid;
-    create table tenants (name text primary key, policies text not null, seal integer not null) without rowid;
-    create table namespaces (name text primary key, policies text not null, seal integer not null) without rowid;
-    create table topics (
-        ledger_id integer primary key,
-        name text not null unique,
-        broker integer not null,
-        created_wall_ms integer not null,
-        properties text not null,
-        policies text not null,
-        first_retained_entry integer not null,
-        seal integer not null);
-    create table subscriptions (
-        ledger_id integer not null,
-        name text not null,
-        initial_position text not null,
-        properties text not null,
-        seal integer not null,
-        mark_delete integer not null,
-        cursor blob not null,
-        unique (ledger_id, name));
-    create table configuration (name text primary key, value text not null, seal integer not null) without rowid;
-    {_insert("counters", "next_ledger_id", 1)};
-    {_insert("tenants", "public", "{}")};
-    {_insert("tenants", "pulsar", "{}")};
-    {_insert("namespaces", "public/default", "{}")};
-    {_insert("namespaces", "pulsar/system", "{}")};
-    """,
-    """
-    create table documents (
-        kind text not null,
-        name text not null,
-        value text not null,
-        seal integer not null,
-        primary key (kind, name)) without rowid;
-    """,
-    # Acknowledged entries above the mark-delete position, and partly acknowledged batches. `Catalog` converts cursors
-    # that still have them in `subscriptions.cursor`.
-    """
-    create table cursor_parts (
-        ledger_id integer not null,
-        name text not null,
-        kind integer not null,
-        number integer not null,
-        value blob not null,
-        seal integer not null,
-        unique (ledger_id, name, kind, number));
-    """,
-)

@@ -3,7 +3,7 @@
 
     append ── journal thread ── segment files
     read ──── index ─────────── segment files          (reader threads)
-    trim ──── tidier thread ─── recycled segments
+    trim ──── log maintenance ─ recycled segments
 
 Where: the broker appends the entries of a read, and `done` is called after the sync. Catch-up reads come from here, and
 retention trims. Opening recovers the log after a crash. `docs/internals/entry-log.md` explains it and has the format.
@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import apsw
 
 from penstock.core.errors import ReadFailed
+from penstock.storage.counting import Counter
 from penstock.storage.files import read_exactly
 from penstock.storage.index import Damage, IndexDamaged
 from penstock.storage.journal import Journal, Placed, SegmentWriter
 from penstock.storage.known_damage import KnownDamage
 from penstock.storage.limits import LogLimits
+from penstock.storage.log_maintenance import LogMaintenance
 from penstock.storage.opening import cut_segment, open_directory, rebuild
 from penstock.storage.reader import Reader
 from penstock.storage.records import HEADER_BYTES
 from penstock.storage.results import Batch, ReadResult
 from penstock.storage.runs import AppendRun
-from penstock.storage.tidier import Tidier
 from penstock.storage.unreadable_segments import UnreadableSegments
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
+    from penstock.storage.counting import Counted
     from penstock.storage.files import Files
     from penstock.storage.opening import Opened
     from penstock.storage.sealed_index import SealedIndex
@@ -121,12 +123,13 @@ class EntryLog:
         self._troubles = UnreadableSegments()
         self.missing = opened.missing
         self._reader = Reader(self._store, self._index, limits, self._damage, (self._troubles, self.missing))
+        self._counter = Counter(self._store, self._index)
         self._journal = Journal(limits=limits, clock=clock, post=post, roll=self._roll, committed=self._committed)
         if opened.unknown:
             # New entries could get ids that entries of the missing segment have already.
             self._journal.failure = f"{'; '.join(opened.unknown)}; {_PUT_BACK}"
             log.error("the entry log is read-only: %s", self._journal.failure)
-        self._tidier = Tidier(
+        self._maintenance = LogMaintenance(
             store=self._store,
             index=self._index,
             reader=self._reader,
@@ -156,14 +159,14 @@ class EntryLog:
 
         `post` passes a callable to the loop. `nonce` draws 64 random bits for a new segment. `index_vfs` names an
         SQLite VFS for the index. Without `background`, everything happens on the caller's thread: `commit` writes runs,
-        `tidy` does the maintenance. Raises DataDirectoryLocked, PersistenceFailed, OSError.
+        `maintain` does the maintenance. Raises DataDirectoryLocked, PersistenceFailed, OSError.
         """
         opened = open_directory(directory, files, limits, index_vfs=index_vfs)
         entry_log = cls(opened, limits, clock, post, nonce or partial(secrets.randbits, 64), background=background)
         if background:
             entry_log._journal.start()
-            entry_log._tidier.start()
-            entry_log._tidier.wake()
+            entry_log._maintenance.start()
+            entry_log._maintenance.wake()
         return entry_log
 
     def close(self) -> None:
@@ -171,7 +174,7 @@ class EntryLog:
 
         Completions are still posted, so the loop must run them afterwards. Nothing may be appended or read any more.
         """
-        self._tidier.close()
+        self._maintenance.close()
         self._journal.close()
         if self._writer is not None:
             if self._journal.failure is None:
@@ -229,7 +232,7 @@ class EntryLog:
         self._writer = SegmentWriter(
             opened, segment_id=segment_id, nonce=self._nonce(), size=self._limits.segment_bytes
         )
-        self._tidier.wake()
+        self._maintenance.wake()
         return self._writer
 
     def _remember_begun(self, segment_id: int) -> None:
@@ -252,7 +255,7 @@ class EntryLog:
         """On the journal thread: make durable blocks readable."""
         self._index.committed(writer.segment_id, placed)
         if placed[0].offset * 2 < writer.size <= writer.end * 2:
-            self._tidier.wake()  # It prepares the next segment before this one is full.
+            self._maintenance.wake()  # It prepares the next segment before this one is full.
 
     def _wants_next(self) -> bool:
         """Return whether the next segment is needed soon: an idle log should not have two."""
@@ -292,6 +295,22 @@ class EntryLog:
         """Return the first entry that, with all later ones, takes at most `nbytes`. Otherwise like `bytes_from`."""
         return self._asked(lambda: self._index.entry_within(ledger_id, nbytes))
 
+    def count(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        end_entry_id: int,
+        *,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> Counted:
+        """Count the messages and bytes of whole entries from `entry_id` on, before `end_entry_id`. Blocks, as `read`.
+
+        Counting ends where the next entry exceeds a limit, where a table of entries cannot be read, and after so much
+        work (`penstock.storage.counting`).
+        """
+        return self._asked(lambda: self._counter.count(ledger_id, entry_id, end_entry_id, messages_max, bytes_max))
+
     def _asked(self, question: Callable[[], T]) -> T:
         try:
             for _ in range(_MENDS_MAX):
@@ -306,7 +325,7 @@ class EntryLog:
 
     def _mend(self, error: IndexDamaged, sealed: SealedIndex | None = None) -> None:
         """Rebuild the index, unless another thread did since `sealed` was read."""
-        with self._tidier.busy:
+        with self._maintenance.busy:
             if sealed is None or sealed is self._index.sealed:
                 log.warning("the index of the entry log is damaged (%s); building it again from the log", error)
                 rebuild(self._opened)
@@ -319,6 +338,10 @@ class EntryLog:
     def last_entry(self, ledger_id: int) -> int:
         """Return the id of the ledger's last durable entry, trimmed or not; -1 if it never had one."""
         return self._index.last_entry(ledger_id)
+
+    def first_entry(self, ledger_id: int) -> int:
+        """Return the id of the ledger's first entry that was not trimmed, whether it exists or not."""
+        return self._index.first_wanted(ledger_id)
 
     def ledgers(self) -> set[int]:
         """Return the ledgers with retained entries, to drop unknown ones at a start. Reads the disk."""
@@ -333,7 +356,11 @@ class EntryLog:
         says that these ids were used, which may be recorded nowhere else by then.
         """
         if self._index.trim(ledger_id, before_entry):
-            self._tidier.wake()
+            self._maintenance.wake()
+
+    def reclaim(self) -> None:
+        """Apply trims and drops, and recycle empty segments. Only without `background`. Raises OSError, apsw.Error."""
+        self._maintenance.reclaim()
 
     def drop(self, ledger_id: int) -> None:
         """Delete a ledger, after everything appended before is settled. Its id must never be used again.
@@ -344,15 +371,20 @@ class EntryLog:
 
         def settled(_run: AppendRun, _error: PenstockError | None) -> None:
             self._index.drop(ledger_id)
-            self._tidier.wake()
+            self._maintenance.wake()
 
         self.append(AppendRun(groups=[], offsets=[], lengths=[], message_counts=None, data=b"", done=settled))
 
-    def tidy(self) -> None:
+    def maintain(self) -> None:
         """Do the maintenance now. Blocks; never call it on the loop. Raises OSError, apsw.Error."""
-        self._tidier.tidy()
+        self._maintenance.maintain()
 
     # ------------------------------------------------------------------------------------------------------ reporting
+
+    @property
+    def appended_bytes(self) -> int:
+        """Bytes written since the log was opened."""
+        return self._journal.stats.bytes_appended
 
     @property
     def health(self) -> LogHealth:
@@ -404,8 +436,8 @@ class EntryLog:
             retained_bytes=sum(row.bytes for row in sealed),
             live_bytes=sum(row.live_bytes for row in sealed),
             open_bytes=self._writer.end if self._writer is not None else 0,
-            moved_bytes=self._tidier.moved_bytes,
-            recycled=self._tidier.recycled,
+            moved_bytes=self._maintenance.moved_bytes,
+            recycled=self._maintenance.recycled,
             damaged=self._damage.count + self.missing.pieces,
             missing_entries=self.missing.entries,
             read_failures=self._troubles.failures,

@@ -25,7 +25,7 @@ CACHE_BYTES: Final = 8 * MIB
 _DIGEST_BYTES: Final = 16
 
 
-class Place(NamedTuple):
+class MessageLocation(NamedTuple):
     """The position of a message."""
 
     entry_id: int
@@ -47,7 +47,7 @@ class LatestKeys:
         )
         self._db.execute("begin")  # and never committed: it is not needed on disk
 
-    def apply(self, changes: Iterable[tuple[str, Place | None]]) -> None:
+    def apply(self, changes: Iterable[tuple[str, MessageLocation | None]]) -> None:
         """For each key in order, set the position of its latest message; None removes the key."""
         put, remove = "insert or replace into latest values (?, ?, ?, ?)", "delete from latest where key = ?"
         execute = self._db.execute
@@ -57,10 +57,10 @@ class LatestKeys:
             else:
                 execute(put, (_digest(key), *place))
 
-    def find(self, key: str) -> Place | None:
+    def find(self, key: str) -> MessageLocation | None:
         """Return the position of the key's latest message, or None."""
         for row in self._db.execute("select entry_id, member, chunks from latest where key = ?", (_digest(key),)):
-            return Place(*row)
+            return MessageLocation(*row)
         return None
 
     def __len__(self) -> int:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole index of a log: both halves, and how far each ledger is written and trimmed.
 
-Where: the journal adds durable blocks, readers ask where an entry is, the loop trims and drops, the tidier moves sealed
-segments from the half in memory to the stored one. One lock guards both; it is held for moments and never across a disk
-access. SQLite is asked without it.
+Where: the journal adds durable blocks, readers ask where an entry is, the loop trims and drops, log maintenance moves
+sealed segments from the half in memory to the stored one. One lock guards both; it is held for moments and never across
+a disk access. SQLite is asked without it.
 """
 
 from __future__ import annotations

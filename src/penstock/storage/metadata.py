@@ -36,11 +36,12 @@ from penstock.core.errors import MetadataFailed, PenstockError
 from penstock.storage.write_ahead import commits_written, make_durable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.storage.files import Files
 
+    Migration: TypeAlias = str | Callable[[apsw.Connection, int], None]
     Done: TypeAlias = Callable[[PenstockError | None], None]
     Post: TypeAlias = Callable[[Callable[[], None]], None]
 
@@ -59,7 +60,8 @@ class Change:
     Attributes:
         store: writes it, on the metadata thread, inside a transaction shared with others. It may raise a
             `PenstockError` that fails this change alone, but only before it has written anything.
-        show: applies the result of `store` to the view, on the loop, once it is durable.
+        show: applies the result of `store` to the view, on the loop, once it is durable. It may raise a `PenstockError`
+            for `done`.
         done: called with the outcome, on the loop, after `show`.
     """
 
@@ -71,17 +73,28 @@ class Change:
 class MetadataFile:
     """An open metadata file. `submit` and `close` are called on the loop's thread, as are callables given to `post`."""
 
-    def __init__(self, db: apsw.Connection, path: Path, files: Files, post: Post) -> None:
+    def __init__(
+        self,
+        db: apsw.Connection,
+        path: Path,
+        files: Files,
+        post: Post,
+        answered: Callable[[], None] = lambda: None,
+        *,
+        thread_name: str = "penstock-metadata",
+    ) -> None:
+        """Args: answered: called on the loop after the answers of each commit."""
         self.failed: str | None = None  # Why changes are refused; None if they are not.
         self._db = db
         self._path = path
         self._files = files
         self._post = post
         self._wal_pages = 0
+        self._answered = answered
         self._closed = False
         self._queue: SimpleQueue[Change | None] = SimpleQueue()
         db.set_wal_hook(self._on_commit)
-        self._thread = Thread(target=self._run, name="penstock-metadata", daemon=True)
+        self._thread = Thread(target=self._run, name=thread_name, daemon=True)
         self._thread.start()
 
     def submit(self, change: Change) -> None:
@@ -98,6 +111,18 @@ class MetadataFile:
             self._queue.put(None)
             self._thread.join()
 
+    def _answer(self, batch: Sequence[Change], results: Sequence[Any]) -> None:
+        """On the loop: apply durable changes to the view and call `done`, in order."""
+        for change, result in zip(batch, results, strict=True):
+            error = result if isinstance(result, PenstockError) else None
+            if error is None:
+                try:
+                    change.show(result)
+                except PenstockError as refused:
+                    error = refused
+            change.done(error)
+        self._answered()
+
     # -- on the metadata thread
 
     def _run(self) -> None:
@@ -105,7 +130,7 @@ class MetadataFile:
         while not closing:
             batch, closing = self._next_batch()
             if batch:
-                self._post(partial(_answer, batch, self._commit(batch)))
+                self._post(partial(self._answer, batch, self._commit(batch)))
             if closing or self._wal_pages >= WAL_PAGES_MAX:
                 self._checkpoint()
         if self.failed is None:
@@ -153,7 +178,7 @@ class MetadataFile:
             return
         self._wal_pages = 0
         try:
-            _fold(self._db, self._path, self._files)
+            fold(self._db, self._path, self._files)
         except (apsw.Error, OSError) as error:
             self._fail(error)
 
@@ -167,13 +192,14 @@ class MetadataFile:
 
 
 def open_database(
-    path: Path, migrations: Sequence[str], files: Files, *, exclusive: bool, vfs: str | None
+    path: Path, migrations: Sequence[Migration], files: Files, *, exclusive: bool, vfs: str | None
 ) -> apsw.Connection:
     """Open or create the metadata file: recovered, durable, and migrated to the newest schema.
 
     Args:
         path: the file; its directory exists.
-        migrations: script i migrates schema version i to i + 1.
+        migrations: script or function i migrates schema version i to i + 1. All run in one transaction; a function is
+            given the version that the file had before it.
         files: the disk that `path` is on.
         exclusive: keep the file locked, without shared memory; otherwise other processes may open it too.
         vfs: the SQLite VFS to reach the disk through, by name; None for the operating system's.
@@ -218,13 +244,13 @@ def _recover(db: apsw.Connection, path: Path, files: Files, commits: Sequence[in
             f"{log} is damaged after frame {frames_read}: {len(unread)} commits behind it cannot be read; put copies "
             f"of {path.name} and {log.name} in their place, or move {log.name} away to go on without those commits"
         )
-    _fold(db, path, files)
+    fold(db, path, files)
     found = db.pragma("integrity_check")
     if found != "ok":
         raise MetadataFailed(f"{path} is damaged: {found}; put a copy of it in its place")
 
 
-def _fold(db: apsw.Connection, path: Path, files: Files) -> None:
+def fold(db: apsw.Connection, path: Path, files: Files) -> None:
     """Copy the write-ahead log into the main file, sync that, and empty the log durably.
 
     So the log is next used as an empty file. If its old header were overwritten instead, and that write torn, it would
@@ -242,16 +268,34 @@ def _write_ahead_log(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def _migrate(db: apsw.Connection, path: Path, migrations: Sequence[str]) -> None:
+def _migrate(db: apsw.Connection, path: Path, migrations: Sequence[Migration]) -> None:
+    """Migrate in one transaction; without migrations it only makes sure that there is a write-ahead log."""
     version = int(db.pragma("user_version"))
     if version > len(migrations):
         raise MetadataFailed(
             f"{path} has schema version {version}, this penstock knows versions up to {len(migrations)}; "
             f"start it with the newer penstock that wrote it"
         )
-    for script in (*migrations[version:], ""):  # The last one only makes sure that there is a write-ahead log.
-        version = min(version + 1, len(migrations))
-        db.execute(f"begin immediate; {script}; pragma user_version = {version}; commit")
+    db.execute("begin immediate")
+    for migration in migrations[version:]:
+        if isinstance(migration, str):
+            db.execute(migration)
+        else:
+            migration(db, version)
+    db.execute(f"pragma user_version = {len(migrations)}; commit")
+
+
+@contextlib.contextmanager
+def damage_named(db: apsw.Connection, path: Path) -> Iterator[None]:
+    """Close `db` and raise MetadataFailed if what is read in this block is damaged, or cannot be read at all."""
+    try:
+        yield
+    except (apsw.Error, LookupError, TypeError, ValueError) as error:  # ValueError includes DamagedRow.
+        close_untouched(db)
+        raise MetadataFailed(
+            f"{path} is damaged: {type(error).__name__}: {error}; "
+            f"put a copy of it in its place, together with the -wal file beside that copy"
+        ) from error
 
 
 def close_untouched(db: apsw.Connection) -> None:
@@ -259,13 +303,3 @@ def close_untouched(db: apsw.Connection) -> None:
     with contextlib.suppress(apsw.Error):  # The disk may fail this too; the first error is the one to report.
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         db.close()
-
-
-def _answer(batch: Sequence[Change], results: Sequence[Any]) -> None:
-    """On the loop: apply durable changes to the view and call `done`, in order."""
-    for change, result in zip(batch, results, strict=True):
-        if isinstance(result, PenstockError):
-            change.done(result)
-        else:
-            change.show(result)
-            change.done(None)

@@ -50,7 +50,7 @@ class Opened:
     lock: Lock
     store: SegmentStore
     index: LogIndex
-    place: IndexPlace
+    place: IndexFile
     damage: list[Damage] = field(default_factory=list)
     missing: MissingEntries = field(default_factory=MissingEntries)
     unknown: list[str] = field(default_factory=list)  # missing segments whose content is unknown
@@ -66,7 +66,7 @@ def open_directory(directory: Path, files: Files, limits: LogLimits, *, index_vf
         raise DataDirectoryLocked(
             f"{directory} is in use by process {error.holder or 'unknown'}; stop it, or choose another data directory"
         ) from None
-    place = IndexPlace(directory / "index" / "index.sqlite", files, limits.index_cache_bytes, index_vfs)
+    place = IndexFile(directory / "index" / "index.sqlite", files, limits.index_cache_bytes, index_vfs)
     try:
         try:
             return _recovered(lock, directory / "log", files, limits, place, place.open())
@@ -85,7 +85,7 @@ def open_directory(directory: Path, files: Files, limits: LogLimits, *, index_vf
 
 
 def _recovered(
-    lock: Lock, directory: Path, files: Files, limits: LogLimits, place: IndexPlace, sealed: SealedIndex
+    lock: Lock, directory: Path, files: Files, limits: LogLimits, place: IndexFile, sealed: SealedIndex
 ) -> Opened:
     store = SegmentStore(directory, files, limits)
     opened = Opened(lock, store, LogIndex(sealed), place)
@@ -98,7 +98,7 @@ def _recovered(
     return opened
 
 
-class IndexPlace:
+class IndexFile:
     """The path of the stored index, and how to recreate it."""
 
     def __init__(self, path: Path, files: Files, cache_bytes: int, vfs: str | None) -> None:

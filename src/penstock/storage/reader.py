@@ -17,9 +17,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from penstock.core.checksum import is_sealed
+from penstock.core.crc32c import crc32c
 from penstock.core.errors import ReadFailed
 from penstock.core.units import KIB
 from penstock.storage.files import read_exactly

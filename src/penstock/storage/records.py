@@ -28,7 +28,7 @@ from array import array
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
+from penstock.core.crc32c import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +47,7 @@ _U64: Final = "Q"
 
 HEADER_BYTES: Final = _HEADER.size + _CRC.size
 HAS_MESSAGE_COUNTS: Final = 1
+_NO_FIT: Final = 0xFFFFFFFF
 
 
 class Kind(IntEnum):
@@ -140,8 +141,12 @@ def encode_block(
     lengths: Sequence[int],
     message_counts: Sequence[int] | None,
     data: Sequence[Buffer],
+    placeholders: bool = False,  # noqa: FBT001, FBT002 - a column of `Block`
 ) -> tuple[bytes, bytes]:
-    """Return the front and the back of a block whose data is `data`, at `offset` of the segment."""
+    """Return the front and the back of a block whose data is `data`, at `offset` of the segment.
+
+    `placeholders`: the data stands for entries that are lost, so its checksum must not fit.
+    """
     table = _encode_table(groups, offsets, lengths, message_counts)
     data_bytes = data_crc = 0
     for buffer in data:
@@ -153,7 +158,7 @@ def encode_block(
         len(groups),
         len(offsets),
         0 if message_counts is None else HAS_MESSAGE_COUNTS,
-        data_crc,
+        data_crc ^ _NO_FIT if placeholders else data_crc,
         crc32c(table),
     )
     return (

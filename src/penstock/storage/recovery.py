@@ -20,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
-
 from penstock.core.checksum import SEAL_BYTES, SEAL_MAGIC, is_sealed
+from penstock.core.crc32c import crc32c
 from penstock.core.units import MIB
 from penstock.storage.files import read_up_to
 from penstock.storage.index import Damage, SegmentIndex

@@ -105,7 +105,7 @@ class Wanted:
 
     def take(self, data: bytes, base: int, table: Table, span: Span, bad: set[int]) -> None:
         """Take the wanted entries of a block whose data begins at `base` of `data`."""
-        for first, row, count in _pieces(table, self.ledger_id):
+        for first, row, count in pieces(table, self.ledger_id):
             if span.first_entry <= first < span.end_entry:
                 self._take_rows(data, base, table, first, row, count, bad)
 
@@ -123,7 +123,7 @@ class Wanted:
         """Return the rows of a block that are wanted and within the limits, in the order of their entry ids."""
         rows: list[int] = []
         entry_id = self.entry_id
-        for first, row, count in _pieces(table, self.ledger_id):
+        for first, row, count in pieces(table, self.ledger_id):
             skipped = entry_id - first
             if 0 <= skipped < count and first < span.end_entry:
                 rows += range(row + skipped, row + count)
@@ -194,7 +194,7 @@ class Wanted:
         return fit
 
 
-def _pieces(table: Table, ledger_id: int) -> Iterator[tuple[int, int, int]]:
+def pieces(table: Table, ledger_id: int) -> Iterator[tuple[int, int, int]]:
     """Yield (first entry id, first row, count) of each group of a ledger."""
     ledger_ids, at, row = table.ledger_ids, 0, 0
     for _ in range(ledger_ids.count(ledger_id)):

@@ -7,7 +7,7 @@ which the rows of each ledger are consecutive. Where: the broker creates runs, t
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.units import KIB
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.core.checksum import Buffer
     from penstock.core.errors import PenstockError
+    from penstock.storage.results import Batch
 
 # Smaller runs share a block: fewer blocks mean less to write, to index and to read. Larger blocks would gain nothing,
 # and cost more when only a few entries of one are read.
@@ -35,11 +36,16 @@ class AppendRun:
     ledger; a small run with an owner may overtake large ones of others. With an error, nothing of the run was
     acknowledged: after a crash its entries may exist or not.
 
+    `placeholders`: the entries stand for lost ones that were copied from another log. They are written so that each is
+    damage where it is read: its id is used, and it is named and counted as the lost entry was.
+
     A run without groups writes nothing. If it has no owner, its `done` means that everything appended before is
     settled.
     """
 
-    __slots__ = ("data", "done", "groups", "lengths", "message_counts", "offsets", "owner")
+    __slots__ = (
+        "block_bytes", "data", "done", "groups", "lengths", "message_counts", "offsets", "owner", "placeholders"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class AppendRun:
         data: Buffer,
         done: Callable[[AppendRun, PenstockError | None], None],
         owner: int | None = None,
+        placeholders: bool = False,
     ) -> None:
         self.groups = groups
         self.offsets = offsets
@@ -59,15 +66,30 @@ class AppendRun:
         self.data = data
         self.done = done
         self.owner = owner
-
-    @property
-    def block_bytes(self) -> int:
-        """The bytes that this run takes in a segment."""
-        if not self.groups:
-            return 0
-        return block_bytes(
-            len(self.groups), len(self.offsets), len(self.data), has_message_counts=self.message_counts is not None
+        self.placeholders = placeholders
+        # The bytes that this run takes in a segment.
+        self.block_bytes = (
+            block_bytes(len(groups), len(offsets), len(data), has_message_counts=message_counts is not None)
+            if groups
+            else 0
         )
+
+
+def run_of_batches(batches: Sequence[Batch], done: Callable[[AppendRun, PenstockError | None], None]) -> AppendRun:
+    """Make one run of `batches`, without the bytes between their entries."""
+    entries = [entry for batch in batches for _, entry in batch.entries()]
+    lengths = [len(entry) for entry in entries]
+    counts: list[int] = []
+    for batch in batches:
+        counts += batch.message_counts or [1] * len(batch.lengths)
+    return AppendRun(
+        groups=[(batch.ledger_id, batch.entry_ids[0], len(batch.entry_ids)) for batch in batches],
+        offsets=[0, *accumulate(lengths[:-1])],
+        lengths=lengths,
+        message_counts=counts if any(batch.message_counts for batch in batches) else None,
+        data=b"".join(entries),
+        done=done,
+    )
 
 
 class Block(NamedTuple):
@@ -78,6 +100,7 @@ class Block(NamedTuple):
     lengths: Sequence[int]
     message_counts: Sequence[int] | None
     data: list[Buffer]
+    placeholders: bool = False
 
 
 def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
@@ -87,7 +110,7 @@ def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
     for run in runs:
         if not run.groups:
             continue
-        if small and size + len(run.data) > JOINED_BYTES_MAX:
+        if small and (size + len(run.data) > JOINED_BYTES_MAX or run.placeholders or small[0].placeholders):
             yield _joined(small)
             small, size = [], 0
         small.append(run)
@@ -100,7 +123,7 @@ def _joined(runs: list[AppendRun]) -> Block:
     """Join runs to one block, in which the rows of each ledger are consecutive."""
     if len(runs) == 1:
         run = runs[0]
-        return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data])
+        return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data], run.placeholders)
     has_message_counts = any(run.message_counts is not None for run in runs)
     ledgers: dict[int, _Rows] = {}
     pieces: list[_Rows] = []

@@ -5,7 +5,7 @@ Why SQLite: a lookup by ledger and entry among millions of rows, without keeping
 places of the stretch's blocks. Everything here can be rebuilt from the log, so SQLite runs with `synchronous=NORMAL`:
 after a loss of power the last transactions may be missing, and their segments are scanned again. A row has a checksum,
 and the blocks that it points to name their own entries: a damaged index costs time but never serves a wrong entry.
-Where: the tidier writes, readers ask through `LogIndex`.
+Where: log maintenance writes, readers ask through `LogIndex`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import apsw
-from crc32c import crc32c
 
+from penstock.core.crc32c import crc32c
 from penstock.storage.extents import Extent
 from penstock.storage.index import Damage, IndexDamaged, Stretch, at_or_after, pack_spans, unpack_spans
 

@@ -8,8 +8,8 @@ A segment's id is its generation: ids only grow and are never reused. On disk a 
 
 Why spares: syncing blocks that were written before does not touch the file system's own journal, and costs a third.
 
-Where: the journal takes prepared segments, readers borrow open files, the tidier recycles. All of them may do so at the
-same time: a file is closed and renamed only when no one borrows it any more.
+Where: the journal takes prepared segments, readers borrow open files, log maintenance recycles. All of them may do so
+at the same time: a file is closed and renamed only when no one borrows it any more.
 """
 
 from __future__ import annotations

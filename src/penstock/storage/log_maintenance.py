@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tidier: the thread that maintains the log without delaying publishers.
+"""The thread that maintains the log without delaying publishers.
 
 It stores the index of sealed segments, applies trims, and recycles segments without live entries. It empties segments
 with few live entries by appending these again, and prepares the next segment before the journal needs it.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -21,7 +20,7 @@ from penstock.core.units import MIB
 from penstock.storage.index import IndexDamaged, at_or_after
 from penstock.storage.log_index import Plan
 from penstock.storage.results import Wanted
-from penstock.storage.runs import AppendRun
+from penstock.storage.runs import AppendRun, run_of_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,8 +42,8 @@ _PAUSE_S: Final = 0.5
 _MOVE_RUN_BYTES: Final = 1 * MIB
 
 
-class Tidier:
-    """Maintains the log, on a thread of its own or whenever `tidy` is called."""
+class LogMaintenance:
+    """Maintains the log, on a thread of its own or whenever `maintain` is called."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Tidier:
         self._wake = threading.Event()
         self._settled = threading.Condition()  # A moved run was settled, or we are to stop.
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-tidier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="penstock-log-maintenance", daemon=True)
         self._damage = damage
         self.moved_bytes = 0
         self.recycled = 0
@@ -96,7 +95,7 @@ class Tidier:
             self._wake.wait()
             self._wake.clear()
             try:
-                self.tidy()
+                self.maintain()
             except (OSError, apsw.Error) as error:
                 # Nothing is lost: what was not done stays to be done. A full disk is the journal's to report.
                 log.warning("housekeeping of the entry log was put off: %s", error)
@@ -104,7 +103,7 @@ class Tidier:
                 log.exception("housekeeping of the entry log met an error of its own")
             self._stopping.wait(_PAUSE_S)
 
-    def tidy(self) -> None:
+    def maintain(self) -> None:
         """Do the maintenance now. Raises OSError, apsw.Error; then the rest is done next time."""
         try:
             with self.busy:
@@ -112,14 +111,25 @@ class Tidier:
         except IndexDamaged as error:
             self._mend(error)
 
+    def reclaim(self) -> None:
+        """Store what was trimmed and dropped, and recycle empty segments, without preparing for appends.
+
+        Raises OSError, apsw.Error.
+        """
+        with self.busy:
+            self._reclaim()
+
     def _tidy(self) -> None:
+        self._reclaim()
+        if self._wants_next():
+            self._store.prepare()
+        self._move_scattered()
+
+    def _reclaim(self) -> None:
         self._index.store_sealed()
         self._index.store_trims()
         self._index.sealed.add_damage(self._damage.take_unstored())
         self._recycle_dead()
-        if self._wants_next():
-            self._store.prepare()
-        self._move_scattered()
 
     def _recycle_dead(self) -> None:
         rows = self._index.sealed.segments
@@ -189,7 +199,7 @@ class Tidier:
                 outcome.append(error)
                 self._settled.notify_all()
 
-        run = _run_of(batches, done)
+        run = run_of_batches(batches, done)
         self._append(run)
         with self._settled:
             self._settled.wait_for(lambda: outcome or self._stopping.is_set())
@@ -202,20 +212,3 @@ class Tidier:
 
 def _size(batch: Batch) -> int:
     return sum(batch.lengths)
-
-
-def _run_of(batches: list[Batch], done: Callable[[AppendRun, PenstockError | None], None]) -> AppendRun:
-    """Make one run of `batches`, without the bytes between their entries."""
-    entries = [entry for batch in batches for _, entry in batch.entries()]
-    lengths = [len(entry) for entry in entries]
-    counts: list[int] = []
-    for batch in batches:
-        counts += batch.message_counts or [1] * len(batch.lengths)
-    return AppendRun(
-        groups=[(batch.ledger_id, batch.entry_ids[0], len(batch.entry_ids)) for batch in batches],
-        offsets=[0, *accumulate(lengths[:-1])],
-        lengths=lengths,
-        message_counts=counts if any(batch.message_counts for batch in batches) else None,
-        data=b"".join(entries),
-        done=done,
-    )

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer of the shared metadata: stores the changes of all brokers, and tells each commit to all of them.
+
+Why: see docs/adr/0031. Where: the supervisor of several brokers has one, with no view of its own; each broker has a
+`Follower`. `net.metadata_link` connects the two.
+
+Invariants:
+
+- A follower is sent a snapshot, then every commit after it, once, in order. All followers are sent the same commits.
+- A commit is sent only when it is durable.
+- A change of a connection that has ended is stored and told like any other, if it was received.
+
+All methods but `open` and `close`, which block, are called on the loop and return at once.
+"""
+
+from __future__ import annotations
+
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.storage.shared_channel import (
+    Messages,
+    change_of,
+    encoded,
+    error_fields,
+    member_fields,
+)
+from penstock.storage.shared_store import SharedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.core.errors import PenstockError
+    from penstock.core.membership import Member
+    from penstock.storage.directory import DataDirectory
+    from penstock.storage.files import Files
+    from penstock.storage.metadata import Post
+    from penstock.storage.shared_view import Row
+
+    Send = Callable[[bytes], None]
+
+# Rows of a snapshot in one message: some hundred kilobytes, which a broker decodes in a few milliseconds.
+ROWS_PER_MESSAGE: Final = 1_000
+
+
+class Session:
+    """The writer's end of one connection. Made by `Writer.connect`."""
+
+    def __init__(self, number: int, send: Send, submit: Callable[[int, list[Any]], None]) -> None:
+        self.number = number
+        self.send = send
+        self._submit = submit
+        self._messages = Messages()
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes that the broker has sent."""
+        for kind, *fields in self._messages.receive(data):
+            assert kind == "change", kind
+            self._submit(self.number, fields)
+
+
+class Writer:
+    """Stores changes and tells them."""
+
+    def __init__(self) -> None:
+        self._store: SharedStore  # set by `open`
+        self._numbers = count(1)
+        self._following: dict[int, Session] = {}  # those that have their snapshot
+        self._waiting: dict[int, Session] = {}  # for their snapshot: one is read for all of them
+        self._commit: list[Any] = []  # what the current commit has changed, and is not sent yet
+        self._members: bytes = b""
+        self._told_failed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: DataDirectory,
+        post: Post,
+        files: Files,
+        *,
+        brokers: int,
+        exclusive: bool = False,
+        vfs: str | None = None,
+    ) -> Writer:
+        """Open or create the shared part of the catalog; blocks. Arguments and errors as of `SharedStore.open`."""
+        writer = cls()
+        writer._store = SharedStore.open(
+            directory,
+            post,
+            files,
+            _check_rows,
+            brokers=brokers,
+            exclusive=exclusive,
+            vfs=vfs,
+            answered=writer._send_commit,
+        )
+        return writer
+
+    @property
+    def failed(self) -> str | None:
+        """Why changes are refused until a restart; None if they are not."""
+        return self._store.failed
+
+    def close(self) -> None:
+        """Commit what was received, then close the file. Blocks."""
+        self._store.close()
+
+    def connect(self, send: Send) -> Session:
+        """Begin a connection to a broker; `send` passes bytes to it. The broker is sent a snapshot, then follows."""
+        session = Session(next(self._numbers), send, self._submit)
+        if not self._waiting:
+            self._store.read_all(self._send_snapshot, self._end_snapshot)
+        self._waiting[session.number] = session
+        return session
+
+    def disconnect(self, session: Session) -> None:
+        """Send nothing more; what the broker has sent is stored all the same."""
+        self._following.pop(session.number, None)
+        self._waiting.pop(session.number, None)
+
+    def set_members(self, members: Iterable[Member]) -> None:
+        """Tell all brokers, those that connect later too, which brokers there are."""
+        self._members = encoded("members", [member_fields(member) for member in members])
+        self._send_all(self._members)
+
+    # -- inside
+
+    def _submit(self, session: int, fields: list[Any]) -> None:
+        number, name, *values = fields
+        change = change_of(name, *values)
+        stored: list[Row] = []
+
+        def done(error: PenstockError | None) -> None:
+            outcome = [stored, None] if error is None else [None, error_fields(error)]
+            self._commit.append([session, number, *outcome])
+
+        self._store.submit(change, stored.extend, done)
+
+    def _send_snapshot(self, rows: Sequence[Row]) -> None:
+        self._send_commit()  # What is in the snapshot is for the others only.
+        remaining = iter(rows)
+        while part := list(islice(remaining, ROWS_PER_MESSAGE)):
+            self._send_waiting(encoded("rows", part))
+        if self._members:
+            self._send_waiting(self._members)
+        for session in list(self._waiting.values()):
+            session.send(encoded("follow", session.number))
+        self._following |= self._waiting
+        self._waiting = {}
+
+    def _end_snapshot(self, error: PenstockError | None) -> None:
+        if error is not None:
+            self._send_waiting(encoded("failed", str(error)))
+            self._waiting = {}
+
+    def _send_waiting(self, message: bytes) -> None:
+        for session in list(self._waiting.values()):
+            session.send(message)
+
+    def _send_commit(self) -> None:
+        if self._commit:
+            self._send_all(encoded("commit", self._commit))
+            self._commit = []
+        if self._store.failed is not None and not self._told_failed:
+            self._told_failed = True
+            self._send_all(encoded("failed", self._store.failed))
+
+    def _send_all(self, message: bytes) -> None:
+        for session in list(self._following.values()):
+            session.send(message)
+
+
+def _check_rows(rows: Iterable[Row]) -> None:
+    """Read all rows, which checks them."""
+    for _ in rows:
+        pass
