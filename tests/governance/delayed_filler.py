@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import random
 import sys
 from pathlib import Path
@@ -20,12 +21,14 @@ from penstock.storage.cursor import Cursor
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 MONTH_MS = 30 * 24 * HOUR_MS
+SMALL_BYTES = 65_536
 
 
 def resident_bytes() -> int:
-    """Of this process, now."""
+    """Anonymous memory of this process, now: the pages of libraries that it maps are not the index's."""
     gc.collect()
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4_096
+    resident_pages, shared_pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3]
+    return (int(resident_pages) - int(shared_pages)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def deliver_at_ms(order: str, row: int, messages: int, chance: random.Random) -> int:
@@ -37,8 +40,8 @@ def deliver_at_ms(order: str, row: int, messages: int, chance: random.Random) ->
     return NOW_MS + HOUR_MS + chance.randrange(MONTH_MS if order == "scattered" else HOUR_MS)
 
 
-def main(order: str, run: int, messages: int, topics: int, size_bytes: int) -> None:
-    """Publish `messages` in runs of `run`, to one topic after the other."""
+def fill(order: str, run: int, messages: int, topics: int, size_bytes: int) -> dict[str, int]:
+    """Publish `messages` in runs of `run`, to one topic after the other; return what the index says and the growth."""
     memory, chance = DelayedMemory(size_bytes), random.Random(7)
     managers = [
         TopicDelayedDeliveryTrackerManager(f"topic-{index}", 0, DelayedOptions(), memory, lambda _: None)
@@ -54,8 +57,13 @@ def main(order: str, run: int, messages: int, topics: int, size_bytes: int) -> N
         times_ms = [deliver_at_ms(order, start + row, messages, chance) for row in range(run)]
         manager.add_run(range(first, first + run), times_ms, NOW_MS)
         most = max(most, memory.used_bytes)
-    grown = resident_bytes() - before_bytes
-    print(json.dumps({"most": most, "used": memory.used_bytes, "grown": grown}))
+    return {"most": most, "used": memory.used_bytes, "grown": resident_bytes() - before_bytes}
+
+
+def main(order: str, run: int, messages: int, topics: int, size_bytes: int) -> None:
+    """Fill a small index first: what Python allocates once for the code itself is not the index's either."""
+    fill(order, run, 4 * run, 1, SMALL_BYTES)
+    print(json.dumps(fill(order, run, messages, topics, size_bytes)))
 
 
 if __name__ == "__main__":

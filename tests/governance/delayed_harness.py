@@ -67,3 +67,9 @@ class Topic:
         cursor.acknowledge_many(entry_ids)
         view.acknowledged(entry_ids)
         view.update_mark_delete_position(cursor.mark_delete)
+
+
+def viewed(options: DelayedOptions = STRICT) -> tuple[Topic, DelayedDeliveryView]:
+    """A topic with one view."""
+    topic = Topic(options)
+    return topic, topic.view()

@@ -54,11 +54,11 @@ def test_who_had_to_wait_goes_on_below_half_of_its_share_and_not_before() -> Non
     account = memory.account()
     while not account.must_wait:
         account.take(WAITING_BYTES)
-    account.give_back(WAITING_BYTES)
+    account.release(WAITING_BYTES)
     assert not account.must_wait
     assert not account.may_go_on
     while not account.may_go_on:
-        account.give_back(WAITING_BYTES)
+        account.release(WAITING_BYTES)
     assert MIB // 4 - WAITING_BYTES < account.used_bytes <= MIB // 4
 
 
@@ -71,7 +71,7 @@ def test_a_full_row_lets_everybody_have_one_command() -> None:
     modest.take(WAITING_BYTES)
     assert modest.must_wait
     assert not modest.may_go_on
-    modest.give_back(WAITING_BYTES)
+    modest.release(WAITING_BYTES)
     assert modest.may_go_on
 
 
@@ -82,7 +82,7 @@ def test_a_closed_connection_gives_back_all_at_once_and_nothing_twice() -> None:
     account.take(200)
     account.close()
     assert (memory.used_bytes, memory.busy) == (0, 0)
-    account.give_back(100)
+    account.release(100)
     account.take(50)
     account.close()
     assert (memory.used_bytes, memory.busy) == (0, 0)
@@ -97,7 +97,7 @@ def test_large_commands_have_as_much_as_the_row_together_or_one_of_them() -> Non
     second.take(LARGE_BYTES)
     assert not third.admits(LARGE_BYTES)
     assert third.admits(LARGE_BYTES - 1)
-    first.give_back(LARGE_BYTES)
+    first.release(LARGE_BYTES)
     assert third.admits(LARGE_BYTES)
     second.close()
     assert memory.large_bytes == 0
@@ -131,7 +131,7 @@ class CommandsAreConserved(RuleBasedStateMachine):
         busy = [one for one in self.waiting if one[1]]
         if busy:
             account, commands = data.draw(st.sampled_from(busy))
-            account.give_back(commands.pop())
+            account.release(commands.pop())
 
     @rule(data=st.data())
     def disconnect(self, data: st.DataObject) -> None:

@@ -17,14 +17,13 @@ from penstock.governance.delayed import (
     DelayedOptions,
 )
 from penstock.storage.cursor import Cursor
-from tests.governance.delayed_harness import LOOSE, NOW, ROOMY, STRICT, Topic
+from tests.governance.delayed_harness import LOOSE, NOW, ROOMY, STRICT, Topic, viewed
 
 # -- order, counts, time ----------------------------------------------------------------------------------------------
 
 
 def test_messages_come_when_they_are_due_earliest_first_and_the_count_falls_as_they_are_taken() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(60_000, 10_000, 30_000, 20_000)
     assert view.number_of_delayed_messages == 4
     assert not topic.available(view)
@@ -40,8 +39,7 @@ def test_messages_come_when_they_are_due_earliest_first_and_the_count_falls_as_t
 
 
 def test_each_message_that_is_taken_has_the_time_of_its_own_slot() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(1_000, 1_000, 5_000)
     topic.now_ms += 9_000
     assert topic.take(view) == [0, 1, 2]
@@ -52,16 +50,14 @@ def test_each_message_that_is_taken_has_the_time_of_its_own_slot() -> None:
 
 
 def test_messages_of_one_slot_come_in_the_order_of_the_log() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(500, 499, 498, 497)
     topic.now_ms += 500
     assert topic.take(view) == [0, 1, 2, 3]
 
 
 def test_no_more_is_taken_than_asked_for_and_the_rest_of_a_slot_comes_next() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*[500] * 10)
     topic.now_ms += 500
     assert topic.take(view, 4) == [0, 1, 2, 3]
@@ -73,8 +69,7 @@ def test_no_more_is_taken_than_asked_for_and_the_rest_of_a_slot_comes_next() -> 
 
 
 def test_it_says_when_to_look_again_and_an_earlier_message_moves_that_forward() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     assert view.next_delivery_ms() is None
     topic.publish(60_000)
     assert view.next_delivery_ms() == NOW + 60_000
@@ -86,8 +81,7 @@ def test_it_says_when_to_look_again_and_an_earlier_message_moves_that_forward() 
 
 
 def test_what_was_due_and_not_taken_is_next_in_the_past() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(1_000, 1_000)
     topic.now_ms += 5_000
     topic.take(view, 1)
@@ -95,8 +89,7 @@ def test_what_was_due_and_not_taken_is_next_in_the_past() -> None:
 
 
 def test_the_furthest_delivery_is_known_and_follows_what_is_cancelled() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     assert view.furthest_delivery_ms() is None
     topic.publish(5_000, 90_000, 7_000)
     assert view.furthest_delivery_ms() == NOW + 90_000
@@ -105,16 +98,14 @@ def test_the_furthest_delivery_is_known_and_follows_what_is_cancelled() -> None:
 
 
 def test_a_run_with_due_and_delayed_messages_holds_the_delayed_ones() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(-5, 10_000, 0, 20_000)
     assert view.held(0, 4) == [1, 3]
     assert view.number_of_delayed_messages == 2
 
 
 def test_many_small_steps_of_time_bring_every_message_of_a_sequence_once() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*range(0, 60_000, 100))
     seen = list(range(1))  # entry 0 was due at once: the reader has it
     for _ in range(700):
@@ -127,16 +118,14 @@ def test_many_small_steps_of_time_bring_every_message_of_a_sequence_once() -> No
 
 
 def test_not_strict_a_message_due_within_a_tick_is_not_held() -> None:
-    topic = Topic(LOOSE)
-    view = topic.view()
+    topic, view = viewed(LOOSE)
     assert not view.add_message(0, NOW + 1_000, NOW)
     topic.publish(1_000)
     assert view.held(0, 1) == []
 
 
 def test_strict_a_message_due_within_a_tick_is_held_until_then() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(300)
     assert view.held(0, 1) == [0]
     topic.now_ms += 299
@@ -170,8 +159,7 @@ def test_a_message_is_never_early_if_strict_and_never_more_than_a_tick_early_or_
 
 
 def test_strict_or_not_may_change_and_holds_at_once() -> None:
-    topic = Topic(LOOSE)
-    view = topic.view()
+    topic, view = viewed(LOOSE)
     topic.publish(5_000)
     topic.manager.on_options_updated(STRICT)
     topic.now_ms += 4_999
@@ -184,8 +172,7 @@ def test_strict_or_not_may_change_and_holds_at_once() -> None:
 
 
 def test_strict_there_is_something_to_wait_for_as_long_as_anything_is_held() -> None:  # apache/pulsar#25996
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*range(1, 5_000, 7))
     while view.number_of_delayed_messages:
         next_ms = view.next_delivery_ms()
@@ -196,8 +183,7 @@ def test_strict_there_is_something_to_wait_for_as_long_as_anything_is_held() -> 
 
 
 def test_not_strict_nothing_is_available_that_is_then_held_again() -> None:  # apache/pulsar#26188
-    topic = Topic(LOOSE)
-    view = topic.view()
+    topic, view = viewed(LOOSE)
     for after_ms in range(1_001, 3_000, 13):
         topic.publish(after_ms)
         assert view.held(topic.stop - 1, topic.stop)
@@ -205,8 +191,7 @@ def test_not_strict_nothing_is_available_that_is_then_held_again() -> None:  # a
 
 
 def test_asking_an_empty_index_for_its_next_delivery_is_no_error() -> None:  # apache/pulsar#25617
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     ids = topic.publish(1_000, 2_000)
     for entry_id in ids:
         topic.manager.cancel(entry_id)
@@ -244,8 +229,7 @@ def test_counting_costs_the_same_however_many_slots_there_are() -> None:  # apac
 
 
 def test_a_deliver_time_beyond_all_times_is_held_and_never_due() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish_at([TIME_MAX_MS, TIME_MAX_MS - 1])
     assert view.held(0, 2) == [0, 1]
     assert view.furthest_delivery_ms() == TIME_MAX_MS
@@ -255,8 +239,7 @@ def test_a_deliver_time_beyond_all_times_is_held_and_never_due() -> None:
 
 @pytest.mark.parametrize("deliver_at_ms", [-(2**63), -1, 0, 1, NOW])
 def test_a_deliver_time_in_the_past_or_none_at_all_delays_nothing(deliver_at_ms: int) -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     assert not view.add_message(0, deliver_at_ms, NOW)
     topic.publish_at([deliver_at_ms])
     assert topic.manager.next_delivery_ms() is None
@@ -276,8 +259,7 @@ def test_everything_is_due_while_delays_are_switched_off_and_delayed_again_after
 
 
 def test_a_clock_set_forward_brings_everything_that_is_due_then() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*range(1_000, 1_000_000, 1_000))
     topic.now_ms += 10**9
     seen = []
@@ -287,8 +269,7 @@ def test_a_clock_set_forward_brings_everything_that_is_due_then() -> None:
 
 
 def test_a_clock_set_back_delays_what_comes_then_and_takes_back_nothing_that_was_due() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(1_000, 2_000)
     topic.now_ms += 1_500
     assert topic.take(view) == [0]
@@ -396,8 +377,7 @@ def test_a_broker_that_delays_nothing_does_not_load_the_index() -> None:
 
 
 def test_a_cancelled_message_is_held_for_ever_and_never_offered() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(1_000, 1_000, 1_000)
     assert topic.manager.cancel(1)
     assert not topic.manager.cancel(77)
@@ -410,8 +390,7 @@ def test_a_cancelled_message_is_held_for_ever_and_never_offered() -> None:
 
 
 def test_a_stretch_of_held_entries_is_skipped_whole() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*[60_000] * 100_000)
     topic.stop += 5
     assert view.next_wanted(10, topic.stop) == 100_000

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from penstock.governance.delayed import DelayedMemory, DelayedOptions
-from tests.governance.delayed_harness import NOW, ROOMY, STRICT, Topic
+from tests.governance.delayed_harness import NOW, ROOMY, STRICT, Topic, viewed
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -178,8 +178,7 @@ def test_a_tick_that_was_changed_keeps_what_is_left_on_disk_from_being_early() -
 
 
 def test_the_account_is_close_to_what_the_bitmaps_say() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     chance = random.Random(5)
     for _ in range(300):
         topic.publish(*(chance.randrange(1, 40_000) for _ in range(chance.randrange(1, 60))))
@@ -260,8 +259,7 @@ def test_a_run_of_messages_each_in_a_slot_of_its_own_makes_room_for_itself_at_on
 
 
 def test_what_was_acknowledged_before_its_time_is_charged_and_costs_no_walk() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*[HOUR_MS] * 200_000)
     before = topic.memory.used_bytes
     for entry_id in range(1, 200_000, 2):
@@ -278,8 +276,7 @@ def test_what_was_acknowledged_before_its_time_is_charged_and_costs_no_walk() ->
 
 
 def test_a_seek_wants_again_what_was_acknowledged_before_its_time() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*[HOUR_MS] * 10)
     topic.acknowledge(view, [3, 4, 5])
     assert view.number_of_delayed_messages == 7

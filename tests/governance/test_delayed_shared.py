@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.governance.delayed import DelayedOptions
-from tests.governance.delayed_harness import NOW, STRICT, Topic
+from tests.governance.delayed_harness import NOW, STRICT, Topic, viewed
 
 
 def test_one_message_is_kept_once_however_many_subscriptions_there_are() -> None:
@@ -55,8 +55,7 @@ def test_a_subscription_that_stalls_gets_what_came_due_meanwhile_however_much_wa
 
 
 def test_what_was_taken_is_not_offered_again_while_something_before_it_is_unacknowledged() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(1_000, 1_000, 1_000)
     topic.now_ms += 1_000
     assert topic.take(view) == [0, 1, 2]
@@ -68,8 +67,7 @@ def test_what_was_taken_is_not_offered_again_while_something_before_it_is_unackn
 
 
 def test_what_was_acknowledged_before_its_time_is_not_offered_and_not_counted() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*[1_000] * 5)
     topic.acknowledge(view, [1, 3])
     assert view.number_of_delayed_messages == 3
@@ -110,7 +108,7 @@ def test_what_is_lost_while_a_lost_range_is_read_is_read_too() -> None:
     def lose() -> None:
         topic.now_ms += 1_000
         assert len(topic.take(brisk)) == 2
-        assert topic.manager.let_go(1)
+        assert topic.manager.spill(1)
 
     lose()
     assert stuck.back_fill(topic.stop) == (2, 4)
@@ -139,7 +137,7 @@ def test_of_what_is_lost_only_what_its_reader_has_passed_is_read_again() -> None
     topic.publish(*[1_000] * 10)
     topic.now_ms += 1_000
     topic.take(brisk)
-    topic.manager.let_go(1)
+    topic.manager.spill(1)
     assert stuck.back_fill(4) == (0, 4)
     stuck.back_filled(4)
     assert stuck.back_fill(10) is None
@@ -158,8 +156,7 @@ def test_nothing_is_available_after_everything_due_was_taken_though_nobody_ackno
 
 
 def test_nothing_is_available_when_all_that_is_due_was_acknowledged() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(1_000, 1_000)
     topic.acknowledge(view, [0, 1])
     topic.now_ms += 1_000
@@ -201,8 +198,7 @@ def test_no_slot_is_due_before_all_of_it_is(tick_ms: int) -> None:
 
 
 def test_a_changed_tick_neither_doubles_nor_loses_what_is_held() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     ids = topic.publish(*[10_300] * 5)
     for tick_ms in (10, 7_000, 300):
         topic.manager.on_options_updated(replace(STRICT, tick_ms=tick_ms))
@@ -215,8 +211,7 @@ def test_a_changed_tick_neither_doubles_nor_loses_what_is_held() -> None:
 
 
 def test_a_subscription_that_seeks_back_looks_again_at_what_had_been_pruned() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(60_000, 60_000, 60_000)
     topic.acknowledge(view, [0, 1])
     assert topic.manager.topic_delayed_messages() == 1
@@ -266,8 +261,7 @@ def test_what_was_due_once_is_not_held_again_by_a_clock_that_was_set_back() -> N
 
 
 def test_a_subscription_keeps_its_view_when_its_type_changes() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(60_000)
     view.rewind()
     assert topic.manager.create_or_get_view("a", topic.cursors["a"]) is view
@@ -311,8 +305,7 @@ def test_counts_are_those_of_each_subscription() -> None:
 
 
 def test_a_reader_that_starts_again_gets_what_is_due_by_reading_and_pins_nothing_until_then() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*[1_000] * 10, 60_000)
     view.rewind()
     other = topic.view("b")
@@ -343,8 +336,7 @@ def test_leaving_lets_the_rest_go_on_without_what_only_the_leaver_had_not_acknow
 
 
 def test_forgotten_messages_of_many_slots_are_swept_out_of_them() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(*[1_000 + 500 * (index % 50) for index in range(20_000)])
     full_bytes = topic.manager.topic_buffer_memory_bytes()
     topic.cursors["a"].acknowledge_through(19_899)
@@ -378,8 +370,7 @@ def test_two_that_seek_back_before_the_pruned_part_get_each_message_once_though_
 
 
 def test_what_was_pruned_is_not_early_for_who_seeks_back_after_the_clock_was_set_back() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(-1)  # the index has seen this time
     topic.now_ms -= 3_600_000
     (entry_id,) = topic.publish(60_000)

@@ -14,7 +14,7 @@ from penstock.governance.delayed import TIME_MAX_MS, DamagedSnapshotError, Delay
 from penstock.governance.delayed_ranges import Hull, Ranges
 from penstock.governance.delayed_slots import Slots, first_absent, footprint, within
 from penstock.governance.delayed_snapshot import decode
-from tests.governance.delayed_harness import NOW, STRICT, Topic
+from tests.governance.delayed_harness import NOW, STRICT, Topic, viewed
 
 HOUR_MS = 3_600_000
 
@@ -287,8 +287,7 @@ def test_a_reader_that_starts_again_reads_what_was_offered_ahead_of_it() -> None
 
 
 def test_where_the_index_knows_everything_what_is_due_is_left_to_the_reader() -> None:
-    topic = Topic(STRICT)
-    view = topic.view()
+    topic, view = viewed()
     topic.publish(1_000, 1_000, 1_000)
     topic.now_ms += 1_000
     assert view.get_scheduled_messages(topic.now_ms, 10, 1) == [0]

@@ -13,7 +13,7 @@ from penstock.governance.memory_pool import (
     UNBOUNDED,
     ForeignLease,
     Leak,
-    LeakHunter,
+    LeakDetector,
     Lease,
     MemoryPool,
     SimpleMemoryPool,
@@ -104,7 +104,7 @@ def test_a_lease_is_of_exactly_the_size_asked_for() -> None:
 
 
 def test_p13_a_dropped_lease_comes_back_and_its_owner_is_named() -> None:
-    pool = SimpleMemoryPool(21, 10, hunter=LeakHunter())
+    pool = SimpleMemoryPool(21, 10, hunter=LeakDetector())
     kept = pool.try_allocate(4, owner=1)
     dropped = pool.try_allocate(9, owner=2)
     assert kept is not None
@@ -117,7 +117,7 @@ def test_p13_a_dropped_lease_comes_back_and_its_owner_is_named() -> None:
 
 
 def test_p13_a_lease_that_was_released_and_then_dropped_is_no_leak() -> None:
-    pool = SimpleMemoryPool(21, 10, hunter=LeakHunter())
+    pool = SimpleMemoryPool(21, 10, hunter=LeakDetector())
     lease = pool.try_allocate(9)
     assert lease is not None
     pool.release(lease)
@@ -128,7 +128,7 @@ def test_p13_a_lease_that_was_released_and_then_dropped_is_no_leak() -> None:
 
 
 def test_p13_ten_thousand_dropped_leases_never_run_the_pool_dry() -> None:
-    pool = SimpleMemoryPool(100, 10, hunter=LeakHunter())
+    pool = SimpleMemoryPool(100, 10, hunter=LeakDetector())
     for owner in range(10_000):
         assert pool.try_allocate(10, owner) is not None
         assert [leak.owner for leak in pool.recover_leaks()] == [owner]

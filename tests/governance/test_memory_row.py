@@ -19,7 +19,7 @@ def test_what_exists_already_is_charged_beyond_the_size_and_shown() -> None:
     row = MemoryRow("dispatch", 100)
     row.take(130)
     assert row.available_bytes == -30
-    row.give_back(60)
+    row.release(60)
     assert row.try_take(30)
 
 
@@ -27,4 +27,4 @@ def test_giving_back_more_than_was_lent_is_a_bug_of_ours() -> None:
     row = MemoryRow("commands", 100)
     row.take(10)
     with pytest.raises(AssertionError, match="commands"):
-        row.give_back(11)
+        row.release(11)

@@ -9,9 +9,11 @@ import weakref
 import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
-from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, LeakHunter, Lease
+from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, LeakDetector, Lease
 from penstock.governance.muting import MuteReason
-from penstock.governance.request_memory import PROGRESS_BYTES, PROGRESS_NS, RequestLimits, RequestMemory
+from penstock.governance.request_limits import RequestLimits
+from penstock.governance.request_memory import RequestMemory
+from penstock.governance.slow_frames import PROGRESS_BYTES, PROGRESS_NS
 
 SIZE = 64 * KIB
 FRAME_MAX = 48 * KIB
@@ -114,9 +116,39 @@ def test_a_lease_goes_back_once_and_only_to_its_own_memory() -> None:
     assert (pool.used, other.used, pool.snapshot(0).requests) == (0, 0, 0)
 
 
+def test_a_part_of_a_lease_is_released_on_its_own() -> None:
+    pool = memory()
+    lease = admit(pool, 1, 10 * KIB, 4)
+    part = pool.split(lease, 3 * KIB, 1)
+    assert (pool.used, lease.size_bytes, part.size_bytes) == (10 * KIB, 7 * KIB, 3 * KIB)
+    assert (lease.requests, part.requests, part.owner) == (3, 1, 1)
+    pool.release(lease)
+    assert pool.used == 3 * KIB
+    pool.release(part)
+    assert (pool.used, pool.snapshot(0).requests) == (0, 0)
+    with pytest.raises(ForeignLease):
+        pool.split(lease, 0, 0)
+
+
+def test_reserved_bytes_of_a_lease_stay_with_it_as_long_as_they_fit() -> None:
+    pool = RequestMemory(
+        RequestLimits(request_bytes_max=SIZE, requests_max=-1, frame_bytes_max=FRAME_MAX, reserve_ratio=0.25)
+    )
+    hold(pool, 1, 48 * KIB)
+    assert pool.grant(2, 4 * KIB, 0, 0) == 0
+    assert pool.look(2, 4 * KIB, 4 * KIB, 0) == 4 * KIB
+    lease = pool.settle(2, 4 * KIB, 0, 4 * KIB, 2, 0)
+    assert lease is not None
+    part = pool.split(lease, KIB, 1)
+    assert lease.reserved_bytes + part.reserved_bytes == 4 * KIB
+    for one in (part, lease):
+        pool.release(one)
+    assert pool.snapshot(0).reserve_used_bytes == 0
+
+
 def test_p13_a_dropped_lease_comes_back_with_its_requests_and_names_its_owner() -> None:
     limits = RequestLimits(request_bytes_max=SIZE, requests_max=10, frame_bytes_max=FRAME_MAX, reserve_ratio=0.0)
-    pool = RequestMemory(limits, hunter=LeakHunter())
+    pool = RequestMemory(limits, hunter=LeakDetector())
     pool.release(admit(pool, 1, 100, requests=2))
     pool.grant(7, 5_000, 0, 0)
     pool.settle(7, 5_000, 0, 5_000, 4, 0)
@@ -623,7 +655,7 @@ def test_requests_of_a_connection_that_is_gone_are_released_by_their_own_complet
 
 def test_p21_a_released_lease_is_referred_to_by_nobody() -> None:
     pool = RequestMemory(
-        RequestLimits(request_bytes_max=SIZE, requests_max=1, frame_bytes_max=FRAME_MAX), hunter=LeakHunter()
+        RequestLimits(request_bytes_max=SIZE, requests_max=1, frame_bytes_max=FRAME_MAX), hunter=LeakDetector()
     )
     lease = admit(pool, 1, 100)
     reference = weakref.ref(lease)

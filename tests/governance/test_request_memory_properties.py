@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.core.units import KIB, NS_PER_MS
-from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
+from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
+from penstock.governance.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.governance.muting import MuteReason
-from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.governance.request_limits import RequestLimits
+from penstock.governance.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease

@@ -7,8 +7,8 @@ one burst and the overshoot of one run pass. The overshoot is paid back.
 
 Why a change of rate keeps the balance: a new bucket would forgive the debt and allow another burst each time.
 
-Where: publish and dispatch rates charge these buckets (`broker.publishing.limiters`). Shares of resource groups and
-adaptive rates will set them.
+Where: publish and dispatch rates charge these buckets (`broker.publishing.limiters`), and so do resource groups
+(`resource_group`).
 
 The arithmetic uses whole numbers. The balance counts tokens times nanoseconds of the period, so rounding errors do not
 add up.
@@ -23,30 +23,41 @@ from penstock.core.units import NS_PER_S
 # A bucket is ready again when it holds 1/_READY_PART of its burst, and at least one token. So a waiting publisher is
 # woken at most a hundred times in a period. (Pulsar uses the same rule.)
 _READY_PART: Final = 100
+# The same for a bucket whose burst is given, and shorter than a second.
+_READY_PART_OF_BURST: Final = 5
 
 
 class TokenBucket:
-    """`rate` tokens in each `period_ns`; the burst is one period's tokens.
+    """`rate` tokens in each `period_ns`; the burst is one period's tokens, or those of `burst_ns`.
 
     Tokens are added evenly. If `stepwise`, all tokens of a period are added at its end; the first period begins when
     the full bucket is first used. Times are nanoseconds of one monotonic clock. A time that is earlier than a previous
     one counts as the previous one.
     """
 
-    __slots__ = ("_at_ns", "_credit", "period_ns", "rate", "stepwise")
+    __slots__ = ("_at_ns", "_burst_ns", "_credit", "period_ns", "rate", "stepwise")
 
-    def __init__(self, rate: int, now_ns: int, *, period_ns: int = NS_PER_S, stepwise: bool = False) -> None:
+    def __init__(
+        self,
+        rate: int,
+        now_ns: int,
+        *,
+        period_ns: int = NS_PER_S,
+        stepwise: bool = False,
+        burst_ns: int | None = None,
+    ) -> None:
         _check(rate, period_ns)
         self.rate = rate
         self.period_ns = period_ns
         self.stepwise = stepwise
-        self._credit = rate * period_ns  # in 1/period_ns of a token
+        self._burst_ns = burst_ns  # None: one period
+        self._credit = self._full  # in 1/period_ns of a token
         self._at_ns = now_ns
 
     def consume(self, tokens: int, now_ns: int) -> None:
         """Charge `tokens`, even if the balance becomes negative."""
         self._settle(now_ns)
-        if self._credit == self.rate * self.period_ns:
+        if self._credit == self._full:
             self._at_ns = max(self._at_ns, now_ns)
         self._credit -= tokens * self.period_ns
 
@@ -62,7 +73,13 @@ class TokenBucket:
 
     def ready_at_ns(self) -> int:
         """Return when a bucket in debt is ready again if nothing more is charged; a time in the past means now."""
-        wanted = max(self.period_ns, self.rate * self.period_ns // _READY_PART) - self._credit
+        if self._burst_ns is None:
+            enough = max(self.period_ns, self._full // _READY_PART)
+        else:
+            # The burst of a low rate may be less than a token. A full bucket loses what is added while its timer is
+            # late, so half of the burst is enough.
+            enough = min(self._full // 2, max(self.period_ns, self._full // _READY_PART_OF_BURST))
+        wanted = enough - self._credit
         if wanted <= 0:
             return self._at_ns
         wait_ns = -(-wanted // self.rate)
@@ -79,7 +96,11 @@ class TokenBucket:
             # Rounded down: a change never gives anything away.
             self._credit = self._credit * period_ns // self.period_ns
         self.rate, self.period_ns = rate, period_ns
-        self._credit = min(self._credit, rate * period_ns)
+        self._credit = min(self._credit, self._full)
+
+    @property
+    def _full(self) -> int:
+        return self.rate * (self.period_ns if self._burst_ns is None else self._burst_ns)
 
     def _settle(self, now_ns: int) -> None:
         """Add the tokens that were earned since the last call."""
@@ -88,7 +109,7 @@ class TokenBucket:
             passed_ns -= passed_ns % self.period_ns
         if passed_ns > 0:
             self._at_ns += passed_ns
-            self._credit = min(self.rate * self.period_ns, self._credit + passed_ns * self.rate)
+            self._credit = min(self._full, self._credit + passed_ns * self.rate)
 
 
 def _check(rate: int, period_ns: int) -> None:

@@ -106,7 +106,7 @@ class Account:
         self.used_bytes += nbytes
         self._memory.take(nbytes)
 
-    def give_back(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         """Release the bytes of a command that has ended. After `close` this does nothing."""
         if self._closed or nbytes == 0:
             return
@@ -116,14 +116,14 @@ class Account:
         assert self.used_bytes >= 0, "a connection gave back more than its commands had taken"
         if self.used_bytes == 0:
             self._memory.busy -= 1
-        self._memory.give_back(nbytes)
+        self._memory.release(nbytes)
 
     def close(self) -> None:
         """Release all bytes: the connection is closed and its commands are cancelled."""
         self._large(-self._large_bytes)
         if self.used_bytes:
             self._memory.busy -= 1
-            self._memory.give_back(self.used_bytes)
+            self._memory.release(self.used_bytes)
             self.used_bytes = 0
         self._closed = True
 

@@ -324,7 +324,7 @@ class TopicDelayedDeliveryTrackerManager:
             self._pruned, self._judged_since_ms = through, 0
         self.account()
 
-    def let_go(self, bytes_min: int) -> bool:
+    def spill(self, bytes_min: int) -> bool:
         """Drop messages from memory, up to `bytes_min` bytes; they stay in the log.
 
         Return False when nothing may be dropped.

@@ -24,7 +24,7 @@ class Charged(Protocol):
 
     charged_bytes: int
 
-    def let_go(self, bytes_min: int) -> bool:
+    def spill(self, bytes_min: int) -> bool:
         """Drop messages of up to `bytes_min` bytes; return False when nothing may be dropped."""
 
 
@@ -63,6 +63,6 @@ class DelayedMemory:
             index = max(left, key=lambda one: one.charged_bytes, default=None)
             if index is None:
                 break
-            while self.used_bytes > wanted and index.let_go(self.used_bytes - wanted):
+            while self.used_bytes > wanted and index.spill(self.used_bytes - wanted):
                 pass
             tried.add(index)

@@ -81,7 +81,7 @@ class Leak(NamedTuple):
     tenant: Tenant | None = None
 
 
-class LeakHunter:
+class LeakDetector:
     """Detects leases that are dropped without release. A debugging aid: it costs a weak reference per lease.
 
     A lease may be collected in any thread, so this class only notes it; the pool corrects its counts in
@@ -123,7 +123,7 @@ class SimpleMemoryPool:
     __slots__ = ("_hunter", "_used", "single_max_bytes", "size", "strict")
 
     def __init__(
-        self, size_bytes: int, single_max_bytes: int, *, strict: bool = False, hunter: LeakHunter | None = None
+        self, size_bytes: int, single_max_bytes: int, *, strict: bool = False, hunter: LeakDetector | None = None
     ) -> None:
         if not 0 < single_max_bytes <= size_bytes:
             raise ValueError(f"want 0 < single_max_bytes <= size_bytes, got {single_max_bytes=} {size_bytes=}")
@@ -166,6 +166,25 @@ class SimpleMemoryPool:
         self._used -= lease.size_bytes
         if self._hunter is not None:
             self._hunter.forget(lease)
+
+    def split(self, lease: Lease, size_bytes: int, requests: int) -> Lease:
+        """Move a part of a lease to a new one, which is released on its own. Reserved bytes move last."""
+        if lease.pool is not self:
+            raise ForeignLease(lease)
+        assert 0 <= size_bytes <= lease.size_bytes, "a part is not larger than the whole"
+        assert 0 <= requests <= lease.requests, "a part is not larger than the whole"
+        if self._hunter is not None:
+            self._hunter.forget(lease)
+        part = Lease(self, size_bytes, lease.owner, requests)
+        part.tenant = lease.tenant
+        lease.size_bytes -= size_bytes
+        lease.requests -= requests
+        part.reserved_bytes = max(0, lease.reserved_bytes - lease.size_bytes)
+        lease.reserved_bytes -= part.reserved_bytes
+        if self._hunter is not None:
+            self._hunter.watch(lease)
+            self._hunter.watch(part)
+        return part
 
     def recover_leaks(self) -> list[Leak]:
         """Take back leases that were dropped without release, and return them; always empty without a hunter."""

@@ -44,7 +44,7 @@ class MemoryRow:
         """Charge `nbytes` even if they do not fit: for objects that exist already, such as stored state."""
         self.used_bytes += nbytes
 
-    def give_back(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         """Release `nbytes` that were charged before."""
         self.used_bytes -= nbytes
         assert self.used_bytes >= 0, f"row {self.name} got back more than it had lent"

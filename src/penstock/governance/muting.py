@@ -21,6 +21,9 @@ class MuteReason(Enum):
     STORAGE = "storage"  # the journal is stalled or read-only; lifted when it appends again
     COMMANDS = "commands"  # too many of its commands wait to be carried out; lifted when enough of them have ended
     OUTBOUND = "outbound"  # the client does not read its answers; lifted when they have drained
+    GROUP_QUOTA = "group-quota"  # its held SENDs of a resource group in debt reached their bound; lifted at half of it
+    UPSTREAM = "upstream"  # a proxy's broker does not take what this client sends; lifted when it has taken half
+    ADAPTIVE_RATE = "adaptive-publish-rate"  # held SENDs of an adaptively throttled topic reached their bound; as above
     PUBLISH_RATE = "publish-rate"  # a rate of a topic or of the broker is in debt; lifted when that is repaid
 
 

@@ -12,7 +12,7 @@ Theory of operation
     Room.     A connection may use half of the free bytes, and less if more connections wait. It never holds more than
               `CONNECTION_BYTES_MAX`. So there is always something left for the next connection.
     Put back. While a connection waits for room, a client that reads nothing keeps only the entry that it has begun to
-              receive. Its other queued entries are put back and read again when it reads (`Connection.put_back`).
+              receive. Its other queued entries are put back and read again when it reads (`SendQueue.put_back`).
     Turns.    The free bytes can be fewer than one entry. So there is a reserve, the size of the largest entry. One
               connection at a time uses it: one without unsent bytes, in the order in which they began to wait. Its turn
               ends when its client has received everything, or when nothing was sent to it.

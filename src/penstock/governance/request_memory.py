@@ -2,8 +2,7 @@
 """Request memory (KIP-72): how many bytes each connection may read now, so that all of them fit in one bound.
 
 Why: clients decide how much they send. Without a bound on bytes that were read and not yet answered, a burst of large
-requests ends the process. The bound is on bytes, `queued.max.request.bytes`; `queued.max.requests` limits the number of
-requests. Each of them alone stops reading.
+requests ends the process. `queued.max.request.bytes` bounds the bytes, `queued.max.requests` the number of requests.
 
 Where: a session calls `grant` before every read of its socket and `settle` after it. The run from that read carries a
 `Lease`, which is given to `release` when its requests are answered.
@@ -17,8 +16,7 @@ nothing, so a client that announces much and sends little holds little.
 
 *Ordinary reads never exceed the available bytes.* When no useful amount is left, readers are refused and wait, ordered
 by the bytes they were served before (`fair_queue`). As bytes become free, `wake` gives turns to the first readers, only
-as many as the free bytes can serve. The bytes of a turn are promised, and no other reader gets them. So no reader
-overtakes another, and none is woken in vain.
+as many as the free bytes can serve, and promises them these bytes (`read_turns`).
 
 *A reserve serves complete frames.* Reads that may leave an unfinished frame may use three quarters of the size. A
 refused reader looks at the bytes at its socket; if these are complete frames, `look` grants exactly them from the
@@ -36,69 +34,29 @@ rest of the next frame. (KIP-72 reserves the announced size and lets any single 
 same.)
 
 *A slow, unfinished frame is evicted first.* If others wait and unfinished frames hold more than half of the ordinary
-part, those that grow too slowly while they are read are evicted, largest first. The required speed depends on the
-waiting readers: 64 KiB per second for each second in which memory for less than one frame became free. Time in which a
-connection is muted does not count against it, unless its client does not receive its responses. Commands that wait for
-that count like an unfinished frame.
-
-The file is longer than most because granting, waking and evicting maintain the same few sums, and are read together.
+part, those that grow too slowly while they are read are evicted, largest first (`slow_frames`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.core.units import KIB, NS_PER_MS, NS_PER_S
+from penstock.core.units import NS_PER_MS
+from penstock.governance import slow_frames
 from penstock.governance.depletion import Depletion
-from penstock.governance.fair_queue import ANY, HOLDING, WHOLE, FairQueue, Reader, Tenant
-from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakHunter, Lease, SimpleMemoryPool
+from penstock.governance.fair_queue import ANY, HOLDING, WHOLE, Reader, Tenant
+from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakDetector, Lease, SimpleMemoryPool
 from penstock.governance.muting import MuteReason
-from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
+from penstock.governance.read_turns import ReadTurns
+from penstock.governance.request_limits import LENGTH_BYTES, USEFUL_BYTES
+from penstock.governance.snapshot import RequestMemorySnapshot
 from penstock.governance.wait_times import WaitTimes
 
-# A shorter read costs more than it is worth; a reader that would get less waits (unless it wants or lacks less).
-USEFUL_BYTES: Final = 4 * KIB
-
-# While no reader has waited for memory for more than a second, an unfinished frame makes progress if it grows by this
-# much per second. Half a megabit per second is slower than any link that batches are published over, and a second is
-# long enough for a lost packet to be sent again.
-PROGRESS_BYTES: Final = 64 * KIB
-PROGRESS_NS: Final = NS_PER_S
-
-# Pulsar's commands start with their length in four bytes; before they have arrived, the frame's length is unknown.
-LENGTH_BYTES: Final = 4
+if TYPE_CHECKING:
+    from penstock.governance.request_limits import RequestLimits
 
 # Connections whose tenant is not known (yet) count as one tenant.
 NOBODY: Final = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
-    """The three settings of KIP-72, and the reserve. A bound of 0 or less is switched off."""
-
-    request_bytes_max: int  # queued.max.request.bytes
-    requests_max: int  # queued.max.requests: requests admitted and not yet answered
-    frame_bytes_max: int  # socket.request.max.bytes: one whole frame, its four length bytes included
-    reserve_ratio: float = 0.25  # for reads of complete frames; less if the rest could not hold one largest frame
-
-    def __post_init__(self) -> None:
-        if self.frame_bytes_max <= LENGTH_BYTES:
-            raise ValueError(f"socket.request.max.bytes must be above {LENGTH_BYTES}, got {self.frame_bytes_max}")
-        if 0 < self.request_bytes_max < self.frame_bytes_max:
-            raise ValueError(
-                f"queued.max.request.bytes={self.request_bytes_max} cannot hold one request of "
-                f"socket.request.max.bytes={self.frame_bytes_max}: raise the former, or set it to -1 for no bound"
-            )
-        if not 0.0 <= self.reserve_ratio < 1.0:
-            raise ValueError(f"want 0 <= reserve_ratio < 1, got {self.reserve_ratio}")
-
-    @property
-    def reserve_bytes(self) -> int:
-        """The bytes that only reads of complete frames may use."""
-        if self.request_bytes_max <= 0:
-            return 0
-        return min(int(self.request_bytes_max * self.reserve_ratio), self.request_bytes_max - self.frame_bytes_max)
 
 
 class RequestMemory(SimpleMemoryPool):
@@ -111,33 +69,12 @@ class RequestMemory(SimpleMemoryPool):
     """
 
     __slots__ = (
-        "_depletion",
-        "_evicted_total",
-        "_finisher",
-        "_held_bytes",
-        "_holders_called",
-        "_lines",
-        "_ordinary_end",
-        "_ordinary_promised",
-        "_readers",
-        "_requests",
-        "_reserve_held",
-        "_reserve_promised",
-        "_reserve_used",
-        "_served_since",
-        "_starved_since_ns",
-        "_tenants",
-        "_turns",
-        "_used_bytes_max",
-        "_useful_bytes",
-        "_waiting",
-        "_waits",
-        "ordinary_bytes",
-        "requests_max",
-        "reserve_bytes",
+        "_depletion", "_evicted_total", "_finisher", "_held_bytes", "_lines", "_ordinary_end", "_readers", "_requests",
+        "_reserve_held", "_reserve_used", "_served_since", "_starved_since_ns", "_tenants", "_turns", "_used_bytes_max",
+        "_useful_bytes", "_waiting", "_waits", "ordinary_bytes", "requests_max", "reserve_bytes",
     )  # fmt: skip
 
-    def __init__(self, limits: RequestLimits, *, hunter: LeakHunter | None = None) -> None:
+    def __init__(self, limits: RequestLimits, *, hunter: LeakDetector | None = None) -> None:
         size_bytes = limits.request_bytes_max if limits.request_bytes_max > 0 else UNBOUNDED
         # Strict: in this pool only the finisher may overdraw.
         super().__init__(size_bytes, limits.frame_bytes_max, strict=True, hunter=hunter)
@@ -152,12 +89,8 @@ class RequestMemory(SimpleMemoryPool):
         self._reserve_held = 0  # of the bytes held
         self._ordinary_end = self.ordinary_bytes  # ordinary reads stop at this use: the ordinary part + used reserve
         self._tenants = {NOBODY: Tenant(NOBODY)}
-        self._waiting: dict[int, Reader] = {}  # in the order they began to wait, readers with a turn included
-        self._lines = FairQueue()  # waiting readers without a turn
-        self._turns = 0
-        self._holders_called = 0  # turns of readers with an unfinished frame
-        self._ordinary_promised = 0
-        self._reserve_promised = 0
+        self._turns = ReadTurns()
+        self._waiting, self._lines = self._turns.waiting, self._turns.lines
         self._finisher: Reader | None = None
         self._depletion = Depletion()
         self._starved_since_ns: int | None = None
@@ -204,7 +137,7 @@ class RequestMemory(SimpleMemoryPool):
         self._lines.ask_for(reader, ask_bytes)
         if not 0 < whole_bytes <= self.reserve_bytes or reader.reason is MuteReason.REQUEST_COUNT:
             return 0
-        fits = whole_bytes <= self.reserve_bytes - self._reserve_used - self._reserve_promised
+        fits = whole_bytes <= self.reserve_bytes - self._reserve_used - self._turns.reserve_promised
         if fits and (called or not self._lines.stands(WHOLE)):
             reader.granted_reserved = True
             self._reserve_used += whole_bytes
@@ -235,7 +168,7 @@ class RequestMemory(SimpleMemoryPool):
         granted_bytes, held_before = reader.granted_bytes, reader.held_bytes
         held_gain = held_bytes - held_before
         assert held_gain + pending_bytes <= read_bytes <= granted_bytes, (
-            "kept more than came, or read more than granted"
+            "read more than granted, or kept more than read"
         )
         used_bytes = self._used
         if used_bytes > self._used_bytes_max:  # noqa: PLR1730 -- max() costs three times the comparison
@@ -247,12 +180,11 @@ class RequestMemory(SimpleMemoryPool):
             reader.held_bytes = held_bytes
             self._held_bytes += held_gain
             if held_gain != read_bytes or not held_before:  # A frame ended or began: measure it from now on.
-                reader.mark_ns, reader.mark_held_bytes, reader.pace_bytes_per_s = now_ns, held_bytes, None
+                slow_frames.mark(reader, now_ns, anew=True)
                 if reader is self._finisher:
                     self._finisher = None
-            elif now_ns - reader.mark_ns >= PROGRESS_NS:
-                reader.pace_bytes_per_s = _pace(reader, now_ns)
-                reader.mark_ns, reader.mark_held_bytes = now_ns, held_bytes
+            else:
+                slow_frames.mark(reader, now_ns, anew=False)
         if reader.frame_placed and (held_gain != read_bytes or not held_bytes):
             reader.frame_placed = False
         reserved_bytes = 0
@@ -334,7 +266,7 @@ class RequestMemory(SimpleMemoryPool):
         if waits:
             self._lines.join(reader)
             if not reader.has_turn:
-                self._line_up(reader)
+                self._turns.line_up(reader)
         self._lines.changed(joined)
 
     def wake(self, now_ns: int) -> list[int]:
@@ -342,31 +274,26 @@ class RequestMemory(SimpleMemoryPool):
         if not self._waiting:
             return []
         lines, owners = self._lines, list[int]()
-        requests_left = self.requests_max - self._requests - self._turns
+        requests_left = self.requests_max - self._requests - len(self._turns)
         while requests_left > len(owners) and (reader := lines.first(ANY)) is not None:
             room = self._room()
             if room < reader.useful_bytes(self._useful_bytes):
                 break
-            self._give_turn(reader, min(reader.want_bytes, room))
+            self._turns.give(reader, min(reader.want_bytes, room))
             owners.append(reader.owner)
         if owners:
             self._depletion.stop(now_ns)
         while requests_left > len(owners) and (reader := lines.first(WHOLE)) is not None:
-            if reader.whole_bytes > self.reserve_bytes - self._reserve_used - self._reserve_promised:
+            if reader.whole_bytes > self.reserve_bytes - self._reserve_used - self._turns.reserve_promised:
                 break
-            self._give_turn(reader, reader.whole_bytes, reserved=True)
+            self._turns.give(reader, reader.whole_bytes, reserved=True)
             owners.append(reader.owner)
         if self._finisher is None:
             self._finisher = self._next_finisher()
-        finisher = self._finisher
-        if (
-            requests_left > len(owners)
-            and finisher is not None
-            and finisher.owner in self._waiting
-            and not finisher.has_turn
-        ):
-            self._give_turn(finisher, 0)
-            owners.append(finisher.owner)
+        first = self._finisher
+        if first is not None and first.owner in self._waiting and not first.has_turn and requests_left > len(owners):
+            self._turns.give(first, 0)
+            owners.append(first.owner)
         return owners
 
     def pause(self, owner: int, now_ns: int, *, excused: bool = True) -> None:
@@ -409,17 +336,8 @@ class RequestMemory(SimpleMemoryPool):
         excess_bytes = self._held_bytes - self.ordinary_bytes // 2
         if excess_bytes <= 0 or self._starved_since_ns is None:
             return []
-        pace_min = self._pace_min(now_ns)
-        slow = [
-            reader for reader in self._readers.values() if reader.held_bytes and _recent_pace(reader, now_ns) < pace_min
-        ]
-        slow.sort(key=lambda reader: reader.held_bytes, reverse=True)
-        owners: list[int] = []
-        for reader in slow:
-            if excess_bytes <= 0:
-                break
-            excess_bytes -= reader.held_bytes
-            owners.append(reader.owner)
+        starved_ns = now_ns - self._starved_since_ns
+        owners = slow_frames.slow_owners(self._readers.values(), excess_bytes, starved_ns, now_ns)
         self._evicted_total += len(owners)
         return owners
 
@@ -444,7 +362,7 @@ class RequestMemory(SimpleMemoryPool):
             depleted_ms=self._depletion.total_ns(now_ns) // NS_PER_MS,
             evicted_total=self._evicted_total,
             finisher=None if self._finisher is None else self._finisher.owner,
-            muted=tuple(_muted(reader) for reader in self._waiting.values()),
+            muted=self._turns.snapshot(),
             waits=self._waits.snapshot(now_ns),
         )
 
@@ -474,16 +392,16 @@ class RequestMemory(SimpleMemoryPool):
         """Grant when readers wait, a bound is near, or this reader was stopped before."""
         had_turn = reader.has_turn and not reader.turn_reserved
         reader.called = reader.has_turn and reader.turn_reserved
-        self._end_turn(reader)
+        self._turns.end(reader)
         self._lines.withdraw(reader, WHOLE)  # until it has looked again
         reader.want_bytes, reader.missing_bytes = want_bytes, missing_bytes
-        if self._requests + self._turns >= self.requests_max:
+        if self._requests + len(self._turns) >= self.requests_max:
             return self._refuse(reader, MuteReason.REQUEST_COUNT, now_ns)
         if reader is self._finisher:
             return self._admit(reader, min(want_bytes, missing_bytes), now_ns)
         room = self._room()
         if room >= reader.useful_bytes(self._useful_bytes):
-            if not had_turn and len(self._waiting) > self._turns:
+            if not had_turn and len(self._waiting) > len(self._turns):
                 # Readers before it come first; the caller that freed this room is about to wake them.
                 return self._refuse(reader, next(iter(self._waiting.values())).reason, now_ns)
             return self._admit(reader, min(want_bytes, room), now_ns)
@@ -533,55 +451,20 @@ class RequestMemory(SimpleMemoryPool):
     def _refuse(self, reader: Reader, reason: MuteReason, now_ns: int) -> int:
         """Let a reader wait; one that waits already, with or without a turn, keeps its place."""
         reader.reason = reason
-        if reader.owner not in self._waiting:
-            self._waiting[reader.owner] = reader
-            self._lines.join(reader)
-        self._line_up(reader)
+        self._turns.wait(reader)
         if reader.stopped_ns is None:
             reader.stopped_ns = now_ns
         return 0
 
-    def _line_up(self, reader: Reader) -> None:
-        self._lines.enter(reader, ANY)
-        if reader.held_bytes:
-            self._lines.enter(reader, HOLDING)
-
     def _leave(self, reader: Reader, now_ns: int) -> None:
         """End the wait of a reader, if it waits."""
-        self._end_turn(reader)
-        if self._waiting.pop(reader.owner, None) is not None:
-            self._lines.leave(reader)
-            if not self._waiting:
-                self._depletion.stop(now_ns)
-                self._starved_since_ns = None
-
-    def _give_turn(self, reader: Reader, promised_bytes: int, *, reserved: bool = False) -> None:
-        for line in (ANY, HOLDING, WHOLE):
-            self._lines.withdraw(reader, line)
-        reader.has_turn, reader.turn_reserved = True, reserved
-        reader.promised_bytes = promised_bytes
-        self._turns += 1
-        self._holders_called += reader.held_bytes > 0
-        self._promise(reader, promised_bytes)
-
-    def _end_turn(self, reader: Reader) -> None:
-        if reader.has_turn:
-            self._turns -= 1
-            self._holders_called -= reader.held_bytes > 0
-            self._promise(reader, -reader.promised_bytes)
-            reader.has_turn = False
-
-    def _promise(self, reader: Reader, nbytes: int) -> None:
-        if reader.turn_reserved:
-            self._reserve_promised += nbytes
-        else:
-            self._ordinary_promised += nbytes
-        reader.tenant.promised_bytes += nbytes
-        self._lines.changed(reader.tenant)
+        if self._turns.leave(reader) and not self._waiting:
+            self._depletion.stop(now_ns)
+            self._starved_since_ns = None
 
     def _room(self) -> int:
         """Return the bytes of the ordinary part that are neither used nor promised."""
-        return self._ordinary_end - self._used - self._ordinary_promised
+        return self._ordinary_end - self._used - self._turns.ordinary_promised
 
     def _next_finisher(self) -> Reader | None:
         """Return the reader that becomes the finisher now, or None.
@@ -591,7 +474,7 @@ class RequestMemory(SimpleMemoryPool):
         frames hold all of the ordinary part (earlier finishers paused after they had overdrawn). Then the reader whose
         frame lacks least may go first: the latest of those finishers does fit, so there is always progress.
         """
-        if self._finisher is not None or self._holders_called:
+        if self._finisher is not None or self._turns.holding:
             return None
         first = self._lines.first(HOLDING)
         if first is None or self._fits(first):
@@ -615,28 +498,3 @@ class RequestMemory(SimpleMemoryPool):
         if reader.held_bytes < LENGTH_BYTES:
             return self.single_max_bytes - reader.held_bytes
         return reader.missing_bytes
-
-    def _pace_min(self, now_ns: int) -> int:
-        """Return how many bytes per second an unfinished frame must grow while others wait."""
-        assert self._starved_since_ns is not None
-        starved_ns = max(PROGRESS_NS, now_ns - self._starved_since_ns)
-        return PROGRESS_BYTES * starved_ns // PROGRESS_NS
-
-
-def _recent_pace(reader: Reader, now_ns: int) -> int | float:
-    """Return by how many bytes per second its unfinished frame grew while it was read, over the last second or two."""
-    until_ns = now_ns if reader.stopped_ns is None else reader.stopped_ns
-    if until_ns - reader.mark_ns > PROGRESS_NS:
-        return _pace(reader, until_ns)
-    return float("inf") if reader.pace_bytes_per_s is None else reader.pace_bytes_per_s
-
-
-def _pace(reader: Reader, until_ns: int) -> int:
-    return (reader.held_bytes - reader.mark_held_bytes) * NS_PER_S // (until_ns - reader.mark_ns)
-
-
-def _muted(reader: Reader) -> MutedReader:
-    assert reader.stopped_ns is not None, "in the queue, yet reading"
-    return MutedReader(
-        reader.owner, reader.stopped_ns, reader.reason, reader.want_bytes, reader.held_bytes, reader.missing_bytes
-    )

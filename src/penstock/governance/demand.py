@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much a broker would use if nothing held it back, as far as the broker can see.
+
+Why: a broker that is limited uses exactly its share, so usage does not tell who needs more (S5). What a broker can see
+beside usage is for how long something waited. Where: `own_usage` estimates the demand of each group.
+
+All amounts are thousandths per second.
+"""
+
+from __future__ import annotations
+
+# Something waits almost always: the group wants more than its share. How much more is not known, so the estimate is
+# doubled; if that did not bring a larger share, the group wants all it can get. (To believe that at once would give a
+# whole share to each broker that misses a little for a moment.)
+_ALMOST_ALWAYS_PERCENT = 95
+_FIRST_STEP_PART = 100  # of the quota, beside the doubling
+# Something waits for less of the time: the group gets by, and misses an eighth of what it used at most. What is guessed
+# too high is taken from brokers that would use it.
+_OFTEN_PART = 8
+# A change of demand by more than a twentieth and by more than half a percent of the quota is believed at once, if it is
+# more than chance. Less is averaged.
+_SUDDEN_PART = 20
+_SUDDEN_QUOTA_PART = 200
+# Messages that arrive by chance differ from their mean number n by more than 2 √n in one of twenty intervals, and by
+# more than 4 √n hardly ever.
+CAREFUL = 2
+CALM = 4
+_GRAINS_MIN = 3
+# An average estimate comes from about as many intervals.
+_AVERAGED = 4
+
+
+def held_back(used: int, waited_ns: int, elapsed_ns: int, quota: int, demand: int) -> int:
+    """Return the demand beyond `used` of an interval in which something waited for `waited_ns`; at most `quota`.
+
+    `demand` is the estimate before this interval. Short waits are bursts that the limiter smooths out: if something
+    waited half of the time, demand exceeds usage by an eighth.
+    """
+    if waited_ns <= 0:
+        return 0
+    if waited_ns * 100 >= elapsed_ns * _ALMOST_ALWAYS_PERCENT:
+        return quota if demand > used + used // 2 + quota // _FIRST_STEP_PART else used + quota // _FIRST_STEP_PART
+    part = waited_ns * 1_000 // elapsed_ns
+    missed = used * part * part * part * part // (1_000_000_000 * (1_000 - part))
+    return min(quota, missed, used // _OFTEN_PART + quota // _FIRST_STEP_PART)
+
+
+def follow(demand: int, used: int, held: int, quota: int, grain: int, *, contended: bool) -> int:
+    """Return the new estimate of demand. Sudden changes are taken as they are, noise is averaged.
+
+    Args:
+        demand: the estimate before.
+        used: what was measured since then.
+        held: what was held back since then.
+        quota: of the group.
+        grain: the smallest change that can be measured, one message.
+        contended: brokers want about as much as the quota, so it is better to follow too much than too late.
+    """
+    seen = used + held
+    change = seen - demand
+    large = abs(change) > max(demand // _SUDDEN_PART, quota // _SUDDEN_QUOTA_PART)
+    if (
+        held >= quota > demand
+        or abs(change) < 4
+        or (large and more_than_chance(demand, seen, grain, CAREFUL if contended else CALM))
+    ):
+        return seen
+    return demand + change // _AVERAGED
+
+
+def more_than_chance(before: int, now: int, grain: int, deviations: int) -> bool:
+    """Whether two rates of messages differ by more than so many standard deviations of what arrives by chance."""
+    change = abs(now - before)
+    return change > _GRAINS_MIN * grain and change * change > deviations * deviations * max(before, now) * grain
+
+
+def changed(sent: int, demand: int, grain: int, *, contended: bool) -> bool:
+    """Whether an estimate of demand differs from the one that was reported, and not by chance."""
+    if contended:
+        return more_than_chance(sent, demand, grain, CAREFUL)
+    return more_than_chance(sent, demand, grain // _AVERAGED, CALM)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this broker uses of each group: counters read, demand estimated, and what was reported of it, in columns.
+
+Why columns: a broker has thousands of groups, and objects would take ten times the memory. Where: `quota_exchange` has
+one. Groups are places (small numbers) here.
+
+The four numbers of a group are those of `core.usage_report.KINDS`. Amounts are thousandths per second, and are kept
+with 24 significant bits.
+"""
+
+from __future__ import annotations
+
+from array import array
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from penstock.core.usage_report import KINDS, NOTHING, WHOLE_SHARE, FourNumbers
+from penstock.governance.demand import changed, follow, held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.governance.resource_group import GroupRate, GroupRates
+
+# A change of demand is reported if it is more than 10 %, or more than 1 % of the quota; at once, if it is more than 1 %
+# of the quota, or if it is more than 10 % and more than a quarter percent of the quota.
+_CHANGED_PART: Final = 10
+_CHANGED_QUOTA_PART: Final = 100
+_MUCH_QUOTA_PART: Final = 400
+# A change of share is reported if it is more than 2 %; at once, if it is also more than a quarter percent of the quota.
+_CHANGED_SHARE_PART: Final = 64
+_EARLY_SHARE: Final = WHOLE_SHARE // 400
+
+_THOUSAND: Final = 1_000
+# Counters of a group: those of `KINDS`, and the waiting times of publish and dispatch in microseconds.
+_COUNTERS: Final = KINDS + 2
+_LOW_32: Final = (1 << 32) - 1
+
+# Quotas in thousandths per second; None: no limit.
+FourQuotas = tuple[int | None, int | None, int | None, int | None]
+
+
+class Change(IntEnum):
+    """Whether something is to be reported."""
+
+    NONE = 0
+    REGULAR = 1
+    EARLY = 2
+
+
+class CountedTraffic(Protocol):
+    """Publish or dispatch traffic of a group; `resource_group.ClassLimiter` is one."""
+
+    @property
+    def share(self) -> GroupRate:
+        """What `LimitedGroup.set_share` has set last."""
+
+    @property
+    def messages_passed(self) -> int: ...
+
+    @property
+    def bytes_passed(self) -> int: ...
+
+    def limited_ns(self, now_ns: int) -> int:
+        """For how long something has been waiting, in all."""
+
+
+class LimitedGroup(Protocol):
+    """A group on this broker, which counts its traffic and enforces its share."""
+
+    @property
+    def publish(self) -> CountedTraffic: ...
+
+    @property
+    def dispatch(self) -> CountedTraffic: ...
+
+    @property
+    def topics(self) -> int: ...
+
+    def set_share(self, share: GroupRates, now_ns: int) -> None: ...
+
+
+class OwnUsage:
+    """Counters, demand, and what was reported, of each group.
+
+    Attributes:
+        stale: by place: whether something of that which shares follow from has changed since they were computed.
+    """
+
+    __slots__ = ("_contended", "_counted", "_demand", "_measured_ms", "_sent_demand", "_sent_share", "stale")
+
+    def __init__(self) -> None:
+        self.stale = bytearray()
+        self._counted = array("I")  # the lowest 32 bits of each counter
+        self._contended = bytearray()
+        self._measured_ms = array("I")  # its lowest 32 bits
+        self._demand = array("f")
+        self._sent_demand = array("f")
+        self._sent_share = array("H")
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all columns."""
+        columns = (self._counted, self._measured_ms, self._demand, self._sent_demand, self._sent_share)
+        return (
+            len(self._contended)
+            + len(self.stale)
+            + sum(column.buffer_info()[1] * column.itemsize for column in columns)
+        )
+
+    def begin(self, place: int) -> None:
+        """Begin a group at a place that was removed, or at the next one."""
+        if place * KINDS == len(self._demand):
+            self._counted.extend((0,) * _COUNTERS)
+            self._measured_ms.append(0)
+            self._contended.append(False)
+            self.stale.append(True)
+            self._demand.extend((0.0,) * KINDS)
+            self._sent_demand.extend((0.0,) * KINDS)
+            self._sent_share.extend((0,) * KINDS)
+        _set(self._demand, place, NOTHING)
+        _set(self._sent_demand, place, NOTHING)
+        _set(self._sent_share, place, NOTHING)
+
+    def used(self, place: int) -> bool:
+        """Whether the group has any demand."""
+        return any(self._demand[place * KINDS : (place + 1) * KINDS])
+
+    def demand(self, place: int) -> FourNumbers:
+        return _get(self._demand, place)
+
+    def sent(self, place: int, kind: int, quota: int) -> tuple[int, int]:
+        """The demand that was reported, and the share, at the present quota."""
+        at = place * KINDS + kind
+        return int(self._sent_demand[at]), self._sent_share[at] * quota // WHOLE_SHARE
+
+    def demand_is_sent(self, place: int) -> None:
+        """The caller computes the shares."""
+        here = slice(place * KINDS, (place + 1) * KINDS)
+        self._sent_demand[here] = self._demand[here]
+
+    def shares_are_sent(self, place: int, shares: Sequence[int]) -> None:
+        if self._sent_share[place * KINDS : (place + 1) * KINDS] != array("H", shares):
+            _set(self._sent_share, place, shares)
+            self.stale[place] = True
+
+    # -- measuring
+
+    def count(self, place: int, group: LimitedGroup, now_ns: int) -> list[int]:
+        """Return what the counters of a group counted since the last call."""
+        publish, dispatch = group.publish, group.dispatch
+        counters = (
+            publish.messages_passed & _LOW_32,
+            publish.bytes_passed & _LOW_32,
+            dispatch.messages_passed & _LOW_32,
+            dispatch.bytes_passed & _LOW_32,
+            publish.limited_ns(now_ns) // NS_PER_US & _LOW_32,
+            dispatch.limited_ns(now_ns) // NS_PER_US & _LOW_32,
+        )
+        start = place * _COUNTERS
+        before = self._counted[start : start + _COUNTERS]
+        self._counted[start : start + _COUNTERS] = array("I", counters)
+        self._measured_ms[place] = now_ns // NS_PER_MS & _LOW_32
+        return [last - first & _LOW_32 for first, last in zip(before, counters, strict=True)]
+
+    def measure(self, place: int, quotas: FourQuotas, group: LimitedGroup, now_ns: int, *, with_held: bool) -> Change:
+        """Estimate the demand since the last call; return whether it is to be reported."""
+        elapsed_ns = (now_ns // NS_PER_MS - self._measured_ms[place] & _LOW_32) * NS_PER_MS
+        if not elapsed_ns:
+            return Change.NONE
+        counted = self.count(place, group, now_ns)
+        demand = _get(self._demand, place)
+        if demand == NOTHING and not any(counted):
+            return Change.NONE
+        grains = _grains(counted, demand, elapsed_ns)
+        estimates = []
+        waits = False
+        contended = bool(self._contended[place])
+        for kind, quota in enumerate(quotas):
+            used = counted[kind] * _THOUSAND * NS_PER_S // elapsed_ns
+            waited_ns = counted[KINDS + kind // 2] * NS_PER_US
+            held = 0
+            if quota is not None and waited_ns and with_held:
+                # What waits may wait for the other limit of its class: then this one is not used up.
+                short = used * 2 >= self.sent(place, kind, quota)[1] or used <= grains[kind]
+                held = held_back(used, waited_ns, elapsed_ns, quota, demand[kind]) if short else 0
+                waits = waits or held > 0
+            estimates.append(follow(demand[kind], used, held, quota or used, grains[kind], contended=contended))
+        _set(self._demand, place, estimates)
+        change = self._demand_change(place, quotas, grains)
+        if waits and not self._contended[place]:
+            self._contended[place] = self.stale[place] = True
+        return change if self._contended[place] else min(change, Change.REGULAR)
+
+    def set_contended(self, place: int, quotas: FourQuotas, *, contended: bool) -> Change:
+        """Say whether brokers demand about as much as the quota. Otherwise no change is urgent.
+
+        Returns what is to be reported because it begins now.
+        """
+        if contended == self._contended[place]:
+            return Change.NONE
+        self._contended[place] = contended
+        self.stale[place] = True  # a change of the share may be urgent now
+        return self._demand_change(place, quotas, NOTHING) if contended else Change.NONE
+
+    def _demand_change(self, place: int, quotas: FourQuotas, grains: Sequence[int]) -> Change:
+        change = Change.NONE
+        contended = bool(self._contended[place])
+        for kind, quota in enumerate(quotas):
+            now, sent = int(self._demand[place * KINDS + kind]), int(self._sent_demand[place * KINDS + kind])
+            amount = abs(now - sent)
+            if not amount:
+                continue
+            much = amount * _CHANGED_PART > max(now, sent)
+            large = quota is not None and amount * (_MUCH_QUOTA_PART if much else _CHANGED_QUOTA_PART) > quota
+            if (large or much) and (not now or not sent or changed(sent, now, grains[kind], contended=contended)):
+                change = max(change, Change.EARLY if large else Change.REGULAR)
+        return change
+
+    def share_change(self, place: int, kind: int, share: int, quota: int) -> Change:
+        """Whether the share of a group with demand is to be reported."""
+        sent = self._sent_share[place * KINDS + kind]
+        change = part_of(share, quota) - sent
+        if -change <= sent // _CHANGED_SHARE_PART >= change:
+            return Change.NONE
+        return Change.EARLY if abs(change) > _EARLY_SHARE and self._contended[place] else Change.REGULAR
+
+
+def part_of(share: int | None, quota: int | None) -> int:
+    """Return a share as a part of its quota, in `WHOLE_SHARE`ths, rounded up; 0 if there is no limit."""
+    if not share or not quota:
+        return 0
+    return min(WHOLE_SHARE, -(-share * WHOLE_SHARE // quota))
+
+
+def _grains(counted: Sequence[int], demand: Sequence[int], elapsed_ns: int) -> FourNumbers:
+    """One message, and the bytes of an average one, of an interval in thousandths per second."""
+    message = _THOUSAND * NS_PER_S // elapsed_ns
+    published, dispatched = (
+        max(counted[kind + 1] // max(1, counted[kind]), demand[kind + 1] // max(1, demand[kind])) for kind in (0, 2)
+    )
+    return message, message * published, message, message * dispatched
+
+
+def _get(column: array[float], place: int) -> FourNumbers:
+    first, second, third, fourth = column[place * KINDS : (place + 1) * KINDS]
+    return int(first), int(second), int(third), int(fourth)
+
+
+def _set(column: array[float] | array[int], place: int, numbers: Iterable[int]) -> None:
+    column[place * KINDS : (place + 1) * KINDS] = array(column.typecode, numbers)

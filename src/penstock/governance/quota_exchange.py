@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One broker's part in sharing the quotas of resource groups: measure, report, listen, and set the own shares (PIP-82).
+
+Why: brokers enforce a quota together without asking each other. Each one says what its groups use and miss, hears the
+others, and computes its own shares by the same function (`allocation`).
+Where: the live exchange gives it the time, the members and decoded reports, and publishes what `poll` returns;
+simulations do the same on a virtual clock. Pure, without a clock.
+
+Theory of operation
+-------------------
+
+**Measuring.** Twenty times per interval the counters of groups become estimates of their demand (`own_usage`). A
+broker with many groups measures some of them each time, in turn.
+
+**Reporting.** In each interval one report is sent. It lists the groups whose demand changed by 10 % or by 1 % of the
+quota, or whose share changed. Every few intervals it is complete: groups that it does not list are not used, so a lost
+report does no harm for long. A change by 1 % of the quota, or to or from nothing, is reported at once, but at most
+fifty times per interval, and once more in the next regular report. A report without groups says that the sender lives.
+
+**Sharing.** A group's shares are computed when its demand was reported, when a report said something new about it, or
+when its quota or the members changed. They follow from what was reported, not from the latest estimate, so all brokers
+agree.
+
+**Asking.** While it is not known what all members hold (after a start, or when an absent member is heard again), no
+share grows, and each report asks for complete reports.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import compress, pairwise
+from operator import gt
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.units import NS_PER_S
+from penstock.core.usage_report import (
+    GROUP_ID_MAX,
+    GROUPS_PER_REPORT,
+    NOTHING,
+    Covered,
+    FourNumbers,
+    GroupUsage,
+    UsageReport,
+)
+from penstock.governance.allocation import RESERVE_PERCENT, RULES, Report, Strategy, max_min_share
+from penstock.governance.own_usage import Change, FourQuotas, LimitedGroup, OwnUsage, part_of
+from penstock.governance.quota_members import QuotaMembers
+from penstock.governance.report_senders import Refusal, Sender
+from penstock.governance.resource_group import GroupRate, GroupRates
+from penstock.governance.usage_rows import UsageRows
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Collection
+
+# Per interval: measurements, early reports, and complete reports that others ask for.
+MEASURED_PER_INTERVAL: Final = 20
+EARLY_PER_INTERVAL: Final = 50
+COMPLETE_PER_INTERVAL: Final = 5
+# Groups that are measured at a time: the loop has other work.
+MEASURED_AT_ONCE: Final = 500
+# Groups whose shares are computed at a time after the members have changed: 2 ms.
+DIVIDED_AT_ONCE: Final = 100
+# A quota is contended if brokers demand nine tenths of it, or one demands more than its share: then changes are urgent.
+_CONTENDED_TENTHS: Final = 9
+
+_THOUSAND: Final = 1_000
+_NEVER_NS: Final = 1 << 63
+_UNLIMITED: Final[FourQuotas] = (None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeOptions:
+    """How often brokers report, and how they divide.
+
+    Attributes:
+        interval_ns: time between two regular reports.
+        complete_every: a complete report is sent once in so many intervals.
+        measured_at_once: groups that are measured at a time; with many groups, each is measured less often.
+        strategy: how quotas are divided. All but max-min divide once per interval, and report nothing early.
+    """
+
+    interval_ns: int = 5 * NS_PER_S
+    complete_every: int = 5
+    measured_at_once: int = MEASURED_AT_ONCE
+    strategy: Strategy = Strategy.MAX_MIN
+
+    def __post_init__(self) -> None:
+        if self.interval_ns < EARLY_PER_INTERVAL or self.complete_every < 1:
+            raise ValueError(
+                f"want an interval of {EARLY_PER_INTERVAL} ns or more and a complete report in 1 or more of them, "
+                f"got {self.interval_ns} and {self.complete_every}"
+            )
+
+
+class QuotaExchange:
+    """What one broker knows of all brokers' usage, and its shares."""
+
+    def __init__(self, broker: str, incarnation: int, options: ExchangeOptions, now_ns: int) -> None:
+        """Args: incarnation: the wall clock when this process began; the later of two processes counts."""
+        self.broker = broker
+        self.incarnation = incarnation
+        self.options = options
+        self._fair = options.strategy is Strategy.MAX_MIN
+        self._members = QuotaMembers(broker, incarnation, options.interval_ns, now_ns, leases=self._fair)
+        # Groups: their ids in order, and the places of their rows and columns.
+        self._ids = array("Q")
+        self._places = array("i")
+        self._free_places: list[int] = []
+        # By place.
+        self._id_of = array("Q")
+        self._groups: list[LimitedGroup | None] = []
+        self._quotas: list[FourQuotas] = []
+        self._own = OwnUsage()
+        self._others = UsageRows()
+        # Places to report: at once, and in the regular report. The latter has those of early reports, too: they may
+        # have been lost.
+        self._early: set[int] = set()
+        self._changed: set[int] = set()
+        self._sequence = 0
+        self._cycle = 0
+        self._to_divide = 0  # groups whose shares are to be computed, because the members have changed
+        self._measured = 0  # how many of the groups were measured in this round
+        self._next_measure_ns = self._next_regular_ns = now_ns
+        self._sent_ns = now_ns - options.interval_ns
+        self._complete_ns = now_ns  # when a complete report was sent last
+        self._complete_at_ns = now_ns  # when one is due before its turn
+
+    @property
+    def refused(self) -> Counter[Refusal]:
+        """How many reports did not count, and why."""
+        return self._members.refused
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is known of all brokers' usage."""
+        columns = (self._ids, self._places, self._id_of)
+        lists = len(self._groups) * 16
+        return self._own.nbytes + self._others.nbytes + lists + sum(len(column) * column.itemsize for column in columns)
+
+    def others(self, group: int) -> dict[str, FourNumbers]:
+        """Return what each of the other brokers wants of a group; thousandths per second."""
+        place = self._place(group)
+        if place is None:
+            return {}
+        return {
+            name: _four(list(demand))
+            for name, number in self._members.numbers()
+            if (demand := self._others.demand(place, number))
+        }
+
+    # -- groups and members
+
+    def set_group(self, group: int, quotas: FourQuotas, limited: LimitedGroup, now_ns: int) -> None:
+        """Begin to share a group, or change its quotas (thousandths per second; None: no limit)."""
+        at = bisect_left(self._ids, group)
+        if at == len(self._ids) or self._ids[at] != group:
+            self._insert(at, group)
+        place = self._places[at]
+        if self._groups[place] is not limited:
+            self._groups[place] = limited
+            self._own.count(place, limited, now_ns)
+        self._quotas[place] = quotas
+        self._apply(place, now_ns)
+
+    def remove_group(self, group: int) -> None:
+        """Forget a group. The other brokers learn it from the next complete report."""
+        place = self._place(group)
+        if place is None:
+            return
+        at = bisect_left(self._ids, group)
+        del self._ids[at], self._places[at]
+        self._others.clear_group(place)
+        self._groups[place] = None
+        self._free_places.append(place)
+        self._early.discard(place)
+        self._changed.discard(place)
+
+    def serves(self, group: int) -> bool:
+        """Whether a group is shared here: others need not be decoded."""
+        return self._place(group) is not None
+
+    def set_members(self, brokers: Collection[str], now_ns: int) -> None:
+        """Set the registered brokers of the cluster. What others used is forgotten when they leave."""
+        for number in self._members.set_members(brokers, now_ns):
+            self._forget(number)
+        self._review(now_ns)
+        self._to_divide = len(self._places)
+
+    # -- time
+
+    @property
+    def poll_at_ns(self) -> int:
+        """When `poll` has something to do, if nothing arrives before."""
+        if self._to_divide:
+            return 0
+        at_ns = min(self._next_measure_ns, self._next_regular_ns, self._complete_at_ns)
+        if self._early:
+            at_ns = min(at_ns, self._sent_ns + self.options.interval_ns // EARLY_PER_INTERVAL)
+        return at_ns
+
+    def poll(self, now_ns: int, wall_ms: int) -> list[UsageReport]:
+        """Measure, if it is time; return the reports to publish: usually one, or none."""
+        interval_ns = self.options.interval_ns
+        if self._to_divide:
+            self._divide_some(now_ns)
+        due = now_ns >= self._complete_at_ns
+        if now_ns >= self._next_measure_ns:
+            self._next_measure_ns = now_ns + interval_ns // MEASURED_PER_INTERVAL
+            self._review(now_ns)
+            self._measure(now_ns)
+            due = due or self._members.cluster.unknown
+        regular = now_ns >= self._next_regular_ns
+        if regular:
+            self._next_regular_ns += interval_ns * (1 + (now_ns - self._next_regular_ns) // interval_ns)
+            self._cycle += 1
+            if not self._fair:
+                self._apply_all(now_ns)
+        elif self._early and now_ns - self._sent_ns >= interval_ns // EARLY_PER_INTERVAL:
+            due = True
+        return self._reports(now_ns, wall_ms, regular=regular) if due or regular else []
+
+    def _measure(self, now_ns: int) -> None:
+        start = self._measured if self._measured < len(self._places) else 0
+        self._measured = start + self.options.measured_at_once
+        for place in self._places[start : self._measured]:
+            group = self._groups[place]
+            assert group is not None
+            change = self._own.measure(place, self._quotas[place], group, now_ns, with_held=self._fair)
+            self._to_report(place, change)
+            if change is Change.EARLY and self._fair:
+                self._own.demand_is_sent(place)
+                self._apply(place, now_ns)
+
+    def _to_report(self, place: int, change: Change) -> None:
+        if change is not Change.NONE:
+            self._changed.add(place)
+        if change is Change.EARLY and self._fair:
+            self._early.add(place)
+
+    # -- reports
+
+    def report_all(self, now_ns: int) -> None:
+        """Let the next report be complete: earlier ones may have been lost."""
+        self._complete_at_ns = min(self._complete_at_ns, now_ns)
+
+    def leave(self, wall_ms: int) -> UsageReport:
+        """Return the last report of this process: it uses nothing any more."""
+        self._sequence += 1
+        return UsageReport(self.broker, self.incarnation, self._sequence, wall_ms, covered=Covered())
+
+    def receive(self, report: UsageReport, now_ns: int, wall_ms: int) -> Refusal | None:
+        """Take a report of another broker into account; or return why it does not count."""
+        sender = self._members.accept(report, now_ns, wall_ms)
+        if isinstance(sender, Refusal):
+            self._review(now_ns)
+            return sender
+        if report.asks:
+            # At most some times per interval: all may ask at the same time, again and again.
+            at_ns = max(now_ns, self._complete_ns + self.options.interval_ns // COMPLETE_PER_INTERVAL)
+            self._complete_at_ns = min(self._complete_at_ns, at_ns)
+        for usage in report.groups:
+            place = self._place(usage.group)
+            if place is None:
+                continue
+            self._learn(place, sender.number, usage)
+            if self._fair and self._own.stale[place]:
+                self._apply(place, now_ns)
+        if report.covered is not None:
+            self._forget_unlisted(sender, report, report.covered, now_ns)
+            sender.has_covered(report.covered)
+        if self._members.unsettled:
+            self._review(now_ns)
+        return None
+
+    def _learn(self, place: int, number: int, usage: GroupUsage) -> None:
+        """Remember what a broker uses of a group."""
+        demands = _sum(usage.used, usage.held) if self._fair else usage.used
+        if demands == NOTHING:
+            changed = self._others.remove(place, number)
+        else:
+            changed = self._others.put(place, number, demands, usage.share)
+        if changed:
+            self._own.stale[place] = True
+
+    def _forget_unlisted(self, sender: Sender, report: UsageReport, covered: Covered, now_ns: int) -> None:
+        listed = {usage.group for usage in report.groups}
+        for place in self._others.groups_of(sender.number):
+            group = self._id_of[place]
+            if covered.first <= group <= covered.last and group not in listed:
+                self._others.remove(place, sender.number)
+                if self._fair:
+                    self._apply(place, now_ns)
+
+    def _reports(self, now_ns: int, wall_ms: int, *, regular: bool) -> list[UsageReport]:
+        complete = now_ns >= self._complete_at_ns or (regular and self._cycle % self.options.complete_every == 0)
+        due = self._early | self._changed if regular or complete else set(self._early)
+        if complete:
+            due.update([place for place in self._places if self._own.used(place)])
+        usages = [self._usage(place, now_ns) for place in sorted(due, key=self._id_of.__getitem__)]
+        if regular:
+            self._changed.clear()
+        self._early.clear()
+        if complete:
+            usages = [usage for usage in usages if usage.used != NOTHING or usage.held != NOTHING]
+            self._complete_ns, self._complete_at_ns = now_ns, _NEVER_NS
+        self._sent_ns = now_ns
+        return [self._report(part, complete=complete, wall_ms=wall_ms) for part in _parts(usages)]
+
+    def _report(self, part: _Part, wall_ms: int, *, complete: bool) -> UsageReport:
+        usages, first, last = part
+        self._sequence += 1
+        return UsageReport(
+            self.broker,
+            self.incarnation,
+            self._sequence,
+            wall_ms,
+            tuple(usages),
+            covered=Covered(first, last) if complete else None,
+            asks=self._members.cluster.unknown,
+        )
+
+    def _usage(self, place: int, now_ns: int) -> GroupUsage:
+        """The group as it is reported: from now on all brokers reckon with this."""
+        group, quotas = self._groups[place], self._quotas[place]
+        assert group is not None
+        self._own.demand_is_sent(place)
+        shares = self._apply(place, now_ns)
+        parts = _four([part_of(share, quota) for share, quota in zip(shares, quotas, strict=True)])
+        self._own.shares_are_sent(place, parts)
+        demand = self._own.demand(place)
+        used = _four([min(want, want if share is None else share) for want, share in zip(demand, shares, strict=True)])
+        held = _four([want - amount for want, amount in zip(demand, used, strict=True)])
+        return GroupUsage(self._id_of[place], group.topics, used, held, parts)
+
+    # -- shares
+
+    def _apply_all(self, now_ns: int) -> None:
+        for place in self._places:
+            self._apply(place, now_ns)
+
+    def _divide_some(self, now_ns: int) -> None:
+        """Compute the shares of some groups, from the last one on; `poll_at_ns` asks for the next ones."""
+        last = min(self._to_divide, len(self._places))
+        self._to_divide = max(0, last - DIVIDED_AT_ONCE)
+        for place in self._places[self._to_divide : last]:
+            self._apply(place, now_ns)
+
+    def _apply(self, place: int, now_ns: int) -> list[int | None]:
+        """Compute and enforce the own shares of a group; report them if they changed much."""
+        group, quotas, own, others = self._groups[place], self._quotas[place], self._own, self._others
+        assert group is not None
+        own.stale[place] = False
+        cluster = self._members.cluster
+        as_usual = self._fair and not self._members.absent and not self._members.outside
+        shares: list[int | None] = [None, None, None, None]
+        contended = False
+        change = Change.NONE
+        rows = others.rows(place)
+        for kind, quota in enumerate(quotas):
+            if quota is None:
+                continue
+            demands, held = others.kind(rows, kind, quota)
+            contended = contended or any(map(gt, demands, held))
+            demand, share = own.sent(place, kind, quota)
+            demands.append(demand)
+            held.append(share)
+            contended = contended or sum(demands) * 10 > quota * _CONTENDED_TENTHS
+            if as_usual:
+                share = max_min_share(quota, demands, held, cluster)
+            else:
+                share = self._share(place, quota, demands, held)
+            shares[kind] = share
+            if demand and change is not Change.EARLY:
+                change = max(change, own.share_change(place, kind, share, quota))
+        self._to_report(place, max(change, own.set_contended(place, quotas, contended=contended)))
+        publish = _changed(group.publish.share, shares[0], shares[1])
+        dispatch = _changed(group.dispatch.share, shares[2], shares[3])
+        if publish is not group.publish.share or dispatch is not group.dispatch.share:
+            group.set_share(GroupRates(publish, dispatch), now_ns)
+        return shares
+
+    def _share(self, place: int, quota: int, demands: list[int], shares: list[int]) -> int:
+        """Return the own share, by the demands and the present shares of all; the own ones are the last."""
+        members = self._members
+        cluster = members.cluster
+        if members.outside:
+            return quota * RESERVE_PERCENT // (100 * cluster.members)
+        if not self._fair:
+            return RULES[self.options.strategy](quota, list(map(Report, demands)), cluster)[-1]
+        if members.absent:
+            here = [*[number not in members.absent for number in self._others.brokers(place)], True]
+            cluster = cluster._replace(reserved=sum(shares) - sum(compress(shares, here)))
+            demands, shares = list(compress(demands, here)), list(compress(shares, here))
+        return max_min_share(quota, demands, shares, cluster)
+
+    # -- members
+
+    def _review(self, now_ns: int) -> None:
+        """Find out who is absent. If that changes anything, `poll` computes all shares, some at a time."""
+        changed, forgotten = self._members.review(now_ns)
+        for number in forgotten:
+            self._forget(number)
+        if changed:
+            self._to_divide = len(self._places)
+
+    def _forget(self, number: int) -> None:
+        for place in self._others.groups_of(number):
+            self._others.remove(place, number)
+
+    # -- places
+
+    def _place(self, group: int) -> int | None:
+        at = bisect_left(self._ids, group)
+        return self._places[at] if at < len(self._ids) and self._ids[at] == group else None
+
+    def _insert(self, at: int, group: int) -> None:
+        if self._free_places:
+            place = self._free_places.pop()
+            self._id_of[place] = group
+        else:
+            place = len(self._groups)
+            self._groups.append(None)
+            self._quotas.append(_UNLIMITED)
+            self._id_of.append(group)
+        self._own.begin(place)
+        self._others.add_group(place)
+        self._ids.insert(at, group)
+        self._places.insert(at, place)
+
+
+def quotas_of(rates: GroupRates) -> FourQuotas:
+    """Return a quota in thousandths per second."""
+    publish, dispatch = rates.publish, rates.dispatch
+    return (
+        _thousandths(publish.messages),
+        _thousandths(publish.bytes),
+        _thousandths(dispatch.messages),
+        _thousandths(dispatch.bytes),
+    )
+
+
+_Part = tuple[list[GroupUsage], int, int]  # what one report lists, and the first and last id that it covers
+
+
+def _parts(usages: list[GroupUsage]) -> list[_Part]:
+    """Divide what is to be reported into reports of a bounded size, which cover all ids together."""
+    cuts = [*range(0, len(usages), GROUPS_PER_REPORT), len(usages)] if usages else [0, 0]
+    parts = []
+    first = 0
+    for start, end in pairwise(cuts):
+        last = usages[end].group - 1 if end < len(usages) else GROUP_ID_MAX
+        parts.append((usages[start:end], first, last))
+        first = last + 1
+    return parts
+
+
+def _sum(first: FourNumbers, second: FourNumbers) -> FourNumbers:
+    return (first[0] + second[0], first[1] + second[1], first[2] + second[2], first[3] + second[3])
+
+
+def _four(numbers: list[int]) -> FourNumbers:
+    first, second, third, fourth = numbers
+    return first, second, third, fourth
+
+
+def _changed(before: GroupRate, messages: int | None, nbytes: int | None) -> GroupRate:
+    """Return the rate of these shares; the same object if it is the same."""
+    now = (_rate(messages), _rate(nbytes))
+    return before if now == (before.messages, before.bytes) else GroupRate(*now)
+
+
+def _rate(share: int | None) -> float | None:
+    if share is None:
+        return None
+    return share // _THOUSAND if share % _THOUSAND == 0 else share / _THOUSAND
+
+
+def _thousandths(rate: float | None) -> int | None:
+    if rate is None:
+        return None
+    return rate * _THOUSAND if isinstance(rate, int) else round(rate * _THOUSAND)

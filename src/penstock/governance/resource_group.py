@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits of one resource group on one broker (PIP-82), and the meter of what it uses and wants.
+
+Why: a rate of a topic does not bound a tenant, which can create more topics. A resource group is one quota for all
+topics of its tenants and namespaces. Each broker enforces its share of the quota, and reports what the group used and
+what was held back, so that shares can follow demand.
+
+Where: `broker.publishing.groups` has one `GroupLimiter` per group in use; all topics of the group charge it, once per
+run. `set_share` changes the share while traffic flows. Simulations of the exchange use the same class.
+
+- A run of any size passes when the balance is positive, and is charged in full. The debt is repaid before the next run.
+  So 1 message per second and batches of 1,000 do not exclude each other: a batch passes every 1,000 seconds.
+- A change of the share keeps the balance, also a debt (S6). Only removing a limit forgives it.
+- A share may be a fraction of a message per second: 100 brokers share a quota of 10. Everything is counted in whole
+  thousandths, so rates above 2^24 are exact (S15).
+- Messages and bytes, publish and dispatch are limited and counted independently (S7, S9).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.governance.buckets import TokenBucket
+
+# A group that was idle may send this much at once. A burst of a second, as Pulsar's, exceeds the quota by its whole
+# size in the second in which several brokers use theirs.
+BURST_NS: Final = 50 * NS_PER_MS
+# Buckets count rates in thousandths: tokens per 1,000 seconds.
+_PER_SECOND: Final = 1_000
+_PERIOD_NS: Final = _PER_SECOND * NS_PER_S
+
+
+class Amount(NamedTuple):
+    """Messages and their bytes."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRate:
+    """Messages and bytes per second; None: no limit. Quotas are whole numbers, shares may be fractions.
+
+    A share of 0 counts as a thousandth per second: one message passes, then its debt waits for a larger share.
+    """
+
+    messages: float | None = None
+    bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("messages", self.messages), ("bytes", self.bytes)):
+            if value is not None and not 0 <= value < math.inf:  # nor NaN
+                raise ValueError(f"want a rate of 0 or more {name} per second, or None for no limit, got {value}")
+
+    @property
+    def limited(self) -> bool:
+        return self.messages is not None or self.bytes is not None
+
+
+UNLIMITED: Final = GroupRate()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRates:
+    """A quota, or one broker's share of it."""
+
+    publish: GroupRate = UNLIMITED
+    dispatch: GroupRate = UNLIMITED
+
+
+class ClassUsage(NamedTuple):
+    """What one class of traffic (publish or dispatch) of a group did in an interval."""
+
+    passed: Amount
+    held: Amount  # waits at the end of the interval, as far as the broker can see
+    limited_ns: int  # for how long something waited; demand was above the share then
+
+
+class Usage(NamedTuple):
+    """What a group did on this broker in an interval."""
+
+    elapsed_ns: int
+    publish: ClassUsage
+    dispatch: ClassUsage
+
+
+class ClassLimiter:
+    """The limit and the counters of one class of traffic of a group: publish or dispatch."""
+
+    __slots__ = (
+        "_bytes",
+        "_limited_ns",
+        "_messages",
+        "_waits_since_ns",
+        "bytes_passed",
+        "held",
+        "messages_passed",
+        "share",
+    )
+
+    def __init__(self) -> None:
+        self.share = UNLIMITED
+        # Counted since the group is known here; never reset.
+        self.messages_passed = 0
+        self.bytes_passed = 0
+        # What waits now. The caller knows it, and keeps it current.
+        self.held = Amount()
+        self._messages: TokenBucket | None = None
+        self._bytes: TokenBucket | None = None
+        self._waits_since_ns: int | None = None
+        self._limited_ns = 0  # of completed waits
+
+    def charge(self, messages: int, nbytes: int, now_ns: int) -> None:
+        """Charge and count a run that passed, whatever the balance is."""
+        self.messages_passed += messages
+        self.bytes_passed += nbytes
+        if self._messages is not None:
+            self._messages.consume(messages, now_ns)
+        if self._bytes is not None:
+            self._bytes.consume(nbytes, now_ns)
+
+    def ready(self, now_ns: int) -> bool:
+        """Whether a run of any size may pass now."""
+        return self.short_of(now_ns) is None
+
+    def short_of(self, now_ns: int) -> str | None:
+        """Which balance is not positive: "msg" or "bytes"; None if neither."""
+        if self._messages is not None and self._messages.in_debt(now_ns):
+            return "msg"
+        return "bytes" if self._bytes is not None and self._bytes.in_debt(now_ns) else None
+
+    def delay_ns(self, now_ns: int) -> int:
+        """After how many nanoseconds a run may pass; 0: now.
+
+        A limiter in debt waits until a fifth of its burst is available, and at least one message and one byte, but at
+        most half of the burst. So waiters are not woken for each message, and a late timer loses nothing.
+        """
+        if self.ready(now_ns):
+            return 0
+        at_ns = max(bucket.ready_at_ns() for bucket in (self._messages, self._bytes) if bucket is not None)
+        return max(1, at_ns - now_ns)
+
+    def left(self, now_ns: int) -> tuple[int | None, int | None]:
+        """Messages and bytes up to the end of the balance, rounded up; 0 or less in debt; None: no limit."""
+        return _left(self._messages, now_ns), _left(self._bytes, now_ns)
+
+    def cost_s(self, messages: int, nbytes: int) -> float:
+        """For how many seconds this uses the share up."""
+        share = self.share
+        of_messages = messages / share.messages if share.messages else 0.0
+        return max(of_messages, nbytes / share.bytes if share.bytes else 0.0)
+
+    def set_share(self, share: GroupRate, now_ns: int) -> None:
+        """Change the share and keep the balance; a limit that is new begins with a full burst."""
+        self.share = share
+        self._messages = _changed(self._messages, share.messages, now_ns)
+        self._bytes = _changed(self._bytes, share.bytes, now_ns)
+
+    # -- demand
+
+    @property
+    def waits_since_ns(self) -> int | None:
+        """Since when something has been waiting; None: nothing waits."""
+        return self._waits_since_ns
+
+    def waits(self, now_ns: int) -> None:
+        """Something begins to wait for this limit, or still does."""
+        if self._waits_since_ns is None:
+            self._waits_since_ns = now_ns
+
+    def waits_no_more(self, now_ns: int) -> None:
+        """Nothing waits for this limit."""
+        if self._waits_since_ns is not None:
+            self._limited_ns += max(0, now_ns - self._waits_since_ns)
+            self._waits_since_ns = None
+
+    def limited_ns(self, now_ns: int) -> int:
+        """For how long something has been waiting, in all."""
+        since_ns = self._waits_since_ns
+        return self._limited_ns + (max(0, now_ns - since_ns) if since_ns is not None else 0)
+
+
+class GroupLimiter:
+    """One resource group on one broker: its share, its balances and its counters. See `Meter` for reading them."""
+
+    __slots__ = ("dispatch", "publish")
+
+    def __init__(self, share: GroupRates, now_ns: int) -> None:
+        self.publish = ClassLimiter()
+        self.dispatch = ClassLimiter()
+        self.set_share(share, now_ns)
+
+    @property
+    def share(self) -> GroupRates:
+        return GroupRates(self.publish.share, self.dispatch.share)
+
+    def set_share(self, share: GroupRates, now_ns: int) -> None:
+        """Change the share; balances are kept. Whoever waits must be looked at again: it may be ready now."""
+        self.publish.set_share(share.publish, now_ns)
+        self.dispatch.set_share(share.dispatch, now_ns)
+
+
+class Meter:
+    """Differences of a group's counters between two calls of `take`. Each reader of usage has its own meter."""
+
+    __slots__ = ("_limiter", "_taken", "_taken_ns")
+
+    def __init__(self, limiter: GroupLimiter, now_ns: int) -> None:
+        self._limiter = limiter
+        self._taken_ns = now_ns
+        self._taken = (_totals(limiter.publish, now_ns), _totals(limiter.dispatch, now_ns))
+
+    def take(self, now_ns: int) -> Usage:
+        """Return the usage since the last call."""
+        publish, dispatch = self._limiter.publish, self._limiter.dispatch
+        before, self._taken = self._taken, (_totals(publish, now_ns), _totals(dispatch, now_ns))
+        elapsed_ns, self._taken_ns = now_ns - self._taken_ns, now_ns
+        return Usage(
+            elapsed_ns,
+            _difference(before[0], self._taken[0], publish.held),
+            _difference(before[1], self._taken[1], dispatch.held),
+        )
+
+
+_Totals: TypeAlias = tuple[int, int, int]  # messages, bytes, limited_ns
+
+
+def _totals(one: ClassLimiter, now_ns: int) -> _Totals:
+    return one.messages_passed, one.bytes_passed, one.limited_ns(now_ns)
+
+
+def _difference(before: _Totals, after: _Totals, held: Amount) -> ClassUsage:
+    messages, nbytes, limited_ns = (last - first for first, last in zip(before, after, strict=True))
+    return ClassUsage(Amount(messages, nbytes), held, limited_ns)
+
+
+def _changed(bucket: TokenBucket | None, per_second: float | None, now_ns: int) -> TokenBucket | None:
+    if per_second is None:
+        return None
+    rate = max(1, _thousandths(per_second))
+    if bucket is None:
+        return TokenBucket(rate, now_ns, period_ns=_PERIOD_NS, burst_ns=BURST_NS)
+    bucket.set_rate(rate, now_ns)
+    return bucket
+
+
+def _thousandths(per_second: float) -> int:
+    # A whole number is not converted to a float, which has 53 bits.
+    return per_second * _PER_SECOND if isinstance(per_second, int) else round(per_second * _PER_SECOND)
+
+
+def _left(bucket: TokenBucket | None, now_ns: int) -> int | None:
+    if bucket is None:
+        return None
+    return bucket.available(now_ns) if bucket.in_debt(now_ns) else max(1, bucket.available(now_ns))

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What adaptive throttling would have done: recorded or imagined usage and pressures in, its decisions out.
+
+Why: watermarks are chosen by asking what they would have done last week. The controller is the broker's own; there is
+no second model of it. Only the publishers are imagined: each wants to publish what was recorded, keeps at most a window
+of messages in flight, and waits with the rest.
+Where: `penstock replay`, and the simulations of the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.core.units import NS_PER_S
+from penstock.governance.adaptive_controller import ThrottleController
+from penstock.governance.adaptive_throttle import Kind, Pressures, Seen, ThrottleOptions, TopicThrottle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from penstock.governance.adaptive_throttle import ThrottleDecision
+
+# Messages that a producer of Pulsar's clients has in flight at most.
+WINDOW: Final = 1_000
+
+
+class TopicUse(NamedTuple):
+    """What one topic wanted, from the row before until this one. `backlog` is the part of its quota in use."""
+
+    messages_per_s: float
+    bytes_per_s: float = 0.0
+    backlog: float = 0.0
+
+
+class TraceRow(NamedTuple):
+    """The state of a broker at a moment, in seconds since the trace began."""
+
+    at_s: float
+    memory: float  # part of the limit in use
+    queueing_s: float
+    topics: Mapping[str, TopicUse]
+
+
+class Point(NamedTuple):
+    """One topic at the end of a row. Rates are messages per second."""
+
+    at_s: float
+    topic: str
+    pressures: Pressures
+    wanted: float
+    natural: float
+    rate: float | None  # None: no limit
+    passed: float
+    active: bool
+
+
+@dataclass(slots=True)
+class Summary:
+    """One topic over a whole trace."""
+
+    activations: int = 0
+    active_s: float = 0.0
+    wanted: float = 0.0
+    passed: float = 0.0
+    lowest_rate: float | None = None
+    worst: Pressures = field(default_factory=Pressures)
+
+
+class _Publisher:
+    """A topic's publishers, and the throttle of the topic."""
+
+    def __init__(self, name: str, payer: str, now_ns: int) -> None:
+        self.throttle = TopicThrottle(name, payer, Seen(0, 0), now_ns)
+        self.messages = 0.0
+        self.bytes = 0.0
+        self.held = 0.0
+        self.limited_ns = 0
+
+    def publish(self, use: TopicUse, elapsed_s: float) -> float:
+        """Publish what is wanted, as far as the limits allow; returns messages."""
+        size = use.bytes_per_s / use.messages_per_s if use.messages_per_s else 0.0
+        waits = self.held + use.messages_per_s * elapsed_s
+        passed = waits
+        if self.throttle.enforced:
+            if self.throttle.messages.rate is not None:
+                passed = min(passed, self.throttle.messages.rate * elapsed_s)
+            if self.throttle.bytes.rate is not None and size:
+                passed = min(passed, self.throttle.bytes.rate * elapsed_s / size)
+        self.held = min(WINDOW, waits - passed)
+        self.limited_ns += round(elapsed_s * NS_PER_S) if self.held > 0 else 0
+        self.messages += passed
+        self.bytes += passed * size
+        return passed
+
+    def seen(self) -> Seen:
+        """As a broker reports it."""
+        size = self.bytes / self.messages if self.messages else 0.0
+        return Seen(round(self.messages), round(self.bytes), round(self.held), round(self.held * size), self.limited_ns)
+
+
+class Replay:
+    """Feeds rows to a controller, one cycle per row.
+
+    Attributes:
+        decisions: all of them, with their times in seconds.
+        summaries: by topic.
+    """
+
+    def __init__(self, options: ThrottleOptions, payer_of: Mapping[str, str] | None = None) -> None:
+        """Args: payer_of: the tenant or group of a topic; without it, the tenant in its name."""
+        self.decisions: list[tuple[float, ThrottleDecision]] = []
+        self.summaries: dict[str, Summary] = {}
+        self.options = options
+        self._payer_of = payer_of or {}
+        self._controller = ThrottleController(options, self._decided)
+        self._publishers: dict[str, _Publisher] = {}
+        self._at_s = 0.0
+        self._before_s: float | None = None
+
+    def run(self, rows: Iterable[TraceRow]) -> Iterator[Point]:
+        """Yield the state of each topic after each row."""
+        for row in rows:
+            yield from self.feed(row)
+
+    def feed(self, row: TraceRow) -> list[Point]:
+        """Take one row; returns the state of its topics. The first row only begins."""
+        self._at_s = row.at_s
+        elapsed_s = row.at_s - self._before_s if self._before_s is not None else 0.0
+        self._before_s = row.at_s
+        now_ns = round(row.at_s * NS_PER_S)
+        self._controller.begin(self.options, memory=row.memory, queueing_s=row.queueing_s)
+        points = []
+        for name, use in row.topics.items():
+            publisher = self._publishers.get(name)
+            if publisher is None:
+                payer = self._payer_of.get(name, tenant_of(name))
+                publisher = self._publishers[name] = _Publisher(name, payer, now_ns - round(elapsed_s * NS_PER_S))
+            passed = publisher.publish(use, elapsed_s) if elapsed_s > 0 else 0.0
+            throttle = publisher.throttle
+            self._controller.visit(throttle, publisher.seen(), use.backlog, now_ns)
+            self._count(name, throttle, use.messages_per_s * elapsed_s, passed, elapsed_s)
+            points.append(
+                Point(
+                    at_s=row.at_s,
+                    topic=name,
+                    pressures=throttle.pressures,
+                    wanted=use.messages_per_s,
+                    natural=throttle.messages.natural,
+                    rate=throttle.messages.rate,
+                    passed=passed / elapsed_s if elapsed_s > 0 else 0.0,
+                    active=throttle.active,
+                )
+            )
+        self._controller.end_round()
+        return points
+
+    def _count(self, name: str, throttle: TopicThrottle, wanted: float, passed: float, elapsed_s: float) -> None:
+        summary = self.summaries.setdefault(name, Summary())
+        summary.wanted += wanted
+        summary.passed += passed
+        rate = throttle.messages.rate
+        if throttle.active:
+            summary.active_s += elapsed_s
+            if rate is not None and (summary.lowest_rate is None or rate < summary.lowest_rate):
+                summary.lowest_rate = rate
+        if throttle.pressures.worst > summary.worst.worst:
+            summary.worst = throttle.pressures
+
+    def _decided(self, decision: ThrottleDecision) -> None:
+        self.decisions.append((self._at_s, decision))
+        if decision.kind in {Kind.ACTIVATED, Kind.WOULD_ACTIVATE}:
+            self.summaries.setdefault(decision.topic, Summary()).activations += 1
+
+
+def tenant_of(topic: str) -> str:
+    """Return the tenant in a topic's full name, or the name if it is none."""
+    return topic.partition("://")[2].partition("/")[0] or topic

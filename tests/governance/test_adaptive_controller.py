@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who pays for a pressure of the whole broker, and what becomes of failures.
+
+A number like A8 is that of a defect in `docs/adr/0040-adaptive-throttling.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import process_time_ns
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.units import NS_PER_S
+from penstock.governance.adaptive_controller import Contributions, ThrottleController
+from penstock.governance.adaptive_throttle import (
+    CALM_CYCLES,
+    HELD_FAILURES,
+    Kind,
+    Seen,
+    ThrottleOptions,
+    TopicThrottle,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.governance.adaptive_throttle import ThrottleDecision
+
+OPTIONS = ThrottleOptions()
+
+
+class World:
+    """Topics with steady rates, named `tenant/topic`, whose publishers obey."""
+
+    def __init__(self, per_s: Mapping[str, float], options: ThrottleOptions = OPTIONS) -> None:
+        self.per_s = dict(per_s)
+        self.options = options
+        self.decisions: list[ThrottleDecision] = []
+        self.controller = ThrottleController(options, self.decisions.append)
+        self.now_ns = 0
+        self.passed = dict.fromkeys(per_s, 0.0)
+        self.throttles = {name: TopicThrottle(name, name.partition("/")[0], Seen(0, 0), 0) for name in per_s}
+
+    def cycle(self, memory: float = 0.0, queueing_s: float = 0.0, backlog: float = 0.0) -> None:
+        """Let a second pass, and visit all topics."""
+        self.now_ns += NS_PER_S
+        self.controller.begin(self.options, memory=memory, queueing_s=queueing_s)
+        for name, throttle in self.throttles.items():
+            rate = throttle.messages.rate if throttle.enforced else None
+            wanted = self.per_s[name]
+            self.passed[name] += wanted if rate is None else min(rate, wanted)
+            limited_ns = self.now_ns if rate is not None and rate < wanted else 0
+            messages = round(self.passed[name])
+            seen = Seen(messages, messages * 1_000, limited_ns=limited_ns)
+            self.controller.visit(throttle, seen, backlog, self.now_ns)
+        self.controller.end_round()
+        self.controller.cycle_succeeded()
+
+    def cycles(self, count: int, memory: float = 0.0) -> None:
+        """Several."""
+        for _ in range(count):
+            self.cycle(memory)
+
+    def share(self, name: str) -> float:
+        """The part of what it wants that a topic may publish."""
+        rate = self.throttles[name].messages.rate
+        return 1.0 if rate is None else min(1.0, rate / self.per_s[name])
+
+
+def test_a_single_tenant_has_the_law_without_weights() -> None:
+    world = World({"a/1": 1_000, "a/2": 1_000})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    assert [world.share(name) for name in ("a/1", "a/2")] == pytest.approx([0.1, 0.1])
+
+
+def test_a8_the_tenant_that_causes_the_pressure_is_slowed_and_a_calm_one_keeps_its_rate() -> None:
+    world = World({"loud/1": 9_000, "calm/1": 500, "calm/2": 500})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    assert world.share("loud/1") == pytest.approx(0.1)
+    assert world.share("calm/1") >= 0.9
+    assert world.share("calm/2") >= 0.9
+
+
+def test_a8_a_tenant_does_not_become_calm_by_being_slowed() -> None:
+    world = World({"loud/1": 9_000, "calm/1": 1_000})
+    world.cycles(10)
+    world.cycles(300, memory=1.0)
+    assert world.share("loud/1") == pytest.approx(0.1)
+    assert world.share("calm/1") == 1.0
+
+
+def test_a8_a_tenant_with_many_topics_pays_for_all_of_them() -> None:
+    world = World({f"loud/{number}": 10.0 for number in range(900)} | {"calm/1": 1_000.0})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    assert all(world.share(name) <= 0.11 for name in world.per_s if name.startswith("loud"))
+    assert world.share("calm/1") == 1.0
+
+
+def test_a8_the_loud_topic_of_a_tenant_pays_before_its_calm_ones() -> None:
+    world = World({"a/loud": 9_000, "a/1": 100, "a/2": 100})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    assert world.share("a/loud") == pytest.approx(0.1)
+    assert world.share("a/1") == 1.0
+
+
+def test_equal_tenants_pay_alike() -> None:
+    world = World({f"{tenant}/1": 1_000 for tenant in "abcd"})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    assert [world.share(f"{tenant}/1") for tenant in "abcd"] == pytest.approx([0.1] * 4)
+
+
+def test_a_tenant_that_becomes_loud_pays_soon() -> None:
+    world = World({"a/1": 1_000, "b/1": 1_000})
+    world.cycles(10)
+    world.per_s["b/1"] = 20_000
+    world.cycles(10, memory=0.70)
+    world.cycles(10, memory=1.0)
+    assert world.share("b/1") <= 0.12
+    assert world.share("a/1") == 1.0
+
+
+def test_weights_go_from_half_of_the_mean_to_the_mean() -> None:
+    contributions = Contributions()
+    for payer, nbytes in (("a", 150.0), ("b", 75.0), ("c", 50.0), ("d", 125.0)):
+        contributions.add(payer, nbytes)  # The mean is 100.
+    assert [contributions.weight(payer, nbytes) for payer, nbytes in (("a", 150.0), ("b", 75.0), ("c", 50.0))] == [
+        1.0,
+        0.5,
+        0.0,
+    ]
+    assert contributions.weight("new", 10.0) == 1.0
+
+
+def test_a_backlog_is_the_topics_own_and_has_no_weight() -> None:
+    world = World({"loud/1": 9_000, "calm/1": 100})
+    world.cycles(10)
+    for _ in range(10):
+        world.cycle(backlog=1.0)
+    assert world.share("calm/1") == pytest.approx(0.1)
+
+
+def test_a_slow_disk_is_a_pressure_too() -> None:
+    world = World({"a/1": 1_000})
+    world.cycles(10)
+    for _ in range(10):
+        world.cycle(queueing_s=0.2)
+    assert world.share("a/1") == 1.0
+    for _ in range(10):
+        world.cycle(queueing_s=1.5)
+    assert world.share("a/1") == pytest.approx(0.1)
+
+
+def test_decisions_are_told_to_the_observer_in_their_order() -> None:
+    world = World({"a/1": 1_000})
+    world.cycles(10)
+    world.cycles(5, memory=1.0)
+    world.cycles(CALM_CYCLES)
+    kinds = [decision.kind for decision in world.decisions]
+    assert kinds == [Kind.ACTIVATED, *[Kind.STEP] * 7, Kind.DEACTIVATED]
+    assert world.controller.activations == 1
+    assert not world.controller.active
+
+
+def test_observe_only_counts_no_active_topic_and_no_activation() -> None:
+    world = World({"a/1": 1_000}, replace(OPTIONS, observe_only=True))
+    world.cycles(10)
+    world.cycles(5, memory=1.0)
+    assert (len(world.controller.active), len(world.controller.observed), world.controller.activations) == (0, 1, 0)
+    assert {decision.kind for decision in world.decisions} == {Kind.WOULD_ACTIVATE, Kind.WOULD_STEP}
+
+
+def test_a12_limits_are_held_while_cycles_fail_and_then_released_in_steps() -> None:
+    world = World({"a/1": 1_000})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    (throttle,) = world.controller.active
+    for _ in range(HELD_FAILURES):
+        assert not world.controller.cycle_failed()
+    rates = []
+    while throttle.active:
+        assert world.controller.cycle_failed()
+        world.controller.release_step(throttle, world.now_ns)
+        rates.append(throttle.messages.rate)
+    assert rates == [pytest.approx(350), pytest.approx(600), pytest.approx(850), None]
+    assert world.controller.failures == HELD_FAILURES + len(rates)
+    assert not world.controller.active
+
+
+def test_a12_a_cycle_that_succeeds_ends_the_series() -> None:
+    controller = ThrottleController(OPTIONS, lambda _: None)
+    for _ in range(10):
+        for _ in range(HELD_FAILURES):
+            assert not controller.cycle_failed()
+        controller.cycle_succeeded()
+
+
+def test_a_topic_that_cannot_be_measured_is_released_alone() -> None:
+    world = World({"a/1": 1_000, "a/2": 1_000})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    sick = world.throttles["a/1"]
+    for _ in range(HELD_FAILURES + 5):
+        world.controller.visit_failed(sick, world.now_ns)
+    assert not sick.active
+    assert world.throttles["a/2"].active
+
+
+def test_a_visit_of_a_calm_topic_takes_microseconds() -> None:
+    world = World({f"t{number % 50}/{number}": 100.0 for number in range(2_000)})
+    world.cycles(3)
+    visit, now_ns = world.controller.visit, world.now_ns + NS_PER_S
+    seen = [(throttle, Seen(1_000, 100_000)) for throttle in world.throttles.values()]
+    before = process_time_ns()
+    for throttle, one in seen:
+        visit(throttle, one, 0.0, now_ns)
+    assert (process_time_ns() - before) / len(seen) < 20_000, "2 µs, where nothing else runs"

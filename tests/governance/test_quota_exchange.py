@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One broker's part in sharing quotas: what it reports and when, which reports count, and what its shares become."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.core.usage_report import GROUPS_PER_REPORT, NOTHING, WHOLE_SHARE, Covered, GroupUsage, UsageReport
+from penstock.governance.quota_exchange import ExchangeOptions, QuotaExchange, quotas_of
+from penstock.governance.report_senders import Refusal
+from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
+
+INTERVAL_S = 5
+WALL_MS = 1_700_000_000_000
+QUOTA = 1_000
+GROUP = 42
+
+
+class Group(GroupLimiter):
+    topics = 2
+
+
+class Broker:
+    """One exchange, driven by hand: time passes with `at`, traffic with `traffic`."""
+
+    def __init__(self, members: tuple[str, ...] = ("a", "b"), name: str = "a", incarnation: int = 10) -> None:
+        rates = GroupRates(publish=GroupRate(messages=QUOTA))
+        self.group = Group(rates, 0)
+        self.exchange = QuotaExchange(name, incarnation, ExchangeOptions(), 0)
+        self.exchange.set_group(GROUP, quotas_of(rates), self.group, 0)
+        self.exchange.set_members(members, 0)
+        self.now_ns = 0
+        self.sequence = 0
+        self.waiting = 0.0
+
+    def pass_time(self, seconds: float, *, rate: float = 0) -> list[UsageReport]:
+        """Let time pass while publishers offer messages at this rate; return what was reported."""
+        reports = []
+        limiter = self.group.publish
+        end_ns = self.now_ns + round(seconds * NS_PER_S)
+        while self.now_ns < end_ns:
+            self.now_ns += 10 * NS_PER_MS
+            self.waiting = min(self.waiting + rate / 100, rate / 10 + 1) if rate else 0
+            if limiter.ready(self.now_ns):
+                left = limiter.left(self.now_ns)[0]
+                passes = int(self.waiting) if left is None else min(int(self.waiting), left)
+                limiter.charge(passes, passes * 100, self.now_ns)
+                self.waiting -= passes
+            if self.waiting >= 1:
+                limiter.waits(self.now_ns)
+            else:
+                limiter.waits_no_more(self.now_ns)
+            if self.now_ns >= self.exchange.poll_at_ns:
+                reports += self.exchange.poll(self.now_ns, self.wall_ms)
+        return reports
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_MS + self.now_ns // NS_PER_MS
+
+    def hear(
+        self,
+        broker: str = "b",
+        *,
+        used: int = 0,
+        held: int = 0,
+        share: float = 0,
+        complete: bool = True,
+        incarnation: int = 1,
+        sequence: int | None = None,
+        late_ms: int = 0,
+    ) -> Refusal | None:
+        self.sequence += 1
+        usage = GroupUsage(
+            GROUP, 1, (used * 1_000, 0, 0, 0), (held * 1_000, 0, 0, 0), (round(share * WHOLE_SHARE), 0, 0, 0)
+        )
+        report = UsageReport(
+            broker,
+            incarnation,
+            self.sequence if sequence is None else sequence,
+            self.wall_ms - late_ms,
+            (usage,) if used or held or not complete else (),
+            Covered() if complete else None,
+        )
+        refusal = self.exchange.receive(report, self.now_ns, self.wall_ms)
+        if self.exchange.poll_at_ns <= self.now_ns:
+            self.exchange.poll(self.now_ns, self.wall_ms)
+        return refusal
+
+    def settle(self, *, rate: float) -> None:
+        """Some cycles with constant usage, in which the other broker is heard."""
+        for _ in range(6):
+            self.hear()
+            self.pass_time(INTERVAL_S, rate=rate)
+
+    @property
+    def share(self) -> float:
+        share = self.group.publish.share.messages
+        assert share is not None
+        return share
+
+
+def usages(reports: list[UsageReport]) -> list[GroupUsage]:
+    return [usage for report in reports for usage in report.groups]
+
+
+# -- shares
+
+
+def test_a_broker_that_is_alone_has_the_whole_quota_at_once() -> None:
+    alone = Broker(members=("a",))
+    alone.pass_time(0.3)
+    assert alone.share == QUOTA
+
+
+def test_s2_before_the_others_were_heard_a_broker_has_its_part_of_the_reserve() -> None:
+    broker = Broker(members=("a", "b", "c", "d"))
+    reports = broker.pass_time(4, rate=3_000)
+    assert broker.share == pytest.approx(QUOTA * 0.01 / 4, rel=0.01)  # shares are reported rounded up
+    assert all(report.asks for report in reports)
+    for name in "bcd":
+        broker.hear(name)
+    broker.pass_time(1, rate=3_000)
+    assert broker.share > 0.9 * QUOTA
+
+
+def test_a_share_does_not_grow_into_what_another_broker_holds() -> None:
+    broker = Broker()
+    broker.hear(used=1_000, held=1_000, share=1)
+    broker.pass_time(2, rate=3_000)
+    assert broker.share <= 0.05 * QUOTA
+    broker.hear(used=500, held=1_000, share=0.5)
+    broker.pass_time(3, rate=3_000)
+    assert 0.4 * QUOTA <= broker.share <= 0.54 * QUOTA
+
+
+def test_s4_a_zero_report_frees_what_a_broker_used_and_so_does_its_loss() -> None:
+    for ending in ("zero report", "not listed", "left"):
+        broker = Broker()
+        broker.hear(used=600, held=600, share=0.6)
+        broker.pass_time(2, rate=3_000)
+        assert broker.share <= 0.55 * QUOTA
+        if ending == "zero report":
+            broker.hear(complete=False)
+        elif ending == "not listed":
+            broker.hear()
+        else:
+            broker.exchange.set_members(["a"], broker.now_ns)
+        broker.pass_time(2, rate=3_000)
+        assert broker.share >= 0.98 * QUOTA, ending
+
+
+def test_s4_a_silent_member_keeps_its_part_by_number_and_what_it_held_for_a_while() -> None:
+    broker = Broker()
+    broker.hear(used=900, held=600, share=0.9)
+    broker.pass_time(3 * INTERVAL_S + 1, rate=3_000)
+    assert broker.share <= 0.15 * QUOTA
+    broker.pass_time(INTERVAL_S + 1, rate=3_000)
+    assert 0.48 * QUOTA <= broker.share <= 0.5 * QUOTA
+
+
+def test_a_member_that_is_heard_again_is_asked_before_any_share_grows() -> None:
+    broker = Broker()
+    broker.hear(used=100, share=0.2)
+    broker.pass_time(5 * INTERVAL_S, rate=3_000)
+    assert broker.share <= 0.5 * QUOTA
+    broker.hear(used=500, held=500, share=0.5, complete=False)
+    assert broker.pass_time(1, rate=3_000)[-1].asks
+    assert broker.share <= 0.5 * QUOTA
+    broker.hear(used=100, share=0.2)
+    assert not broker.pass_time(1, rate=3_000)[-1].asks
+    assert broker.share >= 0.7 * QUOTA
+
+
+def test_a_member_that_is_heard_again_soon_is_asked_too() -> None:
+    """Its lease has ended, but what it held still counts: it may have changed meanwhile."""
+    broker = Broker()
+    broker.hear(used=100, share=0.2)
+    broker.pass_time(3.4 * INTERVAL_S, rate=3_000)
+    assert broker.share <= 0.5 * QUOTA
+    broker.hear(used=100, share=0.2, complete=False)
+    assert broker.pass_time(0.5, rate=3_000)[-1].asks
+    assert broker.share <= 0.51 * QUOTA
+
+
+def test_a_broker_that_lost_its_registration_has_only_its_part_of_the_reserve() -> None:
+    broker = Broker()
+    broker.hear()
+    broker.pass_time(1, rate=3_000)
+    assert broker.share > 0.9 * QUOTA
+    broker.exchange.set_members(["b"], broker.now_ns)
+    broker.pass_time(0.3)
+    assert broker.share == QUOTA * 0.01 / 2
+
+
+# -- which reports count
+
+
+def test_repeated_and_reordered_reports_are_ignored_and_counted() -> None:
+    broker = Broker()
+    assert broker.hear(used=100, sequence=5) is None
+    assert broker.hear(used=900, sequence=5) is Refusal.REPEATED
+    assert broker.hear(used=900, sequence=4) is Refusal.REPEATED
+    assert broker.exchange.refused[Refusal.REPEATED] == 2
+
+
+def test_reports_of_brokers_that_are_no_members_are_ignored() -> None:
+    assert Broker().hear("stranger", used=100) is Refusal.STRANGER
+
+
+def test_old_reports_are_ignored_by_their_time_and_clocks_may_be_ten_minutes_apart() -> None:
+    for ahead_ms in (0, 600_000, -600_000):
+        broker = Broker()
+        assert broker.hear(used=100, late_ms=ahead_ms) is None
+        broker.pass_time(INTERVAL_S)
+        assert broker.hear(used=100, late_ms=ahead_ms + 9_000) is None
+        assert broker.hear(used=100, late_ms=ahead_ms + 11_000) is Refusal.OLD
+        assert broker.hear(used=100, late_ms=ahead_ms) is None
+
+
+def test_a_clock_that_is_set_costs_one_report() -> None:
+    broker = Broker()
+    broker.hear(used=100)
+    assert broker.hear(used=100, late_ms=3_600_000) is Refusal.OLD
+    assert broker.hear(used=100, late_ms=3_600_000) is None
+    assert broker.hear(used=100, late_ms=0) is None
+
+
+def test_of_two_brokers_with_one_name_the_later_counts() -> None:
+    broker = Broker()
+    assert broker.hear(used=100, incarnation=2) is None
+    assert broker.hear(used=100, incarnation=1) is Refusal.TWIN
+    assert broker.hear(used=100, incarnation=3, sequence=1) is None
+    assert broker.exchange.refused[Refusal.TWIN] == 1
+
+
+def test_a_broker_gives_way_to_a_later_one_with_its_name() -> None:
+    broker = Broker()
+    broker.hear()
+    broker.pass_time(1, rate=3_000)
+    assert broker.share > 0.9 * QUOTA
+    assert broker.hear("a", used=100, incarnation=9) is Refusal.TWIN
+    broker.pass_time(0.3, rate=3_000)
+    assert broker.share > 0.9 * QUOTA
+    assert broker.hear("a", used=100, incarnation=11) is Refusal.TWIN
+    broker.pass_time(0.3, rate=3_000)
+    assert broker.share == QUOTA * 0.01 / 2
+
+
+def test_the_own_report_that_comes_back_changes_nothing() -> None:
+    broker = Broker()
+    broker.hear()
+    (report, *_) = broker.pass_time(INTERVAL_S + 1, rate=100)
+    assert broker.exchange.receive(report, broker.now_ns, broker.wall_ms) is Refusal.REPEATED
+
+
+# -- what is reported
+
+
+def test_steady_usage_is_reported_in_complete_reports_only_and_life_in_each_cycle() -> None:
+    broker = Broker()
+    broker.settle(rate=300)
+    reports = []
+    for _ in range(5):
+        broker.hear()
+        reports += broker.pass_time(INTERVAL_S, rate=302)
+    assert len(reports) == 5
+    assert len(usages(reports)) == 1
+    assert [report.covered for report in reports].count(Covered()) == 1
+
+
+def test_a_change_by_a_tenth_is_reported_in_the_next_cycle() -> None:
+    broker = Broker()
+    broker.settle(rate=300)
+    broker.hear()
+    changed = usages(broker.pass_time(INTERVAL_S, rate=400))
+    assert [usage.used[0] for usage in changed] == [pytest.approx(400_000, rel=0.02)]
+    assert changed[0].topics == 2
+
+
+def test_the_end_of_usage_is_reported_at_once_if_others_want_it() -> None:
+    broker = Broker()
+    broker.hear(used=500, held=1_000, share=0.5)
+    broker.pass_time(INTERVAL_S, rate=3_000)
+    broker.hear(used=500, held=1_000, share=0.5)
+    reports = broker.pass_time(1)
+    assert usages(reports)[-1].used == usages(reports)[-1].held == NOTHING
+
+
+def test_no_more_than_fifty_reports_are_sent_in_a_cycle() -> None:
+    broker = Broker()
+    broker.hear(used=500, held=1_000, share=0.5)
+    sent = sum(len(broker.pass_time(0.05, rate=rate * 100)) for rate in [1, 9] * 50)
+    assert 2 < sent <= 50
+
+
+def test_shares_that_change_with_each_report_that_is_heard_are_reported_fifty_times_in_a_cycle_at_most() -> None:
+    broker = Broker()
+    broker.hear(used=500, held=1_000, share=0.5)
+    broker.pass_time(INTERVAL_S, rate=3_000)
+    sent = 0
+    for step in range(INTERVAL_S * 100):
+        sent += len(usages(broker.pass_time(0.01, rate=3_000)))
+        broker.sequence += 1
+        wanted = (100_000 if step % 2 else 600_000, 0, 0, 0)
+        usage = GroupUsage(GROUP, 1, wanted, wanted, (WHOLE_SHARE // 5, 0, 0, 0))
+        report = UsageReport("b", 1, broker.sequence, broker.wall_ms, (usage,))
+        assert broker.exchange.receive(report, broker.now_ns, broker.wall_ms) is None
+    assert 20 < sent <= 52
+
+
+def test_what_was_reported_early_is_repeated_in_the_next_cycle() -> None:
+    """The early report may have been lost."""
+    broker = Broker()
+    broker.hear(used=500, held=1_000, share=0.5)
+    broker.pass_time(6 * INTERVAL_S + 1.5, rate=3_000)
+    broker.hear(used=500, held=1_000, share=0.5)
+    broker.pass_time(1)
+    broker.hear(used=500, held=1_000, share=0.5)
+    cycle = [usages([report]) for report in broker.pass_time(INTERVAL_S)]
+    assert [usage.used for listed in cycle for usage in listed] == [NOTHING]
+
+
+def test_many_groups_are_reported_in_several_reports_that_cover_all_ids() -> None:
+    broker = Broker()
+    groups = {number: Group(GroupRates(publish=GroupRate(messages=10)), 0) for number in range(GROUPS_PER_REPORT + 5)}
+    for number, group in groups.items():
+        broker.exchange.set_group(number, (10_000, None, None, None), group, 0)
+    listener = Broker(members=("a", "b"), name="b")
+    while not (reports := broker.exchange.poll(0, WALL_MS)):
+        pass
+    assert len(reports) == 1  # nothing is used yet
+    for group in groups.values():
+        group.publish.charge(1, 1, 0)
+    broker.pass_time(8)
+    broker.exchange.set_members(["a"], broker.now_ns)
+    broker.exchange.set_members(["a", "b"], broker.now_ns)
+    complete = [report for report in broker.pass_time(5 * INTERVAL_S) if report.covered]
+    for report in complete:
+        assert listener.exchange.receive(report, 0, WALL_MS) is None
+    assert not listener.pass_time(0.3)[-1].asks
+
+
+# -- groups
+
+
+def test_a_changed_quota_is_in_force_at_once_and_a_removed_one_too() -> None:
+    broker = Broker(members=("a",))
+    broker.pass_time(1, rate=10)
+    for quota in (5_000, 100, 2**40 + 1):
+        broker.exchange.set_group(GROUP, (quota * 1_000, None, None, None), broker.group, broker.now_ns)
+        assert broker.share == quota
+    broker.exchange.set_group(GROUP, (None, None, None, None), broker.group, broker.now_ns)
+    assert broker.group.publish.share.messages is None
+
+
+def test_a_removed_group_is_forgotten_and_may_come_back() -> None:
+    broker = Broker()
+    broker.hear(used=900, held=900, share=0.9)
+    broker.exchange.remove_group(GROUP)
+    assert not broker.exchange.serves(GROUP)
+    assert broker.hear(used=900, held=900, share=0.9) is None
+    broker.exchange.set_group(GROUP, (QUOTA * 1_000, None, None, None), broker.group, broker.now_ns)
+    broker.pass_time(3, rate=3_000)
+    assert broker.share >= 0.9 * QUOTA
