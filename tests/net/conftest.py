@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +11,12 @@ import pytest_asyncio
 
 from penstock.testing.certificates import Certificate
 from tests.loops import loop_of
-from tests.net.harness import close_clients
+from tests.net.harness import Harness, Transport, close_clients, running
 
 if TYPE_CHECKING:
     import asyncio
-    import ssl
     from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -33,6 +34,22 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 def server_tls(certificate: Certificate) -> ssl.SSLContext:
     """What the broker's TLS port uses."""
     return certificate.server()
+
+
+@pytest_asyncio.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    """A broker of the test's own, with the limits of `running`."""
+    async with running(tmp_path) as harness:
+        yield harness
+
+
+@pytest.fixture(params=[None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["plain", "tls12", "tls13"])
+def transport(
+    request: pytest.FixtureRequest, tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext
+) -> Transport:
+    """Each way in which clients may connect."""
+    version: ssl.TLSVersion | None = request.param
+    return Transport(tmp_path, server_tls, None if version is None else certificate.client(version))
 
 
 @pytest_asyncio.fixture(autouse=True)

@@ -17,10 +17,10 @@ import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from penstock.broker.broker import Broker
-from penstock.broker.commands.caps import refusal
+from penstock.broker.commands.connection_limits import refusal
 from penstock.broker.composition.commands import commands
 from penstock.broker.configuration import Keys, NoKeys
 from penstock.broker.limits import BrokerLimits
@@ -29,14 +29,18 @@ from penstock.core.checksum import is_sealed
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.outbound import Outbound
-from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
+from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
+from penstock.governance.request_memory import RequestMemory
 from penstock.net.listener import Connections, Listener
+from penstock.net.listening import listen_for_clients
 from penstock.net.memory_limiter import LimitType
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.entry_log import EntryLog
 from penstock.storage.files import OsFile, OsFiles
 from penstock.storage.limits import LogLimits
+from penstock.storage.metadata import Change, MetadataFile
+from penstock.storage.shared_store import LocalPart
 from penstock.storage.snapshots import Snapshots
 from penstock.testing.client import Type, entry, frame, send
 from penstock.testing.disk import VirtualDisk
@@ -51,9 +55,14 @@ if TYPE_CHECKING:
     from typing import Self
 
     from penstock.broker.access.authentication import Authenticator
-    from penstock.broker.service_urls import Addresses
+    from penstock.broker.elsewhere import Requests
+    from penstock.broker.topics.topic import Topic
+    from penstock.core.membership import Membership, Registry
+    from penstock.core.service_urls import Addresses
     from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.net.connection import Connection
+    from penstock.net.usage_topic import Reporting
+    from penstock.storage.shared_store import SharedPart
     from penstock.wire.codec import BaseCommand
 
 TIMEOUT_S = 30.0
@@ -82,7 +91,7 @@ class Disk(OsFiles):
         """Let the next sync of the log, or of a snapshot, wait."""
         self._free.clear()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let it end."""
         self._free.set()
 
@@ -141,7 +150,8 @@ class Harness:
         """Nothing that is submitted to the catalog from now on is stored, or answered, before the end of this."""
         loop = self.broker.loop
         free = loop.threads.event() if isinstance(loop, VirtualLoop) else threading.Event()
-        self.broker.catalog._submit(lambda _db: free.wait(TIMEOUT_S), lambda _: None, lambda _: None)  # noqa: SLF001
+        for file in metadata_files(self.broker.catalog):
+            file.submit(Change(lambda _db: free.wait(TIMEOUT_S), lambda _: None, lambda _: None))
         try:
             yield
         finally:
@@ -167,6 +177,11 @@ async def running(
     log_limits: LogLimits | None = None,
     keys: Callable[[BrokerLimits], Keys] = NoKeys,
     addresses: Addresses | None = None,
+    membership: Membership | None = None,
+    peers: Requests | None = None,
+    reporting: Reporting | None = None,
+    registry: Registry | None = None,
+    shared: SharedPart | None = None,
     shut_down: Callable[[], None] | None = None,
     **limits: Any,  # noqa: ANN401 - of the broker, beside what a test has always
 ) -> AsyncIterator[Harness]:
@@ -186,10 +201,29 @@ async def running(
             limits=replace(broker_limits(frame_bytes_max), **limits),
             keys=keys,
             addresses=addresses,
+            membership=membership,
+            peers=peers,
+            reporting=reporting,
+            registry=registry,
+            shared=shared,
             shut_down=shut_down,
         )
         yield harness
     await nothing_left(harness)
+
+
+class Transport(NamedTuple):
+    """A way in which clients may connect to a broker, and a broker to try it on."""
+
+    directory: Path
+    server_tls: ssl.SSLContext
+    client_tls: ssl.SSLContext | None  # None: without TLS
+
+    @asynccontextmanager
+    async def running(self, **how: Any) -> AsyncIterator[tuple[Harness, tuple[int, ssl.SSLContext | None]]]:  # noqa: ANN401
+        """A broker as `running` makes it; and the port and context with which clients connect."""
+        async with running(self.directory, tls=self.server_tls, **how) as harness:
+            yield harness, (harness.port if self.client_tls is None else harness.tls_port, self.client_tls)
 
 
 def start_broker(
@@ -204,10 +238,16 @@ def start_broker(
     authenticator: Authenticator | None = None,
     keys: Callable[[BrokerLimits], Keys] = NoKeys,
     addresses: Addresses | None = None,
+    membership: Membership | None = None,
+    peers: Requests | None = None,
+    reporting: Reporting | None = None,
+    registry: Registry | None = None,
+    shared: SharedPart | None = None,
     shut_down: Callable[[], None] | None = None,
     clock: ManualClock | VirtualClock | None = None,
 ) -> Harness:
     """Build a broker on the running loop; closing `stack` stops it. One that loses its power never closes it."""
+    number = membership.own if membership is not None and shared is not None else 0
     loop = asyncio.get_running_loop()
     disk: Disk | VirtualDisk
     vfs: str | None = None
@@ -217,15 +257,15 @@ def start_broker(
         vfs, new_socket = stack.enter_context(sqlite_on(disk)), loop.network.socket
     else:
         clock, disk = clock or ManualClock(wall_ms=WALL_MS), Disk()
-    data = open_data_directory(directory / "data", disk)
+    data = open_data_directory(directory / "data", disk, brokers=number + 1)
     stack.push_async_callback(close_clients)
 
     def post(callback: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(callback)
 
-    entry_log = EntryLog.open(data.broker(0), disk, log_limits, post, clock=clock, index_vfs=vfs)
+    entry_log = EntryLog.open(data.broker(number), disk, log_limits, post, clock=clock, index_vfs=vfs)
     stack.callback(entry_log.close)
-    catalog = Catalog.open(data.metadata, post, disk, vfs=vfs, exclusive=vfs is not None)
+    catalog = Catalog.open(data, post, disk, broker=number, shared=shared, vfs=vfs, exclusive=vfs is not None)
     stack.callback(catalog.close)
     memory = RequestMemory(request_limits)
     in_force = LimitsInForce(limits)
@@ -244,22 +284,39 @@ def start_broker(
         limits=in_force,
         keys=keys(in_force.now),
         addresses=addresses,
+        membership=membership,
+        peers=peers,
+        reporting=reporting,
+        registry=registry,
         shut_down=shut_down,
         clock=clock,
         loop=loop,
         authenticator=authenticator,
-        snapshots=Snapshots(data.broker(0) / "delayed", disk),
+        snapshots=Snapshots(data.broker(number) / "delayed", disk),
     )
     stack.push_async_callback(broker.stop)
-    stack.callback(disk.let_go)
+    stack.callback(disk.release)
     ports: list[int] = []
     open_session = commands(broker).open_session
     for context in (None, tls):
-        listener = Listener(connections, host="127.0.0.1", port=0, tls=context, new_socket=new_socket)
+        listener = Listener(connections, listen_for_clients("127.0.0.1", 0, new_socket), tls=context)
         stack.callback(listener.close)
         listener.start(open_session)
         ports.append(listener.port)
     return Harness(broker, memory, connections, clock, disk, *ports)
+
+
+def metadata_files(catalog: Catalog) -> list[MetadataFile]:
+    """The files that a catalog has open."""
+    assert isinstance(catalog._shared, LocalPart)  # noqa: SLF001
+    return [catalog._shared._store._file, catalog._own._file]  # noqa: SLF001
+
+
+def topic_of(harness: Harness, name: str = TOPIC) -> Topic:
+    """A topic that is loaded."""
+    topic = harness.broker.topics.get(name)
+    assert topic is not None
+    return topic
 
 
 async def nothing_left(harness: Harness) -> None:
@@ -283,6 +340,7 @@ def broker_limits(frame_bytes_max: int) -> BrokerLimits:
         liveness_check_ns=NS_PER_S,
         failover_delay_s=0.0,
         round_robin_entries_max=20,
+        memory_limit_bytes=0,
         tail_cache_bytes=0,
         cluster_name="test",
     )
@@ -385,6 +443,11 @@ class Client:
     def publish(self, *payloads: bytes, first: int = 0) -> None:
         """Send messages; await their receipts with `receipts`."""
         self.write(b"".join(publish(payload, row) for row, payload in enumerate(payloads, first)))
+
+    async def published(self, *payloads: bytes, first: int = 0) -> None:
+        """Send messages, and wait for their receipts."""
+        self.publish(*payloads, first=first)
+        await self.receipts(len(payloads))
 
     async def receipts(self, count: int) -> list[int]:
         """The sequence ids of the next receipts, in the order they came."""

@@ -53,14 +53,13 @@ async def test_another_address_is_not_held_back_by_the_first(tmp_path: Path) -> 
         await other.expect(Type.CONNECTED)
 
 
-async def test_a_bound_that_changes_while_running_counts_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        clients = [await Client.connected(broker.port) for _ in range(3)]
-        broker.broker.limits_in_force.now = replace(broker.broker.limits, connections_max=3)
-        assert await turned_away(broker) == TOO_MANY
-        for client in clients:
-            client.write(connect())
-            await client.expect(Type.CONNECTED)
+async def test_a_bound_that_changes_while_running_counts_at_once(harness: Harness) -> None:
+    clients = [await Client.connected(harness.port) for _ in range(3)]
+    harness.broker.limits_in_force.now = replace(harness.broker.limits, connections_max=3)
+    assert await turned_away(harness) == TOO_MANY
+    for client in clients:
+        client.write(connect())
+        await client.expect(Type.CONNECTED)
 
 
 async def test_over_tls_a_client_too_many_is_closed_before_its_handshake(
@@ -101,15 +100,14 @@ async def test_nothing_is_remembered_of_clients_that_are_gone(
 # -- time
 
 
-async def test_a_client_that_says_nothing_is_given_up(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.open(broker.port)
-        await until(lambda: len(broker.connections) == 1)
-        broker.clock.advance(ms=KEEP_ALIVE_S * 1000 - 1)
-        await turns()
-        assert len(broker.connections) == 1
-        broker.clock.advance(ms=1)
-        await client.closed()
+async def test_a_client_that_says_nothing_is_given_up(harness: Harness) -> None:
+    client = await Client.open(harness.port)
+    await until(lambda: len(harness.connections) == 1)
+    harness.clock.advance(ms=KEEP_ALIVE_S * 1000 - 1)
+    await turns()
+    assert len(harness.connections) == 1
+    harness.clock.advance(ms=1)
+    await client.closed()
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,10 @@ from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.errors import BrokerSilent, RequestRefused
 from penstock.wire.client.producer import Producer
 from penstock.wire.errors import ProtocolError
-from tests.net.harness import TOPIC, running, turns, until
+from tests.net.harness import TOPIC, Harness, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
 
 WELCOME = codec.connected("b", 21, 1 << 20)
 
@@ -55,8 +54,8 @@ async def speaking(
     server.close()
 
 
-async def test_what_is_published_comes_back(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness, await AsyncClient.open("127.0.0.1", harness.port) as client:
+async def test_what_is_published_comes_back(harness: Harness) -> None:
+    async with await AsyncClient.open("127.0.0.1", harness.port) as client:
         producer = Producer(0, TOPIC)
         await client.open_producer(producer)
         await client.subscribe(consumer(10))
@@ -75,8 +74,8 @@ async def test_what_is_published_comes_back(tmp_path: Path) -> None:
         assert not producer.pending
 
 
-async def test_many_ask_at_once_and_each_hears_its_own_answer(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness, await AsyncClient.open("127.0.0.1", harness.port) as client:
+async def test_many_ask_at_once_and_each_hears_its_own_answer(harness: Harness) -> None:
+    async with await AsyncClient.open("127.0.0.1", harness.port) as client:
         topics = [f"{TOPIC}-{number}" for number in range(20)]
         for number, topic in enumerate(topics):
             await client.open_producer(Producer(number, topic))
@@ -85,8 +84,8 @@ async def test_many_ask_at_once_and_each_hears_its_own_answer(tmp_path: Path) ->
         assert [answer.request_id for answer in answers] == [body.request_id for body in bodies]
 
 
-async def test_a_refusal_is_raised_where_it_was_asked(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness, await AsyncClient.open("127.0.0.1", harness.port) as client:
+async def test_a_refusal_is_raised_where_it_was_asked(harness: Harness) -> None:
+    async with await AsyncClient.open("127.0.0.1", harness.port) as client:
         with pytest.raises(RequestRefused, match="opening a producer") as caught:
             await client.open_producer(Producer(0, "persistent://no/such/topic"))
         assert caught.value.code is WireCode.TOPIC_NOT_FOUND
@@ -196,13 +195,12 @@ async def test_a_broker_that_falls_silent_is_given_up() -> None:
         await client.closed()
 
 
-async def test_closing_tells_those_who_wait(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await AsyncClient.open("127.0.0.1", harness.port)
-        waiting = asyncio.ensure_future(client.next_event())
-        await turns()
-        client.close()
-        with pytest.raises(ConnectionAbortedError):
-            await waiting
-        await client.closed()
-        await until(lambda: not harness.connections.all())
+async def test_closing_tells_those_who_wait(harness: Harness) -> None:
+    client = await AsyncClient.open("127.0.0.1", harness.port)
+    waiting = asyncio.ensure_future(client.next_event())
+    await turns()
+    client.close()
+    with pytest.raises(ConnectionAbortedError):
+        await waiting
+    await client.closed()
+    await until(lambda: not harness.connections.all())

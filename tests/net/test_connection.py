@@ -16,7 +16,7 @@ from penstock.governance.muting import MuteReason
 from penstock.governance.outbound import CONNECTION_BYTES_MAX
 from penstock.net.connection import ANSWER_BYTES, REFERENCE_BYTES, TLS_SHARED_BYTES
 from penstock.testing.client import Type, frame
-from tests.net.harness import SMALL, TIMEOUT_S, Client, connect, publish, running, turns, until
+from tests.net.harness import SMALL, TIMEOUT_S, Client, Harness, connect, publish, running, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,28 +85,26 @@ async def test_entries_of_every_size_come_back_over_tls_as_they_were_sent(
         await until(lambda: broker.connections.outbound.used_bytes == 0)
 
 
-async def test_a_client_that_does_not_read_holds_its_share_and_others_go_on(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_holds_its_share_and_others_go_on(harness: Harness) -> None:
     count, size = 400, 32 * KIB
-    async with running(tmp_path) as broker:
-        producer = await Client.producing(broker.port)
-        for first in range(0, count, 50):
-            producer.publish(*[bytes(size)] * 50, first=first)
-            await producer.receipts(50)
-        lazy = await Client.consuming(broker.port, permits=count)
-        lazy.stop_reading()
-        connection = broker.connection_of(lazy)
-        await until(lambda: connection.out_bytes >= CONNECTION_BYTES_MAX - 2 * size)
-        await turns()
-        assert connection.out_bytes <= CONNECTION_BYTES_MAX
+    producer = await Client.producing(harness.port)
+    for first in range(0, count, 50):
+        await producer.published(*[bytes(size)] * 50, first=first)
+    lazy = await Client.consuming(harness.port, permits=count)
+    lazy.stop_reading()
+    connection = harness.connection_of(lazy)
+    await until(lambda: connection.out_bytes >= CONNECTION_BYTES_MAX - 2 * size)
+    await turns()
+    assert connection.out_bytes <= CONNECTION_BYTES_MAX
 
-        producer.publish(SMALL, first=count)
-        assert await producer.receipts(1) == [count]
+    producer.publish(SMALL, first=count)
+    assert await producer.receipts(1) == [count]
 
-        lazy.go_on_reading()
-        for _ in range(count):
-            await lazy.expect(Type.MESSAGE)
-        await until(lambda: broker.connections.outbound.used_bytes == 0)
-        assert len(broker.connections.outbound) == 0
+    lazy.go_on_reading()
+    for _ in range(count):
+        await lazy.expect(Type.MESSAGE)
+    await until(lambda: harness.connections.outbound.used_bytes == 0)
+    assert len(harness.connections.outbound) == 0
 
 
 async def test_a_client_that_asks_and_does_not_take_its_answers_is_muted_until_it_does(tmp_path: Path) -> None:
@@ -176,67 +174,62 @@ async def test_bytes_that_are_charged_elsewhere_do_not_count_for_the_connection_
 
 
 async def test_of_a_queue_of_own_and_shared_bytes_exactly_the_own_ones_are_counted_at_every_moment(
-    tmp_path: Path,
+    harness: Harness,
 ) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.connected(broker.port)
-        connection = broker.connection_of(client)
-        own_bytes, shared_bytes, rounds = 900 * KIB, 3 * MIB, 3
-        start, each, kept = connection.bytes_out, own_bytes + shared_bytes, ANSWER_BYTES + REFERENCE_BYTES
-        for _ in range(rounds):
-            connection.deliver((bytes(own_bytes),), own_bytes)
-            connection.write_shared(b"", (bytes(shared_bytes),), shared_bytes, lambda: None)
-        read = 0
-        while read < rounds * each:
-            out, within = divmod(connection.bytes_out - start, each)
-            unsent = (rounds - out) * (own_bytes + kept) - min(within, own_bytes)
-            assert connection.out_bytes == unsent
-            read += len(await client.reader.read(100 * KIB))
-        await until(lambda: connection.out_bytes == 0)
-        assert len(broker.connections.outbound) == 0
+    client = await Client.connected(harness.port)
+    connection = harness.connection_of(client)
+    own_bytes, shared_bytes, rounds = 900 * KIB, 3 * MIB, 3
+    start, each, kept = connection.bytes_out, own_bytes + shared_bytes, ANSWER_BYTES + REFERENCE_BYTES
+    for _ in range(rounds):
+        connection.deliver((bytes(own_bytes),), own_bytes)
+        connection.write_shared(b"", (bytes(shared_bytes),), shared_bytes, lambda: None)
+    read = 0
+    while read < rounds * each:
+        out, within = divmod(connection.bytes_out - start, each)
+        unsent = (rounds - out) * (own_bytes + kept) - min(within, own_bytes)
+        assert connection.out_bytes == unsent
+        read += len(await client.reader.read(100 * KIB))
+    await until(lambda: connection.out_bytes == 0)
+    assert len(harness.connections.outbound) == 0
 
 
-async def test_who_lent_memory_for_an_answer_hears_when_the_client_has_read_all_of_it(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.connected(broker.port)
-        connection = broker.connection_of(client)
-        heard: list[str] = []
-        connection.write_shared(b"", (bytes(16 * MIB),), 16 * MIB, lambda: heard.append("passed"))
-        assert not heard
-        assert len(await client.reader.readexactly(16 * MIB)) == 16 * MIB
-        await until(lambda: heard == ["passed"])
+async def test_who_lent_memory_for_an_answer_hears_when_the_client_has_read_all_of_it(harness: Harness) -> None:
+    client = await Client.connected(harness.port)
+    connection = harness.connection_of(client)
+    heard: list[str] = []
+    connection.write_shared(b"", (bytes(16 * MIB),), 16 * MIB, lambda: heard.append("passed"))
+    assert not heard
+    assert len(await client.reader.readexactly(16 * MIB)) == 16 * MIB
+    await until(lambda: heard == ["passed"])
 
 
 async def test_a_fault_of_ours_ends_the_connection_it_happened_on_and_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path) as broker:
-        victim, bystander = await Client.producing(broker.port), await Client.producing(broker.port, topic="other")
-        session = next(s for s in broker.broker.sessions if s.connection is broker.connection_of(victim))
-        monkeypatch.setattr(session, "received", None)
-        victim.write(frame(Type.PING))
-        await victim.closed()
-        assert "TypeError" in caplog.text
-        bystander.publish(SMALL)
-        assert await bystander.receipts(1) == [0]
-        assert broker.used == 0
+    victim, bystander = await Client.producing(harness.port), await Client.producing(harness.port, topic="other")
+    session = next(s for s in harness.broker.sessions if s.connection is harness.connection_of(victim))
+    monkeypatch.setattr(session, "received", None)
+    victim.write(frame(Type.PING))
+    await victim.closed()
+    assert "TypeError" in caplog.text
+    bystander.publish(SMALL)
+    assert await bystander.receipts(1) == [0]
+    assert harness.used == 0
 
 
-async def test_a_connection_that_is_closing_gives_back_its_memory_and_its_place_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.producing(broker.port)
-        client.write(publish(bytes(200 * KIB))[: 100 * KIB])
-        await until(lambda: broker.used == 100 * KIB)
-        broker.connection_of(client).close_after_flush("the test says so")
-        assert broker.used == 0
-        await client.closed()
+async def test_a_connection_that_is_closing_gives_back_its_memory_and_its_place_at_once(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    client.write(publish(bytes(200 * KIB))[: 100 * KIB])
+    await until(lambda: harness.used == 100 * KIB)
+    harness.connection_of(client).close_after_flush("the test says so")
+    assert harness.used == 0
+    await client.closed()
 
 
-async def test_frames_cut_at_every_byte_mean_the_same(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.producing(broker.port)
-        for byte in publish(SMALL[:50], 0) + frame(Type.PING) + publish(SMALL[:50], 1):
-            client.write(bytes([byte]))
-            await asyncio.sleep(0)
-        kinds = sorted([(await client.read()).type for _ in range(3)])
-        assert kinds == sorted([Type.SEND_RECEIPT, Type.SEND_RECEIPT, Type.PONG])
+async def test_frames_cut_at_every_byte_mean_the_same(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    for byte in publish(SMALL[:50], 0) + frame(Type.PING) + publish(SMALL[:50], 1):
+        client.write(bytes([byte]))
+        await asyncio.sleep(0)
+    kinds = sorted([(await client.read()).type for _ in range(3)])
+    assert kinds == sorted([Type.SEND_RECEIPT, Type.SEND_RECEIPT, Type.PONG])

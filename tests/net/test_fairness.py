@@ -9,13 +9,12 @@ import pytest
 
 from penstock.core.units import KIB
 from tests.net.harness import SMALL, Client, Harness, payload_for, publish, running, turns, until
-from tests.net.test_request_memory import every_transport, reach
 
 if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
-    from penstock.testing.certificates import Certificate
+    from tests.net.harness import Transport
 
 FRAME_BYTES = 100 * KIB
 LARGEST = payload_for(FRAME_BYTES)
@@ -32,12 +31,8 @@ async def stalled(broker: Harness, where: tuple[int, ssl.SSLContext | None]) -> 
     return clients
 
 
-@every_transport
-async def test_small_frames_pass_while_unfinished_large_ones_hold_all_that_they_may(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, pool_bytes=POOL_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_small_frames_pass_while_unfinished_large_ones_hold_all_that_they_may(transport: Transport) -> None:
+    async with transport.running(pool_bytes=POOL_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         honest = await Client.producing(*where, topic="honest")
         await stalled(broker, where)
         for row in range(20):
@@ -49,12 +44,8 @@ async def test_small_frames_pass_while_unfinished_large_ones_hold_all_that_they_
         assert broker.snapshot().reserve_used_bytes == 0
 
 
-@every_transport
-async def test_a_small_frame_that_comes_in_two_pieces_passes_when_it_is_whole(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, pool_bytes=POOL_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_a_small_frame_that_comes_in_two_pieces_passes_when_it_is_whole(transport: Transport) -> None:
+    async with transport.running(pool_bytes=POOL_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         honest = await Client.producing(*where, topic="honest")
         await stalled(broker, where)
         first, second = publish(SMALL, 0), publish(SMALL, 1)

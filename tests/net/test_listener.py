@@ -14,7 +14,7 @@ import pytest
 
 from penstock.net.listener import RESERVED_DESCRIPTORS
 from penstock.testing.client import Type
-from tests.net.harness import SMALL, Client, connect, running, turns, until
+from tests.net.harness import SMALL, Client, Harness, connect, running, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,22 +52,21 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_connections_leave_descriptors_to_the_log_and_those_without_one_wait(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(tmp_path) as broker:
-        with descriptors(RESERVED_DESCRIPTORS + 2):
-            first, second = await Client.producing(broker.port), await Client.connected(broker.port)
-            third = await Client.open(broker.port)
-            third.write(connect())
-            await until(lambda: lines(caplog))
-            await turns()
-            assert len(broker.connections) == 2
+    with descriptors(RESERVED_DESCRIPTORS + 2):
+        first, second = await Client.producing(harness.port), await Client.connected(harness.port)
+        third = await Client.open(harness.port)
+        third.write(connect())
+        await until(lambda: lines(caplog))
+        await turns()
+        assert len(harness.connections) == 2
 
-            first.publish(SMALL)
-            assert await first.receipts(1) == [0]
-            second.abort()
-            await third.expect(Type.CONNECTED)
-        assert len(lines(caplog)) == 1
+        first.publish(SMALL)
+        assert await first.receipts(1) == [0]
+        second.abort()
+        await third.expect(Type.CONNECTED)
+    assert len(lines(caplog)) == 1
 
 
 @pytest.mark.real

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.units import KIB, MIB
 from penstock.governance.outbound import Outbound
-from penstock.net.connection import SENT_BYTES_KEPT, STALLED_NS
-from penstock.net.send_queue import PIECE_BYTES
+from penstock.net.connection import STALLED_NS
+from penstock.net.send_queue import PIECE_BYTES, SENT_BYTES_KEPT
 from penstock.net.tls import TLS_WRITE_BYTES
 from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer
 from tests.net.harness import Client, running, turns, until
@@ -47,8 +47,7 @@ def watch(harness: Harness, budget_bytes: int = BUDGET, entry_bytes_max: int = M
 
 
 async def published(harness: Harness, count: int, size: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     for _ in range(0, count, 32):
         await peer.publish(*[bytes(size)] * 32)
 
@@ -81,7 +80,7 @@ async def while_time_goes_by(harness: Harness, reader: Peer, count: int) -> list
 def pinned_bytes(connection: Connection) -> int:
     """What the queue of a connection keeps in memory: whole buffers, also those of which a part was sent."""
     whole = {}
-    for buffer in connection._queue:  # noqa: SLF001 - that is what is measured
+    for buffer in connection.queue.buffers:
         base = buffer.obj if isinstance(buffer, memoryview) else buffer
         whole[id(base)] = len(memoryview(base))
     return sum(whole.values())
@@ -118,8 +117,7 @@ async def test_what_was_put_back_comes_when_the_client_reads_again_whole_and_onc
     sizes = [3_000, 40_000, 200, 17_000, 90_000] * 32
     async with running(tmp_path, tail_cache_bytes=MIB, tls=server_tls) as harness:
         books = watch(harness)
-        producer = await Peer.connected(harness)
-        await producer.produce()
+        producer = await Peer.producing(harness)
         payloads = [number.to_bytes(4, "big") * (size // 4) for number, size in enumerate(sizes)]
         for first in range(0, len(payloads), 32):
             # One key: Key_Shared promises no order between keys, and messages without one spread.

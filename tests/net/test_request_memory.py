@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import ssl
 import weakref
 from contextlib import AsyncExitStack
 from functools import partial
@@ -26,21 +25,10 @@ from tests.net.harness import KEEP_ALIVE_S, SMALL, Client, Harness, connect, pay
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.testing.certificates import Certificate
+    from tests.net.harness import Transport
 
 FRAME_BYTES = 100 * KIB
 LARGEST = payload_for(FRAME_BYTES)
-TRANSPORTS = [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
-TRANSPORT_NAMES = ["plain", "tls12", "tls13"]
-
-every_transport = pytest.mark.parametrize("version", TRANSPORTS, ids=TRANSPORT_NAMES)
-
-
-def reach(
-    broker: Harness, certificate: Certificate, version: ssl.TLSVersion | None
-) -> tuple[int, ssl.SSLContext | None]:
-    """The port and the client's context for a transport."""
-    return (broker.port, None) if version is None else (broker.tls_port, certificate.client(version))
 
 
 async def fill(broker: Harness, client: Client) -> None:
@@ -53,12 +41,10 @@ async def fill(broker: Harness, client: Client) -> None:
 # ------------------------------------------------------------------------------------------ P14 to P19: mute and unmute
 
 
-@every_transport
 async def test_p14_p15_p16_a_connection_is_muted_without_memory_and_read_when_there_is_some(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
+    transport: Transport,
 ) -> None:
-    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+    async with transport.running(pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         first, second = await Client.producing(*where), await Client.producing(*where, topic="other")
         assert broker.memory.available == FRAME_BYTES
 
@@ -70,19 +56,15 @@ async def test_p14_p15_p16_a_connection_is_muted_without_memory_and_read_when_th
         assert broker.used == FRAME_BYTES
         assert broker.muted() == [broker.connection_of(second)]
 
-        broker.disk.let_go()
+        broker.disk.release()
         assert await first.receipts(1) == [0]
         assert await second.receipts(1) == [0]
         assert broker.memory.available == FRAME_BYTES
         assert not broker.muted()
 
 
-@every_transport
-async def test_p17_a_part_of_a_record_is_looked_at_once_and_then_left_alone(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_p17_a_part_of_a_record_is_looked_at_once_and_then_left_alone(transport: Transport) -> None:
+    async with transport.running() as (broker, where):
         useless, busy = await Client.producing(*where), await Client.producing(*where)
         useless.write(publish(SMALL)[:100])
         connection = broker.connection_of(useless)
@@ -90,38 +72,29 @@ async def test_p17_a_part_of_a_record_is_looked_at_once_and_then_left_alone(
 
         reads = connection.read_count
         for row in range(100):
-            busy.publish(SMALL, first=row)
-            await busy.receipts(1)
+            await busy.published(SMALL, first=row)
         assert connection.read_count == reads
         assert broker.used == 100
 
 
-@every_transport
-async def test_p18_what_tls_has_decrypted_already_is_served_at_once_after_unmuting(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
+async def test_p18_what_tls_has_decrypted_already_is_served_at_once_after_unmuting(transport: Transport) -> None:
     loop = asyncio.get_running_loop()
-    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+    async with transport.running(pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         filler, waiting = await Client.producing(*where), await Client.producing(*where)
         await fill(broker, filler)
         # All of it fits in one record: the socket will have nothing more to say when there is memory again.
         waiting.publish(SMALL, SMALL)
         await until(broker.muted)
 
-        broker.disk.let_go()
+        broker.disk.release()
         assert await filler.receipts(1) == [0]
         freed_at_s = loop.time()
         assert await waiting.receipts(2) == [0, 1]
         assert loop.time() - freed_at_s < 1.0  # 0.05 s when the machine has nothing else to do; a timer would need more
 
 
-@every_transport
-async def test_p19_pipelined_sends_keep_their_order_through_mutings(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_p19_pipelined_sends_keep_their_order_through_mutings(transport: Transport) -> None:
+    async with transport.running(pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         clients = [await Client.producing(*where, topic=f"t{row}") for row in range(4)]
         sizes = [700, 90 * KIB, 20 * KIB, 60 * KIB, 1] * 6
         for client in clients:
@@ -147,38 +120,36 @@ async def test_p20_a_muted_connection_is_not_closed_for_the_silence_we_impose_on
                 session.check_alive(broker.clock.monotonic_ns())
         assert broker.connection_of(muted).is_open
 
-        broker.disk.let_go()
+        broker.disk.release()
         await muted.expect(Type.PING)
 
 
-async def test_p20_a_silent_client_is_closed_after_two_keep_alive_intervals(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        silent, talking = await Client.connected(broker.port), await Client.connected(broker.port)
-        mute = await Client.open(broker.port)
-        await until(lambda: len(broker.connections) == 3)
+async def test_p20_a_silent_client_is_closed_after_two_keep_alive_intervals(harness: Harness) -> None:
+    silent, talking = await Client.connected(harness.port), await Client.connected(harness.port)
+    mute = await Client.open(harness.port)
+    await until(lambda: len(harness.connections) == 3)
 
-        for _ in range(2):
-            broker.clock.advance(ms=KEEP_ALIVE_S * 1000)
-            for session in list(broker.broker.sessions):
-                session.check_alive(broker.clock.monotonic_ns())
-            await talking.expect(Type.PING)
-            talking.write(frame(Type.PONG) + frame(Type.PING))
-            await talking.expect(Type.PONG)
+    for _ in range(2):
+        harness.clock.advance(ms=KEEP_ALIVE_S * 1000)
+        for session in list(harness.broker.sessions):
+            session.check_alive(harness.clock.monotonic_ns())
+        await talking.expect(Type.PING)
+        talking.write(frame(Type.PONG) + frame(Type.PING))
+        await talking.expect(Type.PONG)
 
-        await silent.closed()
-        await mute.closed()
-        assert [connection.is_open for connection in broker.connections.all()] == [True]
+    await silent.closed()
+    await mute.closed()
+    assert [connection.is_open for connection in harness.connections.all()] == [True]
 
 
 # -------------------------------------------------------------------------- P21 to P33: nothing is left of a connection
 
 
-@every_transport
 async def test_p21_a_closed_connection_leaves_no_reference_not_even_to_the_garbage_collector(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
+    transport: Transport,
 ) -> None:
-    async with running(tmp_path, tls=server_tls) as broker:
-        client = await Client.producing(*reach(broker, certificate, version))
+    async with transport.running() as (broker, where):
+        client = await Client.producing(*where)
         client.write(publish(SMALL)[:500])
         await until(lambda: broker.snapshot().held_bytes == 500)
         connection = weakref.ref(broker.connection_of(client))
@@ -216,42 +187,33 @@ BAD_INPUT = {
 
 @pytest.mark.parametrize("bad", BAD_INPUT.values(), ids=BAD_INPUT.keys())
 async def test_p22_p23_p26_p27_p28_bad_input_closes_the_connection_and_gives_every_byte_back(
-    tmp_path: Path, bad: bytes
+    harness: Harness, bad: bytes
 ) -> None:
-    async with running(tmp_path) as broker:
-        bystander, client = await Client.producing(broker.port), await Client.producing(broker.port)
-        client.write(publish(SMALL) + bad)
-        await client.closed()
-        await until(lambda: broker.used == 0)
-        assert len(broker.connections) == 1
-        bystander.publish(SMALL)
-        assert await bystander.receipts(1) == [0]
+    bystander, client = await Client.producing(harness.port), await Client.producing(harness.port)
+    client.write(publish(SMALL) + bad)
+    await client.closed()
+    await until(lambda: harness.used == 0)
+    assert len(harness.connections) == 1
+    bystander.publish(SMALL)
+    assert await bystander.receipts(1) == [0]
 
 
 async def test_p23_an_entry_with_a_wrong_checksum_is_answered_with_an_error_and_its_memory_is_free(
-    tmp_path: Path,
+    harness: Harness,
 ) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.producing(broker.port)
-        broken = bytearray(publish(SMALL, 0))
-        broken[-1] ^= 1
-        client.write(bytes(broken) + publish(SMALL, 1))
-        assert (await client.expect(Type.SEND_ERROR)).send_error.sequence_id == 0
-        assert await client.receipts(1) == [1]
-        assert broker.used == 0
+    client = await Client.producing(harness.port)
+    broken = bytearray(publish(SMALL, 0))
+    broken[-1] ^= 1
+    client.write(bytes(broken) + publish(SMALL, 1))
+    assert (await client.expect(Type.SEND_ERROR)).send_error.sequence_id == 0
+    assert await client.receipts(1) == [1]
+    assert harness.used == 0
 
 
-@every_transport
 @pytest.mark.parametrize("sent_bytes", [2, 100, 70 * KIB])
-async def test_p29_gone_in_the_middle_of_a_frame_gives_every_byte_back(
-    tmp_path: Path,
-    certificate: Certificate,
-    server_tls: ssl.SSLContext,
-    version: ssl.TLSVersion | None,
-    sent_bytes: int,
-) -> None:
-    async with running(tmp_path, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        client = await Client.producing(*reach(broker, certificate, version))
+async def test_p29_gone_in_the_middle_of_a_frame_gives_every_byte_back(transport: Transport, sent_bytes: int) -> None:
+    async with transport.running(frame_bytes_max=FRAME_BYTES) as (broker, where):
+        client = await Client.producing(*where)
         client.write(publish(LARGEST)[:sent_bytes])
         await until(lambda: broker.used == sent_bytes)
         client.abort()
@@ -259,12 +221,8 @@ async def test_p29_gone_in_the_middle_of_a_frame_gives_every_byte_back(
         assert len(broker.connections) == 0
 
 
-@every_transport
-async def test_p30_gone_while_muted_gives_every_byte_and_the_place_in_the_queue_back(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_p30_gone_while_muted_gives_every_byte_and_the_place_in_the_queue_back(transport: Transport) -> None:
+    async with transport.running(pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         filler = await Client.producing(*where)
         gone = [await Client.producing(*where, topic=f"t{row}") for row in range(3)]
         last = await Client.producing(*where, topic="last")
@@ -275,7 +233,7 @@ async def test_p30_gone_while_muted_gives_every_byte_and_the_place_in_the_queue_
         for client in gone:
             client.abort()
 
-        broker.disk.let_go()
+        broker.disk.release()
         assert await filler.receipts(1) == [0]
         assert await last.receipts(1) == [0]
         await until(lambda: len(broker.connections) == 2)
@@ -283,12 +241,8 @@ async def test_p30_gone_while_muted_gives_every_byte_and_the_place_in_the_queue_
         assert not broker.memory.waiting
 
 
-@every_transport
-async def test_p31_the_broker_stops_while_clients_are_muted_and_gives_every_byte_back(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_p31_the_broker_stops_while_clients_are_muted_and_gives_every_byte_back(transport: Transport) -> None:
+    async with transport.running(pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         filler, muted = await Client.producing(*where), await Client.producing(*where)
         await fill(broker, filler)
         muted.publish(LARGEST)
@@ -301,17 +255,16 @@ async def test_p31_the_broker_stops_while_clients_are_muted_and_gives_every_byte
     await muted.closed()
 
 
-async def test_p33_commands_are_free_at_once_and_publishes_when_they_are_answered(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.producing(broker.port)
-        broker.disk.hold()
-        client.write(frame(Type.PING) + publish(SMALL) + frame(Type.PING))
-        await client.expect(Type.PONG)
-        await client.expect(Type.PONG)
-        assert broker.used == len(publish(SMALL))
-        broker.disk.let_go()
-        assert await client.receipts(1) == [0]
-        assert broker.used == 0
+async def test_p33_commands_are_free_at_once_and_publishes_when_they_are_answered(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    harness.disk.hold()
+    client.write(frame(Type.PING) + publish(SMALL) + frame(Type.PING))
+    await client.expect(Type.PONG)
+    await client.expect(Type.PONG)
+    assert harness.used == len(publish(SMALL))
+    harness.disk.release()
+    assert await client.receipts(1) == [0]
+    assert harness.used == 0
 
 
 # -------------------------------------------------------------------------------------------------------------- beyond
@@ -326,7 +279,7 @@ async def test_b4_who_waits_is_read_by_the_release_itself_and_not_by_a_timer(tmp
         connection = broker.connection_of(waiting)
         reads = connection.read_count
 
-        broker.disk.let_go()
+        broker.disk.release()
         await until(lambda: broker.used < FRAME_BYTES or connection.read_count > reads)
         for _ in range(2):  # one turn of the loop for the wake-up, one to be sure
             await asyncio.sleep(0)
@@ -376,7 +329,7 @@ async def test_b8_what_was_accepted_is_kept_when_the_connection_goes_while_its_n
         client.publish(LARGEST, first=1)
         await until(broker.muted)
         client.abort()
-        broker.disk.let_go()
+        broker.disk.release()
         await until(lambda: len(broker.connections) == 0)
 
         consumer = await Client.consuming(broker.port)
@@ -384,12 +337,8 @@ async def test_b8_what_was_accepted_is_kept_when_the_connection_goes_while_its_n
         assert broker.used == 0
 
 
-@every_transport
-async def test_b9_commands_before_the_next_publish_are_carried_out_without_memory(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_b9_commands_before_the_next_publish_are_carried_out_without_memory(transport: Transport) -> None:
+    async with transport.running(pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         filler, other = await Client.producing(*where), await Client.producing(*where, topic="other")
         await fill(broker, filler)
 
@@ -401,7 +350,7 @@ async def test_b9_commands_before_the_next_publish_are_carried_out_without_memor
         assert broker.used == FRAME_BYTES
         assert broker.muted() == [broker.connection_of(other)]
 
-        broker.disk.let_go()
+        broker.disk.release()
         await other.expect(Type.PONG)
         assert await other.receipts(1) == [0]
 
@@ -417,18 +366,13 @@ async def test_commands_without_memory_keep_their_boundaries_when_a_socket_gives
             other.write(frame(Type.PING))
             await other.expect(Type.PONG)
         assert broker.used == FRAME_BYTES
-        broker.disk.let_go()
+        broker.disk.release()
 
 
-@every_transport
-async def test_b9_who_only_consumes_is_not_muted_because_others_publish_too_much(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
-    async with running(tmp_path, pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
+async def test_b9_who_only_consumes_is_not_muted_because_others_publish_too_much(transport: Transport) -> None:
+    async with transport.running(pool_bytes=FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where):
         filler = await Client.producing(*where)
-        filler.publish(SMALL, SMALL)
-        await filler.receipts(2)
+        await filler.published(SMALL, SMALL)
         await fill(broker, filler)
         flooder = await Client.producing(*where, topic="flood")  # without memory, even this works
         flooder.publish(LARGEST)
@@ -483,39 +427,37 @@ async def test_the_number_of_requests_mutes_by_itself(tmp_path: Path) -> None:
         await until(broker.muted)
         (seen,) = broker.snapshot().muted
         assert seen.reason is MuteReason.REQUEST_COUNT
-        broker.disk.let_go()
+        broker.disk.release()
         assert await first.receipts(10) == list(range(10))
         assert await second.receipts(1) == [0]
 
 
 # A client that is gone before its request's task began leaves a coroutine that nobody has awaited.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@every_transport
-async def test_clients_that_die_at_random_leave_nothing_behind(
-    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, version: ssl.TLSVersion | None
-) -> None:
+async def test_clients_that_die_at_random_leave_nothing_behind(transport: Transport) -> None:
     chance = random.Random(5)
-    async with running(tmp_path, pool_bytes=2 * FRAME_BYTES, frame_bytes_max=FRAME_BYTES, tls=server_tls) as broker:
-        where = reach(broker, certificate, version)
-        async with AsyncExitStack() as stack:
-            survivor = await Client.producing(*where, topic="survivor")
-            stack.push_async_callback(survivor.close)
-            for life in range(60):
-                client = await Client.open(*where)
-                said = connect() + frame(Type.PRODUCER, topic=f"t{life % 5}", producer_id=0, request_id=1)
-                client.write(said[: chance.choice([len(said), chance.randrange(len(said))])])
-                data = b"".join(publish(bytes(chance.randrange(FRAME_BYTES // 2)), row) for row in range(4))
-                client.write(data[: chance.randrange(len(data))])
-                if chance.random() < 0.2:
-                    (broker.disk.hold if chance.random() < 0.5 else broker.disk.let_go)()
-                await turns(chance.randrange(4))
-                (client.abort if chance.random() < 0.7 else client.writer.close)()
-            broker.disk.let_go()
-            survivor.publish(LARGEST)
-            assert await survivor.receipts(1) == [0]
-            await until(lambda: len(broker.connections) == 1)
-            await until(lambda: broker.used == 0)
-            assert not broker.memory.waiting
-            assert broker.connections.outbound.used_bytes == 0
-            assert len(broker.connections.outbound) == 0
-            assert broker.snapshot().used_bytes_max <= 3 * FRAME_BYTES - 1
+    async with (
+        transport.running(pool_bytes=2 * FRAME_BYTES, frame_bytes_max=FRAME_BYTES) as (broker, where),
+        AsyncExitStack() as stack,
+    ):
+        survivor = await Client.producing(*where, topic="survivor")
+        stack.push_async_callback(survivor.close)
+        for life in range(60):
+            client = await Client.open(*where)
+            said = connect() + frame(Type.PRODUCER, topic=f"t{life % 5}", producer_id=0, request_id=1)
+            client.write(said[: chance.choice([len(said), chance.randrange(len(said))])])
+            data = b"".join(publish(bytes(chance.randrange(FRAME_BYTES // 2)), row) for row in range(4))
+            client.write(data[: chance.randrange(len(data))])
+            if chance.random() < 0.2:
+                (broker.disk.hold if chance.random() < 0.5 else broker.disk.release)()
+            await turns(chance.randrange(4))
+            (client.abort if chance.random() < 0.7 else client.writer.close)()
+        broker.disk.release()
+        survivor.publish(LARGEST)
+        assert await survivor.receipts(1) == [0]
+        await until(lambda: len(broker.connections) == 1)
+        await until(lambda: broker.used == 0)
+        assert not broker.memory.waiting
+        assert broker.connections.outbound.used_bytes == 0
+        assert len(broker.connections.outbound) == 0
+        assert broker.snapshot().used_bytes_max <= 3 * FRAME_BYTES - 1

@@ -145,7 +145,7 @@ class BlockingClient:
             if isinstance(event, RequestFailed) and event.request_id == request_id:
                 raise event.error
             self._kept.append(event)
-        self.connection.give_up(request_id)
+        self.connection.forget_request(request_id)
         raise NoAnswer(timeout_s)
 
     def next_event(self, timeout_s: float) -> Event | None:
@@ -168,6 +168,10 @@ class BlockingClient:
             raise
         return event
 
+    def take_receipts(self) -> int:
+        """Take the receipts that come next, as `ClientConnection.take_receipts`; none before events that wait."""
+        return 0 if self._kept else self.connection.take_receipts()
+
     def receive(self, timeout_s: float) -> bool:
         """Read once; False when nothing comes in time. Raises as `next_event`."""
         self.flush()
@@ -180,6 +184,10 @@ class BlockingClient:
         """Read what has come, and keep its events. Raises as `next_event` when the connection cannot be used."""
         while (event := self._next(self._deadline(0))) is not None:
             self._kept.append(event)
+
+    def forget_events(self) -> None:
+        """Forget events that came while something else was waited for: the connection begins something new."""
+        self._kept.clear()
 
     def remains(self) -> Iterator[Event]:
         """What had come by the time the connection ended or is given up; nothing is sent any more.

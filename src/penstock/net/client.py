@@ -25,7 +25,9 @@ from penstock.wire.client.connection import ClientConnection
 from penstock.wire.client.events import Answered, Connected, ConnectionRefused, RequestFailed
 
 if TYPE_CHECKING:
+    import socket
     import ssl
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from penstock.wire.client.consumer import Consumer
@@ -85,14 +87,31 @@ class AsyncClient(asyncio.BufferedProtocol):
             ProtocolError: what answers is no broker.
         """
         client = cls(connection or ClientConnection())
+        return await client._shake_hands(
+            lambda: client._loop.create_connection(lambda: client, host, port, ssl=tls), timeout_s
+        )
+
+    @classmethod
+    async def over(cls, sock: socket.socket, *, timeout_s: float = TIMEOUT_S) -> Self:
+        """Shake hands over a connected socket, which is closed if that fails. Raises as `open`."""
+        client = cls(ClientConnection())
+        try:
+            return await client._shake_hands(
+                lambda: client._loop.create_connection(lambda: client, sock=sock), timeout_s
+            )
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _shake_hands(self, connect: Callable[[], Awaitable[object]], timeout_s: float) -> Self:
         try:
             async with asyncio.timeout(timeout_s):
-                await client._loop.create_connection(lambda: client, host, port, ssl=tls)
-                await client._greeted
+                await connect()
+                await self._greeted
         except BaseException:
-            client.close()
+            self.close()
             raise
-        return client
+        return self
 
     # -- for tasks ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +146,7 @@ class AsyncClient(asyncio.BufferedProtocol):
                 return await future
         finally:
             self._answers.pop(request_id, None)
-            self.connection.give_up(request_id)
+            self.connection.forget_request(request_id)
 
     async def next_event(self) -> Event:
         """The next event that is no answer; for one task at a time.

@@ -24,14 +24,14 @@ WOKEN_PER_TURN: Final = 20
 class GradualEvent:
     """Waiting callers. All methods are called on the loop."""
 
-    __slots__ = ("_clock", "_deadlines", "_leaving", "_loop", "_pumping", "_waiting")
+    __slots__ = ("_clock", "_deadlines", "_loop", "_released", "_waiting", "_waking")
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._clock = clock
         self._loop = loop
         self._waiting: dict[asyncio.Future[bool], None] = {}
-        self._leaving: deque[asyncio.Future[bool]] = deque()
-        self._pumping = False
+        self._released: deque[asyncio.Future[bool]] = deque()
+        self._waking = False
         self._deadlines = Deadlines(clock, loop, self._due)
 
     def __len__(self) -> int:
@@ -54,18 +54,18 @@ class GradualEvent:
 
     def release(self) -> None:
         """Wake all current callers, some in this turn and the others in the next ones, in the order they came."""
-        self._leaving += self._waiting
+        self._released += self._waiting
         self._waiting.clear()
-        if not self._pumping:
+        if not self._waking:
             self._pump()
 
     def _pump(self) -> None:
-        for _ in range(min(WOKEN_PER_TURN, len(self._leaving))):
-            future = self._leaving.popleft()
+        for _ in range(min(WOKEN_PER_TURN, len(self._released))):
+            future = self._released.popleft()
             if not future.done():
                 future.set_result(True)
-        self._pumping = bool(self._leaving)
-        if self._pumping:
+        self._waking = bool(self._released)
+        if self._waking:
             self._loop.call_soon(self._pump)
 
     def _due(self, future: asyncio.Future[bool]) -> None:

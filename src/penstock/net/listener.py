@@ -19,8 +19,12 @@ from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.governance.outbound import STUCK_NS
 from penstock.net.command_scheduler import CommandScheduler
-from penstock.net.connection import ARENA_BYTES, Connection, Handler
+from penstock.net.connection import Connection, Handler
+from penstock.net.listening import SOCKET_RECEIVE_BYTES
+from penstock.net.peer_socket import is_of_our_user
+from penstock.net.socket_reader import ARENA_BYTES
 from penstock.wire.bounds import BOUNDS
+from penstock.wire.frame_reader import FrameReader
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,10 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The kernel buffers at most about this much per connection and direction; by default it would be about 4 MiB.
-SOCKET_RECEIVE_BYTES: Final = 512 * KIB
-SOCKET_SEND_BYTES: Final = 256 * KIB
-BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 64
 # Without file descriptors, wait this long before accepting again; clients stay in the listen backlog meanwhile.
 ACCEPT_PAUSE_S: Final = 0.2
@@ -47,6 +47,8 @@ OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, 
 # is worse than a client that waits.
 RESERVED_DESCRIPTORS: Final = 128
 
+# The address of other brokers of this machine, to which limits of clients do not apply.
+PEER: Final = "broker"
 # How often stalled clients are searched while connections wait for outbound memory.
 LOOK_FOR_STALLED_S: Final = 0.05
 # About how many bytes are put back in one turn of the loop.
@@ -67,6 +69,7 @@ class Connections:
         bounds: Bounds = BOUNDS,
         admit: Callable[[Connections, str], bytes | None] | None = None,
         reserved_descriptors: int = 0,
+        new_reader: Callable[..., FrameReader] = FrameReader,
     ) -> None:
         """Take what all connections share.
 
@@ -79,6 +82,7 @@ class Connections:
             bounds: of the fields of commands.
             admit: says whether one more from this address may come in: None, or what to tell it.
             reserved_descriptors: open files kept free for callers of the admin port, beside those that always are.
+            new_reader: what cuts the stream of a client.
         """
         self.loop = loop
         self.memory = memory
@@ -89,6 +93,7 @@ class Connections:
         self.accepted = 0
         self.refused = 0
         self.reserved_descriptors = reserved_descriptors
+        self.new_reader = new_reader
         self._refusing = False
         self._granting = False
         self._looking = False  # for stalled clients, because connections wait for outbound memory
@@ -119,7 +124,7 @@ class Connections:
         new_handler: Callable[[Connection], Handler],
     ) -> None:
         """Create a connection for an accepted socket, or refuse it."""
-        refusal = self._admit(self, address)
+        refusal = self._admit(self, address) if address != PEER else None
         if refusal is not None:
             self.refused += 1
             if not self._refusing:  # Log it once, until a client is accepted again.
@@ -238,31 +243,20 @@ class Listener:
     def __init__(
         self,
         connections: Connections,
+        sock: socket.socket,
         *,
-        host: str,
-        port: int,
         tls: ssl.SSLContext | None = None,
-        new_socket: Callable[[int, int], socket.socket] = socket.socket,
     ) -> None:
+        """Take a socket that listens already; connections wait in the kernel until `start`."""
         self._connections = connections
         self._new_handler: Callable[[Connection], Handler] | None = None  # until it is started
         self.tls = tls  # replaced when certificates are reloaded; used for later connections
         self._loop = connections.loop
         self._pausing = False
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._sock = new_socket(family, socket.SOCK_STREAM)
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Accepted sockets inherit these; set later they would not shrink the window already offered.
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_RECEIVE_BYTES)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_SEND_BYTES)
-            self._sock.bind((host, port))
-            self._sock.listen(BACKLOG)
-            self._sock.setblocking(False)
-        except OSError:
-            self._sock.close()
-            raise
-        self.port: int = self._sock.getsockname()[1]
+        self._sock = sock
+        # Other brokers connect over a Unix socket, which has no port.
+        self._of_peers = sock.family is socket.AF_UNIX
+        self.port: int = 0 if self._of_peers else sock.getsockname()[1]
 
     def start(self, new_handler: Callable[[Connection], Handler]) -> None:
         """Start to accept connections; `new_handler` makes the handler of each."""
@@ -296,9 +290,14 @@ class Listener:
                 self._pause(error.strerror or str(error))
                 return
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             assert self._new_handler is not None
-            self._connections.accept(sock, address[0], self.tls, self._new_handler)
+            if not self._of_peers:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connections.accept(sock, address[0], self.tls, self._new_handler)
+            elif is_of_our_user(sock):
+                self._connections.accept(sock, PEER, None, self._new_handler)
+            else:
+                sock.close()
 
     def _pause(self, why: str) -> None:
         if not self._pausing:  # Log it once, not at every retry.

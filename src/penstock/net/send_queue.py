@@ -1,28 +1,222 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of buffers that are sent by gathered writes.
+"""Queues of buffers that are sent by gathered writes, and what becomes of their bytes.
 
 Why: joining queued buffers into one would copy every delivered byte once more. Where: `connection` queues plaintext,
 `tls` queues ciphertext.
+
+Entries are queued as views of the run that was read or published. Those that the socket does not take at once are
+copied, so a waiting entry never keeps a run in memory. Bytes that several connections send exist once and are charged
+where they are kept; a connection is charged for the reference.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
     import socket
-    from collections import deque
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# sendmsg takes at most IOV_MAX (1024 on Linux) buffers.
-IOVECS_MAX: Final = 1024
+# The most buffers of one system call. Each takes time, also those that the socket has no room for; so many copies of
+# waiting bytes are a megabyte, more than it takes at once.
+IOVECS_MAX: Final = 64
 # Copies of waiting bytes are cut into pieces of this size, each freed when it is sent; one TLS record each.
 PIECE_BYTES: Final = 16 * KIB
+# Small responses that wait for the socket are joined into buffers of this size: as separate objects they would take
+# three times the counted bytes.
+JOINED_BYTES: Final = 8 * KIB
+_JOIN_BYTES_MAX: Final = KIB
+# A partly sent buffer is copied if it keeps more sent bytes than this in memory.
+SENT_BYTES_KEPT: Final = 8 * KIB
+
+
+class QueuedEntries(Protocol):
+    """Entries that were queued together, while they are not all sent."""
+
+    def compact(self) -> None:
+        """They were not all sent in the turn of the loop in which they were queued."""
+
+    def put_back(self, taken_bytes: int) -> int:
+        """Take back the entries behind `taken_bytes`; return how many bytes of these entries cannot be taken back."""
+
+
+class Passing(NamedTuple):
+    """A callback for when `position` bytes in all have been sent, and the bytes that are charged until then."""
+
+    position: int
+    passed: Callable[[], None]
+    kept_bytes: int
+
+
+class SendQueue:
+    """What one connection has to send. Positions count all bytes that were ever queued.
+
+    Attributes:
+        buffers: in the order in which they are sent; the owner removes from the front what was sent.
+        sent_bytes: all that the socket has taken.
+        unsent_bytes: all of the queue, shared bytes included.
+        passing: callbacks, by position.
+    """
+
+    def __init__(self, *, shared_bytes: int) -> None:
+        """Args: shared_bytes: what the connection is charged as long as it has shared bytes to send."""
+        self.buffers: deque[Buffer] = deque()
+        self.sent_bytes = 0
+        self.unsent_bytes = 0
+        self.passing: deque[Passing] = deque()
+        self.entries: deque[tuple[int, int, QueuedEntries]] = deque()  # with their first and last position
+        self._shared_bytes = shared_bytes
+        self._shared: deque[tuple[int, int]] = deque()  # ranges of positions that are not charged to the connection
+        self._joined: bytearray | None = None  # the last buffer, while small responses may be added to it
+        self._queued = 0  # the number of buffers that were ever queued
+        self._borrowed: list[tuple[int, int]] = []  # ranges of buffers that may be views of runs
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether some of the bytes are shared with other connections."""
+        return bool(self._shared)
+
+    def add(self, buffers: Sequence[Buffer], nbytes: int) -> None:
+        """Queue buffers of `nbytes` bytes in all."""
+        self._joined = None
+        self.buffers.extend(buffers)
+        self._queued += len(buffers)
+        self.unsent_bytes += nbytes
+
+    def add_response(self, buffers: Sequence[Buffer], nbytes: int) -> None:
+        """Queue a response; small ones are joined."""
+        if self._joined is not None and len(self._joined) + nbytes <= JOINED_BYTES:
+            self._joined += b"".join(buffers)
+            self.unsent_bytes += nbytes
+        elif nbytes > len(buffers) * _JOIN_BYTES_MAX:
+            self.add(buffers, nbytes)
+        else:
+            joined = bytearray().join(buffers)
+            self.add((joined,), nbytes)
+            self._joined = joined
+
+    def add_entries(
+        self, buffers: Sequence[Buffer], nbytes: int, entries: QueuedEntries | None, *, blocked: bool
+    ) -> None:
+        """Queue entries. If the socket is `blocked`, views of runs are copied now, otherwise by `keep_little`."""
+        if entries is not None:
+            start = self.sent_bytes + self.unsent_bytes
+            self.entries.append((start, start + nbytes, entries))
+            if blocked:
+                entries.compact()
+        if blocked:
+            buffers = own(buffers)
+        else:
+            self._borrowed.append((self._queued, self._queued + len(buffers)))
+        self.add(buffers, nbytes)
+
+    def add_shared(self, buffers: Sequence[Buffer], nbytes: int) -> int:
+        """Queue buffers that are charged elsewhere; returns how many bytes to charge for that."""
+        charged_bytes = 0 if self._shared else self._shared_bytes
+        start = self.sent_bytes + self.unsent_bytes
+        self.add(buffers, nbytes)
+        self._shared.append((start, start + nbytes))
+        return charged_bytes
+
+    def when_sent(self, passed: Callable[[], None], kept_bytes: int) -> None:
+        """Add a callback for when all that is queued now has been sent; until then `kept_bytes` are charged for it."""
+        self.passing.append(Passing(self.sent_bytes + self.unsent_bytes, passed, kept_bytes))
+
+    def end_joining(self) -> None:
+        """Add no more responses to the last buffer, because a buffer that is being sent must not grow."""
+        self._joined = None
+
+    def sent(self, nbytes: int) -> int:
+        """Count sent bytes; returns how many bytes are not charged to the connection any more."""
+        start = self.sent_bytes
+        self.sent_bytes = stop = start + nbytes
+        self.unsent_bytes -= nbytes
+        while self.entries and self.entries[0][1] <= stop:
+            self.entries.popleft()
+        return nbytes - self._shared_between(start, stop) if self._shared else nbytes
+
+    def _shared_between(self, start: int, stop: int) -> int:
+        """Return how many of the sent bytes are charged elsewhere; forget shared ranges that are sent."""
+        total = 0
+        while self._shared and self._shared[0][0] < stop:
+            first, last = self._shared[0]
+            total += min(last, stop) - max(first, start)
+            if last > stop:
+                break
+            self._shared.popleft()
+            if not self._shared:
+                total -= self._shared_bytes
+        return total
+
+    def after_flush(self, *, blocked: bool) -> None:
+        """If the socket is `blocked`, copy what waits, to release runs and the sent part of the first buffer."""
+        if blocked and self.buffers:
+            self._keep_little()
+        self._borrowed.clear()
+
+    def _keep_little(self) -> None:
+        if self._borrowed:
+            for _, _, entries in self.entries:
+                entries.compact()
+            kept: list[Buffer] = []
+            buffers, start, at = list(self.buffers), self._queued - len(self.buffers), 0
+            for first, stop in self._borrowed:
+                begin, end = max(first - start, at), max(stop - start, at)
+                kept += buffers[at:begin]
+                kept += own(buffers[begin:end])
+                at = end
+            self._replace([*kept, *buffers[at:]])
+        head = self.buffers[0]
+        if type(head) is memoryview and len(memoryview(head.obj)) - len(head) > SENT_BYTES_KEPT:
+            shared = self._shared and self._shared[0][0] <= self._begun()
+            self.buffers[0] = head if shared else bytes(head)
+
+    def _replace(self, buffers: list[Buffer]) -> None:
+        self._queued += len(buffers) - len(self.buffers)
+        self.buffers.clear()
+        self.buffers.extend(buffers)
+
+    def _begun(self) -> int:
+        """Return the position at which the buffers begin. TLS may have taken more from them than the socket."""
+        return self.sent_bytes + self.unsent_bytes - sum(map(len, self.buffers))
+
+    def put_back(self) -> int:
+        """Put back the queued entries whose sending has not begun; return their bytes."""
+        begun = self._begun()
+        queued, self.entries = self.entries, deque()
+        gone: list[tuple[int, int]] = []
+        nbytes = 0
+        for start, stop, entries in queued:
+            kept = entries.put_back(max(0, begun - start))
+            if kept:
+                self.entries.append((start - nbytes, start - nbytes + kept, entries))
+            if start + kept < stop:
+                gone.append((start + kept, stop))
+                nbytes += stop - start - kept
+        if nbytes:
+            self._shared = deque(
+                (start - _length_before(start, gone), stop - _length_before(stop, gone)) for start, stop in self._shared
+            )
+            self.passing = deque(
+                one._replace(position=one.position - _length_before(one.position, gone)) for one in self.passing
+            )
+            self._replace(without(self.buffers, begun, gone))
+            self.unsent_bytes -= nbytes
+        return nbytes
+
+    def clear(self) -> deque[Passing]:
+        """Drop everything; returns the callbacks."""
+        self.unsent_bytes = 0
+        for part in (self.buffers, self._borrowed, self.entries, self._shared):
+            part.clear()
+        passing, self.passing = self.passing, deque()
+        return passing
 
 
 def send_queued(sock: socket.socket, queue: deque[Buffer]) -> int:
@@ -73,3 +267,7 @@ def without(buffers: Iterable[Buffer], position: int, gone: list[tuple[int, int]
                 at = until
         position = end
     return kept
+
+
+def _length_before(position: int, ranges: list[tuple[int, int]]) -> int:
+    return sum(min(stop, position) - min(start, position) for start, stop in ranges)

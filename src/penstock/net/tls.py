@@ -33,12 +33,15 @@ TLS_WRITE_BYTES: Final = 256 * KIB
 class TlsLayer:
     """The TLS of one connection, from the handshake on."""
 
-    def __init__(self, context: ssl.SSLContext, sock: socket.socket) -> None:
+    def __init__(self, context: ssl.SSLContext, sock: socket.socket, *, server_name: str | None = None) -> None:
+        """Begin with the handshake; `server_name` is whom to reach, for the client's side."""
         self.established = False
         self._sock = sock
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._ssl = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
         self._ahead = memoryview(b"")  # decrypted for peeking, not yet received
         self._ended = False  # the client closed after bytes that were received
         self._ciphertext: deque[Buffer] = deque()  # encrypted, not yet taken by the socket
@@ -163,3 +166,14 @@ def _take_record(queue: deque[Buffer]) -> Buffer:
         record = joined
     drop_sent(queue, len(record))
     return record
+
+
+def plain_reason(error: Exception) -> str:
+    """Say in a few words why a socket failed."""
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        return "connection reset by the client"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        if error.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}:
+            return "the client does not speak TLS; see brokerServicePort"
+        return error.reason.lower().replace("_", " ")
+    return str(error) or type(error).__name__

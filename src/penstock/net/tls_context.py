@@ -51,6 +51,19 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
+def client_context(trust: Path | None, *, check_hostname: bool) -> ssl.SSLContext:
+    """Return a context for connections to brokers, whose certificates are verified. Raises ConfigurationError.
+
+    `trust`: certificate authorities in PEM; None: those of the system.
+    """
+    try:
+        context = ssl.create_default_context(cafile=trust)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"brokerClientTrustCertsFilePath={trust} cannot be used: {error}") from error
+    context.check_hostname = check_hostname
+    return context
+
+
 def _no_password() -> str:
     # Otherwise OpenSSL would ask on the terminal and wait.
     raise ValueError("the key is encrypted; penstock takes keys without a passphrase")

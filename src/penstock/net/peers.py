@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests from one broker to the admin API of another broker on this machine.
+
+Why: what an administrator asks of any broker may concern topics of others. Why a Unix socket: no credentials are
+needed. The socket is abstract, and both ends check that the other process belongs to the same user; so what comes over
+it was checked by a broker.
+Where: the supervisor opens a socket for each broker. The broker's loop and the admin thread's loop send requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core import errors
+from penstock.core.errors import PenstockError, ServiceNotReady
+from penstock.core.units import MIB
+from penstock.net.client import AsyncClient
+from penstock.net.http_request import HEAD_BYTES_MAX, NoResponse, send
+from penstock.net.peer_socket import is_of_our_user
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from penstock.net.http_request import Response, Streams
+    from penstock.net.usage_topic import Dial
+
+# Largest response that is read as a whole: statistics of one topic, or the subscriptions of one.
+JSON_BYTES_MAX: Final = 16 * MIB
+# The errors of a broker's answers, by status.
+_ERRORS: Final[Mapping[int, type[PenstockError]]] = {
+    404: errors.NotFound,
+    405: errors.NotAllowed,
+    406: errors.NotAcceptable,
+    409: errors.AlreadyExists,
+    412: errors.PreconditionFailed,
+    422: errors.Unprocessable,
+}
+
+
+class Peers:
+    """The other brokers of this cluster, on this machine. Its methods are called on any loop."""
+
+    def __init__(self, sockets: Mapping[int, bytes]) -> None:
+        """Args: sockets: the addresses of the brokers' sockets, by number."""
+        self._sockets = sockets
+
+    @asynccontextmanager
+    async def send(
+        self, broker: int, method: str, target: str, headers: Iterable[tuple[str, str]] = (), body: bytes = b""
+    ) -> AsyncIterator[Response]:
+        """Send a request, and yield the answer. Raises ServiceNotReady if there is none."""
+
+        async def connect() -> Streams:
+            sock = await connected(self._sockets[broker])
+            return await asyncio.open_unix_connection(sock=sock, limit=HEAD_BYTES_MAX)
+
+        try:
+            async with send(connect, method, target, headers, body) as response:
+                yield response
+        except NoResponse as error:
+            raise _no_answer(broker) from error
+
+    async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
+        """Send a request with a JSON value, if any, and return that of the answer; None if it has none.
+
+        Raises the error of this status that the broker answered with; ServiceNotReady for other statuses, or if there
+        is no answer.
+        """
+        body = b"" if value is None else json.dumps(value).encode()
+        async with self.send(broker, method, target, body=body) as response:
+            pieces, size = [], 0
+            async for piece in response.body:
+                pieces.append(piece)
+                size += len(piece)
+                if size > JSON_BYTES_MAX:
+                    raise ServiceNotReady(f"the answer of broker {broker} to {method} {target} is too large")
+        is_json = ("content-type", "application/json") in response.headers
+        return value_of(broker, response.status, json.loads(b"".join(pieces)) if is_json and pieces else None)
+
+
+def dial(sockets: Mapping[int, bytes]) -> Dial:
+    """Return what connects to the other brokers as their client, over their sockets for that, by number."""
+
+    async def dial(broker: int) -> AsyncClient:
+        return await AsyncClient.over(await connected(sockets[broker]))
+
+    return dial
+
+
+async def connected(address: bytes) -> socket.socket:
+    """Return a socket that is connected to another broker. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+        if not is_of_our_user(sock):
+            raise OSError("the socket belongs to another user")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def value_of(broker: int, status: int, answer: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the JSON of an answer, or raise the error that it reports."""
+    if status < HTTPStatus.BAD_REQUEST:
+        return answer
+    reason = answer.get("reason") if isinstance(answer, dict) else None
+    raise _ERRORS.get(status, ServiceNotReady)(reason or f"broker {broker} answered {status}")
+
+
+def _no_answer(broker: int) -> ServiceNotReady:
+    return ServiceNotReady(f"broker {broker} of this cluster does not answer; try again")
