@@ -18,7 +18,10 @@ from penstock.broker.limit_rows import (
     DeduplicationLimits,
     DeliveryLimits,
     FindingLimits,
+    RecordLimits,
     SchemaLimits,
+    SharingLimits,
+    ThrottlingLimits,
     TopicLimits,
 )
 from penstock.broker.policies.policy_defaults import PolicyDefaults
@@ -35,6 +38,9 @@ class BrokerLimits(
     DeliveryLimits,
     DeduplicationLimits,
     SchemaLimits,
+    SharingLimits,
+    RecordLimits,
+    ThrottlingLimits,
 ):
     """The broker's limits and switches. For limits (`…_max`), 0 means no limit."""
 
@@ -44,6 +50,8 @@ class BrokerLimits(
     liveness_check_ns: int
     failover_delay_s: float
     stop_s_max: float = 60.0
+
+    memory_limit_bytes: int  # of the whole process; 0: unknown
 
     # Rows of the memory budget, each with one owner.
     tail_cache_bytes: int

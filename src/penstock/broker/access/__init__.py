@@ -14,8 +14,8 @@ Where: app reads the settings and gives the broker an `Authenticator`; without o
 
 from __future__ import annotations
 
-from penstock.broker.access.access import OPEN, Access, Guard
+from penstock.broker.access.access import OPEN, Access, AccessControl
 from penstock.broker.access.actions import Action
 from penstock.broker.access.rules import AccessRules
 
-__all__ = ["OPEN", "Access", "AccessRules", "Action", "Guard"]
+__all__ = ["OPEN", "Access", "AccessControl", "AccessRules", "Action"]

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.actions import Action
-from penstock.broker.access.authorization import Authority
+from penstock.broker.access.authorization import Authorizer
 from penstock.broker.access.credentials import Identity
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed
 
@@ -68,7 +68,7 @@ class Access:
     def close(self) -> None: ...
 
 
-class Guard(Access):
+class AccessControl(Access):
     """Authenticates clients and enforces permissions."""
 
     enabled = True
@@ -128,9 +128,9 @@ class Guard(Access):
         rules = self.rules
         if not rules.authorizing:
             return
-        authority = Authority(rules, self._catalog.tenants(), self._catalog.namespaces())
+        authorizer = Authorizer(rules, self._catalog.tenants(), self._catalog.namespaces())
         for asking in (role,) if original_role is None else (original_role, role):
-            denial = authority.denial(asking, action, resource, subscription)
+            denial = authorizer.denial(asking, action, resource, subscription)
             if denial is not None:
                 said = refusal or _REFUSALS.get(action, f"Client is not authorized to use {action.value}")
                 raise AuthorizationFailed(f"{said}: role {asking!r}: {denial}")

@@ -3,7 +3,7 @@
 
 Why imported late: keys, tokens and hashes take a tenth of a second and 15 MiB to import, which a broker without
 authentication saves. It does not need the packages either: they are the extra `penstock[auth]`.
-Where: app makes one if authentication is enabled, and calls `reload` on SIGHUP; `Guard` uses it.
+Where: app makes one if authentication is enabled, and calls `reload` on SIGHUP; `AccessControl` uses it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     permissions    `auth_policies` of a namespace: actions by role, on the namespace (`namespace_auth`) or on a topic
                    (`destination_auth`), and the roles that may use a subscription (`subscription_auth_roles`)
 
-Where: `Guard.require` calls `denial` for each role that must be authorized.
+Where: `AccessControl.require` calls `denial` for each role that must be authorized.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRANTS: Final = ("auth_policies", "subscription_auth_mode")
 Resource: TypeAlias = "TopicName | NamespaceName | str | None"
 
 
-class Authority:
+class Authorizer:
     """Rules, tenants and namespaces, read anew for each decision."""
 
     def __init__(self, rules: AccessRules, tenants: Mapping[str, Policies], namespaces: Mapping[str, Policies]) -> None:

@@ -91,7 +91,6 @@ def secret_key(key: str, source: str) -> bytes:
 
 
 def secret_algorithms(secret: bytes) -> tuple[str, ...]:
-    """The algorithms for which a secret is long enough."""
     return tuple(name for name, bits in SECRET_BITS.items() if 8 * len(secret) >= bits)
 
 

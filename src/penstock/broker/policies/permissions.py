@@ -16,7 +16,7 @@ from penstock.core.errors import NamespaceNotFound, PreconditionFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.broker.policies.policies import PolicyBook
+    from penstock.broker.policies.policies import PolicyService
     from penstock.core.names import NamespaceName, TopicName
     from penstock.storage.catalog import Catalog
 
@@ -37,7 +37,7 @@ class Permissions:
     """Reads and changes permissions."""
 
     def __init__(
-        self, *, catalog: Catalog, policies: PolicyBook, check_namespace: Callable[[NamespaceName], None]
+        self, *, catalog: Catalog, policies: PolicyService, check_namespace: Callable[[NamespaceName], None]
     ) -> None:
         """Receive the parts that this uses; `check_namespace` raises TenantNotFound or NamespaceNotFound."""
         self._catalog = catalog

@@ -17,18 +17,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.authorization import GRANTS
-from penstock.broker.policies.kept_policies import EMPTY_NAMESPACE, KEPT_OF_TOPICS
+from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP, tenant_group
+from penstock.broker.policies.policy_defaults import defaults_of_records
 from penstock.broker.policies.policy_parts import BACKLOG_QUOTA
 from penstock.broker.policies.policy_table import POLICIES, EffectivePolicies, effective, policy
 from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
+from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE, UNENFORCED_OF_TOPICS
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
-from penstock.core.names import TopicName, parent_text
+from penstock.core.names import TopicName, is_record_topic, parent_text
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from penstock.broker.changes import Changes
+    from penstock.broker.changes import Changes, Submit
     from penstock.broker.policies.policy_defaults import PolicyDefaults
     from penstock.broker.policies.policy_rows import Policy
     from penstock.broker.policies.ports import TopicPort
@@ -42,7 +44,7 @@ _QUOTAS: Final = POLICIES["backlog_quota"]
 PARTITIONED: Final = "partitioned"  # the kind of a partitioned topic's document
 
 
-class PolicyBook:
+class PolicyService:
     """Policies of all namespaces and topics. All methods are called on the event loop."""
 
     def __init__(
@@ -56,7 +58,7 @@ class PolicyBook:
         exists: Callable[[TopicName], bool],
         loaded: Callable[[], Sequence[TopicPort]],
         refresh_rates: Callable[[], bool],
-        take_back: Callable[[str, str], Awaitable[None]],
+        revoke: Callable[[str, str], Awaitable[None]],
     ) -> None:
         """Receive the parts that this uses.
 
@@ -69,7 +71,7 @@ class PolicyBook:
             exists: returns whether a topic exists.
             loaded: returns the loaded topics.
             refresh_rates: applies changed rates of the whole broker; returns whether all topics must be refreshed.
-            take_back: disconnects clients that are no longer authorized in a namespace (its tenant, its local name).
+            revoke: disconnects clients that are no longer authorized in a namespace (its tenant, its local name).
         """
         self._catalog = catalog
         self._changes = changes
@@ -79,7 +81,7 @@ class PolicyBook:
         self._exists = exists
         self._loaded = loaded
         self._refresh_rates = refresh_rates
-        self._take_back = take_back
+        self._revoke = revoke
         self._of_namespaces: dict[str, EffectivePolicies] = {}
 
     # -- in force
@@ -96,11 +98,21 @@ class PolicyBook:
         """The policies in force for a topic or a partition, loaded or not."""
         own = self.topic(name)
         namespace = f"{name.tenant}/{name.namespace}"
+        if is_record_topic(str(name)):
+            return self._effective(namespace, own, defaults_of_records(self._defaults()))
         return self._effective(namespace, own) if own else self.of_namespace(namespace)
 
-    def _effective(self, namespace: str, own: Mapping[str, Json]) -> EffectivePolicies:
+    def _effective(
+        self, namespace: str, own: Mapping[str, Json], defaults: PolicyDefaults | None = None
+    ) -> EffectivePolicies:
         stored = self._catalog.namespaces().get(namespace, {})
-        return effective(topic=own, namespace=stored, defaults=self._defaults(), cluster=self._cluster)
+        return effective(
+            topic=own,
+            namespace=stored,
+            defaults=defaults or self._defaults(),
+            cluster=self._cluster,
+            tenant_resource_group=tenant_group(self._catalog, namespace.partition("/")[0]),
+        )
 
     # -- as they are set
 
@@ -198,7 +210,7 @@ class PolicyBook:
         """Replace one policy of a topic by `how` of its value, under the lock; raises as `set_topic` does."""
         row = policy(key)
         if row is None or row.topic is None:
-            if key not in KEPT_OF_TOPICS:
+            if key not in UNENFORCED_OF_TOPICS:
                 raise PreconditionFailed(f"topics have no policy {key!r}")
             await self.update_topic(name, lambda stored: _put(stored, key, how(stored.get(key))))
             return
@@ -243,15 +255,25 @@ class PolicyBook:
         await self._changes.finish(self._update_namespace(namespace, change))
 
     async def _update_namespace(self, namespace: str, change: Callable[[dict[str, Any]], object]) -> None:
-        async with self._changes.lock:
-            stored = copy.deepcopy(self.namespace(namespace))
-            change(stored)
+        before: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
+
+        def decide() -> Submit:
+            nonlocal before, stored
             before = self.namespace(namespace)
-            await self._changes.stored(lambda done: self._catalog.put_namespace(namespace, stored, done))
-        self.refresh()
+            stored = copy.deepcopy(before)
+            change(stored)
+            group = stored.get(OF_NAMESPACE)
+            attached = group != before.get(OF_NAMESPACE) and group in self._catalog.documents(RESOURCE_GROUP)
+            needed = (RESOURCE_GROUP, str(group)) if attached else None
+            return partial(self._catalog.put_namespace, namespace, stored, expected=before, needed=needed)
+
+        async with self._changes.lock:
+            await self._changes.store_decided(decide)
+        self.refresh_namespace(namespace)
         if any(stored.get(key) != before.get(key) for key in GRANTS):
             tenant, _, local = namespace.partition("/")
-            await self._take_back(tenant, local)
+            await self._revoke(tenant, local)
 
     async def update_topic(self, name: TopicName | str, change: Callable[[dict[str, Any]], object]) -> None:
         """Let `change` modify a copy of a topic's JSON under the lock of all changes, store it, and apply it."""
@@ -261,22 +283,24 @@ class PolicyBook:
         await self._changes.finish(self._update_topic(name, change))
 
     async def _update_topic(self, name: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
-        catalog = self._catalog
         async with self._changes.lock:
-            stored = copy.deepcopy(self.topic(name))
-            change(stored)
-            parent = str(name.parent)
-            document = catalog.documents(PARTITIONED).get(parent)
-            if document is not None:
-                whole = {**document, "policies": stored}
-                await self._changes.stored(lambda done: catalog.put_document(PARTITIONED, parent, whole, done))
-            elif catalog.topic(str(name)) is not None:
-                await self._changes.stored(lambda done: catalog.set_topic_policies(str(name), stored, done))
-            elif name.is_persistent or not self._exists(name):
-                raise TopicNotFound(str(name))
-            else:
-                raise NotAllowed(f"{name} is not persistent and has no partitions: nothing is stored of it")
-        self.refresh()
+            await self._changes.store_decided(partial(self._decide_topic, name, change))
+        self.refresh_topic(str(name))
+
+    def _decide_topic(self, name: TopicName, change: Callable[[dict[str, Any]], object]) -> Submit:
+        catalog, before = self._catalog, self.topic(name)
+        stored = copy.deepcopy(before)
+        change(stored)
+        parent = str(name.parent)
+        document = catalog.documents(PARTITIONED).get(parent)
+        if document is not None:
+            whole = {**document, "policies": stored}
+            return partial(catalog.put_document, PARTITIONED, parent, whole, expected=document)
+        if catalog.topic(str(name)) is not None:
+            return partial(catalog.set_topic_policies, str(name), stored, expected=before)
+        if name.is_persistent or not self._exists(name):
+            raise TopicNotFound(str(name))
+        raise NotAllowed(f"{name} is not persistent and has no partitions: nothing is stored of it")
 
     # -- spreading a change
 
@@ -288,6 +312,25 @@ class PolicyBook:
         """
         self._of_namespaces.clear()
         self._spread(self._loaded(), all_differ=self._refresh_rates())
+
+    def refresh_namespace(self, name: str) -> None:
+        """Apply a change of one namespace, or of one tenant: thousands of topics of others need not be looked at."""
+        of_it = f"://{name}/"
+        self._refresh_some([topic for topic in self._loaded() if of_it in topic.text])
+
+    def refresh_topic(self, name: str) -> None:
+        """Apply a change of one topic, or of one partitioned topic."""
+        parent = parent_text(name)
+        self._refresh_some([topic for topic in self._loaded() if parent_text(topic.text) == parent])
+
+    def refresh_groups(self) -> None:
+        """Apply a change of resource groups. Only if one is new or deleted, topics have to look."""
+        self._refresh_some(())
+
+    def _refresh_some(self, topics: Sequence[TopicPort]) -> None:
+        self._of_namespaces.clear()
+        all_differ = self._refresh_rates()
+        self._spread(self._loaded() if all_differ else topics, all_differ=all_differ)
 
     def _spread(self, topics: Sequence[TopicPort], *, all_differ: bool) -> None:
         for topic in topics[:_TOPICS_PER_TURN]:

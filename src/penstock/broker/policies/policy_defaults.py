@@ -9,16 +9,17 @@ Where: `penstock.settings` joins these groups with its own, and fills a `PolicyD
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.broker.policies.policy_values import (
     COMPATIBILITIES,
+    EVICTION,
     HOLD,
     INACTIVE_MODES,
     QUOTA_POLICIES,
     SUBSCRIPTION_TYPES,
 )
-from penstock.core.setting import any_number, choice, fraction, names_among, row, size, switch, whole
+from penstock.core.setting import any_number, choice, dynamic, fraction, names_among, row, size, switch, whole
 from penstock.core.units import MIB
 
 
@@ -35,65 +36,48 @@ class MessageDefaults:
 class TopicDefaults:
     """Tenants, namespaces and topics."""
 
-    allow_auto_topic_creation: bool = row(
-        "allowAutoTopicCreation",
-        switch,
-        True,
-        "Whether producers and consumers create a topic that does not exist.",
-        dynamic=True,
+    allow_auto_topic_creation: bool = dynamic(
+        "allowAutoTopicCreation", switch, True, "Whether producers and consumers create a topic that does not exist."
     )
-    allow_auto_topic_creation_type: str = row(
+    allow_auto_topic_creation_type: str = dynamic(
         "allowAutoTopicCreationType",
         choice("partitioned", "non-partitioned"),
         "non-partitioned",
         "Whether a topic that is created automatically is partitioned.",
-        dynamic=True,
     )
-    default_num_partitions: int = row(
-        "defaultNumPartitions",
-        whole(1),
-        1,
-        "Partitions of a partitioned topic that is created automatically.",
-        dynamic=True,
+    default_num_partitions: int = dynamic(
+        "defaultNumPartitions", whole(1), 1, "Partitions of a partitioned topic that is created automatically."
     )
-    max_topics_per_namespace: int = row(
+    max_topics_per_namespace: int = dynamic(
         "maxTopicsPerNamespace",
         whole(0),
         0,
         "Maximum number of topics in a namespace, each partition counted; 0: no limit.",
-        dynamic=True,
     )
-    allow_auto_subscription_creation: bool = row(
-        "allowAutoSubscriptionCreation",
-        switch,
-        True,
-        "Whether consumers create a subscription that does not exist.",
-        dynamic=True,
+    allow_auto_subscription_creation: bool = dynamic(
+        "allowAutoSubscriptionCreation", switch, True, "Whether consumers create a subscription that does not exist."
     )
-    broker_delete_inactive_topics_enabled: bool = row(
-        "brokerDeleteInactiveTopicsEnabled", switch, True, "Whether inactive topics are deleted.", dynamic=True
+    broker_delete_inactive_topics_enabled: bool = dynamic(
+        "brokerDeleteInactiveTopicsEnabled", switch, True, "Whether inactive topics are deleted."
     )
-    broker_delete_inactive_topics_frequency_seconds: int = row(
+    broker_delete_inactive_topics_frequency_seconds: int = dynamic(
         "brokerDeleteInactiveTopicsFrequencySeconds",
         whole(1),
         60,
         "How often the broker looks for inactive topics, in seconds.",
-        dynamic=True,
     )
-    broker_delete_inactive_topics_max_inactive_duration_seconds: int = row(
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = dynamic(
         "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
         whole(1),
         "<brokerDeleteInactiveTopicsFrequencySeconds>",
         "How long a topic must be unused before it counts as inactive, in seconds.",
-        dynamic=True,
     )
-    broker_delete_inactive_topics_mode: str = row(
+    broker_delete_inactive_topics_mode: str = dynamic(
         "brokerDeleteInactiveTopicsMode",
         choice(*INACTIVE_MODES),
         INACTIVE_MODES[0],
         "Which topics are inactive: those without subscriptions, or also those whose subscriptions have no backlog. "
         "Topics that hold messages are deleted only if this or `inactiveTopicPolicies` is set.",
-        dynamic=True,
     )
     topic_level_policies_enabled: bool = row(
         "topicLevelPoliciesEnabled", switch, True, "Whether topics can have policies of their own."
@@ -104,63 +88,50 @@ class TopicDefaults:
 class ClientDefaults:
     """Producers, consumers and subscriptions."""
 
-    max_producers_per_topic: int = row(
-        "maxProducersPerTopic", whole(0), 0, "Maximum number of producers of a topic; 0: no limit.", dynamic=True
+    max_producers_per_topic: int = dynamic(
+        "maxProducersPerTopic", whole(0), 0, "Maximum number of producers of a topic; 0: no limit."
     )
-    max_same_address_producers_per_topic: int = row(
+    max_same_address_producers_per_topic: int = dynamic(
         "maxSameAddressProducersPerTopic",
         whole(0),
         0,
         "Maximum number of producers of a topic from one IP address; 0: no limit.",
-        dynamic=True,
     )
-    max_consumers_per_topic: int = row(
-        "maxConsumersPerTopic", whole(0), 0, "Maximum number of consumers of a topic; 0: no limit.", dynamic=True
+    max_consumers_per_topic: int = dynamic(
+        "maxConsumersPerTopic", whole(0), 0, "Maximum number of consumers of a topic; 0: no limit."
     )
-    max_same_address_consumers_per_topic: int = row(
+    max_same_address_consumers_per_topic: int = dynamic(
         "maxSameAddressConsumersPerTopic",
         whole(0),
         0,
         "Maximum number of consumers of a topic from one IP address; 0: no limit.",
-        dynamic=True,
     )
-    max_consumers_per_subscription: int = row(
-        "maxConsumersPerSubscription",
-        whole(0),
-        0,
-        "Maximum number of consumers of a subscription; 0: no limit.",
-        dynamic=True,
+    max_consumers_per_subscription: int = dynamic(
+        "maxConsumersPerSubscription", whole(0), 0, "Maximum number of consumers of a subscription; 0: no limit."
     )
-    max_subscriptions_per_topic: int = row(
-        "maxSubscriptionsPerTopic",
-        whole(0),
-        0,
-        "Maximum number of subscriptions of a topic; 0: no limit.",
-        dynamic=True,
+    max_subscriptions_per_topic: int = dynamic(
+        "maxSubscriptionsPerTopic", whole(0), 0, "Maximum number of subscriptions of a topic; 0: no limit."
     )
-    encryption_require_on_producer: bool = row(
-        "encryptionRequireOnProducer", switch, False, "Whether producers must encrypt their messages.", dynamic=True
+    encryption_require_on_producer: bool = dynamic(
+        "encryptionRequireOnProducer", switch, False, "Whether producers must encrypt their messages."
     )
-    subscription_types_enabled: tuple[str, ...] = row(
+    subscription_types_enabled: tuple[str, ...] = dynamic(
         "subscriptionTypesEnabled",
         names_among(*SUBSCRIPTION_TYPES),
         SUBSCRIPTION_TYPES,
         "Subscription types that consumers may use.",
-        dynamic=True,
     )
-    subscription_expiration_time_minutes: int = row(
+    subscription_expiration_time_minutes: int = dynamic(
         "subscriptionExpirationTimeMinutes",
         whole(0),
         0,
         "A subscription is deleted when it was unused for so many minutes; 0: never.",
-        dynamic=True,
     )
-    subscription_expiry_check_interval_in_minutes: int = row(
+    subscription_expiry_check_interval_in_minutes: int = dynamic(
         "subscriptionExpiryCheckIntervalInMinutes",
         whole(1),
         5,
         "How often the broker looks for unused subscriptions, in minutes.",
-        dynamic=True,
     )
 
 
@@ -168,20 +139,18 @@ class ClientDefaults:
 class DeliveryDefaults:
     """Delivery."""
 
-    max_unacked_messages_per_consumer: int = row(
+    max_unacked_messages_per_consumer: int = dynamic(
         "maxUnackedMessagesPerConsumer",
         whole(0),
         50_000,
         "A consumer of a Shared or Key_Shared subscription gets no more messages while it has so many "
         "unacknowledged; 0: no limit.",
-        dynamic=True,
     )
-    max_unacked_messages_per_subscription: int = row(
+    max_unacked_messages_per_subscription: int = dynamic(
         "maxUnackedMessagesPerSubscription",
         whole(0),
         200_000,
         "A Shared or Key_Shared subscription delivers no more messages while so many are unacknowledged; 0: no limit.",
-        dynamic=True,
     )
     delayed_delivery_enabled: bool = row(
         "delayedDeliveryEnabled", switch, True, "Whether delayed delivery of messages is enabled."
@@ -201,79 +170,86 @@ class DeliveryDefaults:
 class RetentionDefaults:
     """Retention, expiry and backlog."""
 
-    default_retention_time_in_minutes: int = row(
+    default_retention_time_in_minutes: int = dynamic(
         "defaultRetentionTimeInMinutes",
         whole(-1),
         0,
         "How many minutes acknowledged messages are retained; 0: not at all, -1: without limit.",
-        dynamic=True,
     )
-    default_retention_size_in_mb: int = row(
+    default_retention_size_in_mb: int = dynamic(
         "defaultRetentionSizeInMB",
         whole(-1),
         0,
         "How many MiB of acknowledged messages a topic retains; 0: none, -1: without limit.",
-        dynamic=True,
     )
-    retention_check_interval_in_seconds: int = row(
+    retention_check_interval_in_seconds: int = dynamic(
         "retentionCheckIntervalInSeconds",
         whole(1),
         120,
         "How often the broker deletes messages that need not be retained any more, in seconds.",
-        dynamic=True,
     )
-    ttl_duration_default_in_seconds: int = row(
+    ttl_duration_default_in_seconds: int = dynamic(
         "ttlDurationDefaultInSeconds",
         whole(0),
         0,
         "Messages expire after so many seconds: they count as acknowledged by every subscription; 0: never.",
-        dynamic=True,
     )
-    message_expiry_check_interval_in_minutes: int = row(
+    message_expiry_check_interval_in_minutes: int = dynamic(
         "messageExpiryCheckIntervalInMinutes",
         whole(1),
         5,
         "How often the broker looks for expired messages, in minutes.",
-        dynamic=True,
     )
-    backlog_quota_check_enabled: bool = row(
-        "backlogQuotaCheckEnabled", switch, True, "Whether backlog quotas are enforced.", dynamic=True
+    backlog_quota_check_enabled: bool = dynamic(
+        "backlogQuotaCheckEnabled", switch, True, "Whether backlog quotas are enforced."
     )
-    backlog_quota_check_interval_in_seconds: int = row(
-        "backlogQuotaCheckIntervalInSeconds",
-        whole(1),
-        60,
-        "How often backlog quotas are checked, in seconds.",
-        dynamic=True,
+    backlog_quota_check_interval_in_seconds: int = dynamic(
+        "backlogQuotaCheckIntervalInSeconds", whole(1), 60, "How often backlog quotas are checked, in seconds."
     )
-    backlog_quota_default_limit_bytes: int = row(
+    backlog_quota_default_limit_bytes: int = dynamic(
         "backlogQuotaDefaultLimitBytes",
         any_number,
         -1,
         "Backlog quota of a topic by size, in bytes; 0 or less: no limit.",
-        dynamic=True,
     )
-    backlog_quota_default_limit_gb: float = row(
+    backlog_quota_default_limit_gb: float = dynamic(
         "backlogQuotaDefaultLimitGB",
         fraction,
         -1.0,
         "Older name of backlogQuotaDefaultLimitBytes, in GiB; used when that key is not set.",
-        dynamic=True,
     )
-    backlog_quota_default_limit_second: int = row(
+    backlog_quota_default_limit_second: int = dynamic(
         "backlogQuotaDefaultLimitSecond",
         any_number,
         -1,
         "Backlog quota of a topic by time, in seconds; 0 or less: no limit.",
-        dynamic=True,
     )
-    backlog_quota_default_retention_policy: str = row(
+    backlog_quota_default_retention_policy: str = dynamic(
         "backlogQuotaDefaultRetentionPolicy",
         choice(*QUOTA_POLICIES),
         HOLD,
         "What happens when a backlog quota is exceeded: producers wait, producers fail, or the oldest messages of the "
         "backlog are dropped.",
-        dynamic=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class RecordDefaults:
+    """Usage records and decision records."""
+
+    records_retention_time_in_minutes: int = dynamic(
+        "recordsRetentionTimeInMinutes",
+        whole(1),
+        7 * 24 * 60,
+        "How many minutes acknowledged records are retained, unless a policy of their topic or namespace says "
+        "otherwise.",
+    )
+    records_retention_size_in_mb: int = dynamic(
+        "recordsRetentionSizeInMB",
+        whole(1),
+        1024,
+        "How many MiB of records each broker keeps of each kind, whether they were acknowledged or not; the oldest are "
+        "dropped. Policies of their topic or namespace may say otherwise.",
     )
 
 
@@ -284,12 +260,11 @@ class DeduplicationDefaults:
     broker_deduplication_enabled: bool = row(
         "brokerDeduplicationEnabled", switch, False, "Whether message deduplication is enabled."
     )
-    broker_service_compaction_threshold_in_bytes: int = row(
+    broker_service_compaction_threshold_in_bytes: int = dynamic(
         "brokerServiceCompactionThresholdInBytes",
         whole(0),
         0,
         "A topic is compacted automatically when its uncompacted backlog has so many bytes; 0: never.",
-        dynamic=True,
     )
 
 
@@ -297,110 +272,92 @@ class DeduplicationDefaults:
 class RateDefaults:
     """Rates. 0 or less: no bound."""
 
-    max_publish_rate_per_topic_in_messages: int = row(
+    max_publish_rate_per_topic_in_messages: int = dynamic(
         "maxPublishRatePerTopicInMessages",
         any_number,
         0,
         "Maximum rate at which messages are published to a topic, in messages per second.",
-        dynamic=True,
     )
-    max_publish_rate_per_topic_in_bytes: int = row(
+    max_publish_rate_per_topic_in_bytes: int = dynamic(
         "maxPublishRatePerTopicInBytes",
         any_number,
         0,
         "Maximum rate at which messages are published to a topic, in bytes per second.",
-        dynamic=True,
     )
-    broker_publisher_throttling_max_message_rate: int = row(
+    broker_publisher_throttling_max_message_rate: int = dynamic(
         "brokerPublisherThrottlingMaxMessageRate",
         any_number,
         0,
         "Maximum rate at which messages are published to the broker, in messages per second.",
-        dynamic=True,
     )
-    broker_publisher_throttling_max_byte_rate: int = row(
+    broker_publisher_throttling_max_byte_rate: int = dynamic(
         "brokerPublisherThrottlingMaxByteRate",
         any_number,
         0,
         "Maximum rate at which messages are published to the broker, in bytes per second.",
-        dynamic=True,
     )
-    dispatch_throttling_rate_per_topic_in_msg: int = row(
+    dispatch_throttling_rate_per_topic_in_msg: int = dynamic(
         "dispatchThrottlingRatePerTopicInMsg",
         any_number,
         0,
         "Maximum dispatch rate of a topic, in messages per second.",
-        dynamic=True,
     )
-    dispatch_throttling_rate_per_topic_in_byte: int = row(
-        "dispatchThrottlingRatePerTopicInByte",
-        any_number,
-        0,
-        "Maximum dispatch rate of a topic, in bytes per second.",
-        dynamic=True,
+    dispatch_throttling_rate_per_topic_in_byte: int = dynamic(
+        "dispatchThrottlingRatePerTopicInByte", any_number, 0, "Maximum dispatch rate of a topic, in bytes per second."
     )
-    dispatch_throttling_rate_per_subscription_in_msg: int = row(
+    dispatch_throttling_rate_per_subscription_in_msg: int = dynamic(
         "dispatchThrottlingRatePerSubscriptionInMsg",
         any_number,
         0,
         "Maximum dispatch rate of a subscription, in messages per second.",
-        dynamic=True,
     )
-    dispatch_throttling_rate_per_subscription_in_byte: int = row(
+    dispatch_throttling_rate_per_subscription_in_byte: int = dynamic(
         "dispatchThrottlingRatePerSubscriptionInByte",
         any_number,
         0,
         "Maximum dispatch rate of a subscription, in bytes per second.",
-        dynamic=True,
     )
-    dispatch_throttling_rate_in_msg: int = row(
-        "dispatchThrottlingRateInMsg",
-        any_number,
-        0,
-        "Maximum dispatch rate of the broker, in messages per second.",
-        dynamic=True,
+    dispatch_throttling_rate_in_msg: int = dynamic(
+        "dispatchThrottlingRateInMsg", any_number, 0, "Maximum dispatch rate of the broker, in messages per second."
     )
-    dispatch_throttling_rate_in_byte: int = row(
-        "dispatchThrottlingRateInByte",
-        any_number,
-        0,
-        "Maximum dispatch rate of the broker, in bytes per second.",
-        dynamic=True,
+    dispatch_throttling_rate_in_byte: int = dynamic(
+        "dispatchThrottlingRateInByte", any_number, 0, "Maximum dispatch rate of the broker, in bytes per second."
     )
-    dispatch_throttling_rate_relative_to_publish_rate: bool = row(
+    dispatch_throttling_rate_relative_to_publish_rate: bool = dynamic(
         "dispatchThrottlingRateRelativeToPublishRate",
         switch,
         False,
         "Whether dispatch rates are relative: the current publish rate is added to them.",
-        dynamic=True,
     )
-    dispatch_throttling_on_batch_message_enabled: bool = row(
+    dispatch_throttling_on_batch_message_enabled: bool = dynamic(
         "dispatchThrottlingOnBatchMessageEnabled",
         switch,
         False,
         "Whether a batch counts as one message for dispatch rates.",
-        dynamic=True,
     )
-    dispatch_throttling_on_non_backlog_consumer_enabled: bool = row(
+    dispatch_throttling_on_non_backlog_consumer_enabled: bool = dynamic(
         "dispatchThrottlingOnNonBacklogConsumerEnabled",
         switch,
         True,
         "Whether dispatch rates also apply to consumers without backlog.",
-        dynamic=True,
     )
-    subscribe_throttling_rate_per_consumer: int = row(
+    resource_group_topic_shares: str = dynamic(
+        "resourceGroupTopicShares",
+        choice("even", "usage"),
+        "even",
+        "How topics of a resource group that is in debt share its publish rate: in equal parts, or by what they send.",
+    )
+    subscribe_throttling_rate_per_consumer: int = dynamic(
         "subscribeThrottlingRatePerConsumer",
         any_number,
         0,
         "How often a consumer may subscribe in one period; 0 or less: no limit.",
-        dynamic=True,
     )
-    subscribe_rate_period_per_consumer_in_second: int = row(
+    subscribe_rate_period_per_consumer_in_second: int = dynamic(
         "subscribeRatePeriodPerConsumerInSecond",
         whole(1),
         30,
         "Length of the period of subscribeThrottlingRatePerConsumer, in seconds.",
-        dynamic=True,
     )
 
 
@@ -420,12 +377,8 @@ class SchemaDefaults:
         False,
         "Whether producers without a schema are rejected on topics with a schema.",
     )
-    is_allow_auto_update_schema_enabled: bool = row(
-        "isAllowAutoUpdateSchemaEnabled",
-        switch,
-        True,
-        "Whether producers can register new versions of a schema.",
-        dynamic=True,
+    is_allow_auto_update_schema_enabled: bool = dynamic(
+        "isAllowAutoUpdateSchemaEnabled", switch, True, "Whether producers can register new versions of a schema."
     )
 
 
@@ -436,6 +389,7 @@ class PolicyDefaults(
     ClientDefaults,
     DeliveryDefaults,
     RetentionDefaults,
+    RecordDefaults,
     DeduplicationDefaults,
     RateDefaults,
     SchemaDefaults,
@@ -443,3 +397,18 @@ class PolicyDefaults(
     """Settings that apply to topics without policies of their own or of their namespace."""
 
     broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: the frequency
+
+
+def defaults_of_records(defaults: PolicyDefaults) -> PolicyDefaults:
+    """Return the defaults for topics of records: bounded on the disk, and no default that is meant for messages."""
+    return replace(
+        defaults,
+        default_retention_time_in_minutes=defaults.records_retention_time_in_minutes,
+        default_retention_size_in_mb=defaults.records_retention_size_in_mb,
+        backlog_quota_default_limit_bytes=defaults.records_retention_size_in_mb * MIB,
+        backlog_quota_default_retention_policy=EVICTION,
+        backlog_quota_default_limit_second=-1,
+        ttl_duration_default_in_seconds=0,
+        broker_deduplication_enabled=False,
+        broker_service_compaction_threshold_in_bytes=0,
+    )

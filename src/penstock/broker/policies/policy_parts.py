@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of the rows of the policy table: shared shapes, checks, defaults and readers.
 
-Where: `policy_table` and `kept_policies` use these. A check raises ValueError with a sentence for the administrator.
+Where: `policy_table` and `unenforced_policies` use these. A check raises ValueError with a sentence for the
+administrator.
 """
 
 from __future__ import annotations
@@ -221,7 +222,6 @@ def switch(
     nothing: Json = None,
     example: bool = True,
 ) -> Policy[bool]:
-    """Declare a policy that is true or false."""
     return Policy(
         name=name,
         namespace=namespace,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the table of policies: what a row consists of, and how stored JSON is read through it.
 
-Where: `policy_table` declares rows with `row`; `policies` reads and stores values through them.
+Where: `policy_table` declares rows with `Policy.row`; `policies` reads and stores values through them.
 """
 
 from __future__ import annotations
@@ -104,9 +104,8 @@ class Policy(Stored, Generic[T]):
             return of_topic
         return of_namespace if of_namespace is not None else self.default(defaults)
 
-
-def row(policy: Policy[T]) -> T:
-    """Declare a field of EffectivePolicies, with its value under default settings."""
-    value = policy.read(policy.default(PolicyDefaults()))
-    declared: T = field(default_factory=lambda: value, metadata={"policy": policy})
-    return declared
+    def row(self) -> T:
+        """Declare a field of EffectivePolicies, with its value under default settings."""
+        value = self.read(self.default(PolicyDefaults()))
+        declared: T = field(default_factory=lambda: value, metadata={"policy": self})
+        return declared

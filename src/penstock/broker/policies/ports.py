@@ -90,6 +90,7 @@ class TopicPort(Protocol):
     ledger_id: int
     first_entry_id: int
     last_entry_id: int
+    counted_before: int  # entries from here on are needed to count usage after a crash
     closed: bool
 
     @property

@@ -3,11 +3,10 @@
 
 Why: a subscription without consumers keeps everything that is published. A backlog quota says when producers must wait
 or fail, or when the oldest messages are dropped.
-Where: `rounds` checks backlogs periodically, and `producers` asks before it adds a producer. The backlog of a topic is
-that of its slowest durable subscription, in bytes of entries as they are stored, with the precision of a block.
-
-When a topic exceeds its quota, its producers are disconnected. Their clients reconnect at once and get an error: to
-keep their messages and try again (`producer_request_hold`), or that they failed (`producer_exception`).
+Where: `periodic_checks` checks backlogs periodically, and `producers` asks before it adds a producer. The backlog of a
+topic is that of its slowest durable subscription, in bytes of entries as they are stored, with the precision of a
+block. When a topic exceeds its quota, its producers are disconnected. Their clients reconnect at once and get an error:
+to keep their messages and try again (`producer_request_hold`), or that they failed (`producer_exception`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
 from penstock.broker.policies.ports import TopicPort, WritersPort
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
-from penstock.core.names import COMPACTION_SUBSCRIPTION, is_system_topic
+from penstock.core.names import COMPACTION_SUBSCRIPTION, is_record_topic, is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -98,10 +97,10 @@ class Quotas(Generic[T]):
     # -- backlogs
 
     def concerns(self, topic: TopicPort) -> bool:
-        """Whether the topic has a backlog quota."""
         policies = topic.policies
         bounded = policies.backlog_quota.size.limit > 0 or policies.backlog_quota.age.limit > 0
-        return bounded and topic.persistent and not is_system_topic(topic.text)
+        limited = not is_system_topic(topic.text) or is_record_topic(topic.text)
+        return bounded and topic.persistent and limited
 
     def checks(self, topic: TopicPort) -> bool:
         """Whether the periodic check must visit this topic."""

@@ -14,8 +14,8 @@ What is retained, as in Pulsar:
 
 The age of a message is the broker's wall clock minus the publish time that its producer set. If the clock is changed,
 messages become older or younger. Deleted entries do not come back.
-Where: `rounds` calls this periodically, and the admin port expires messages through it. It reads little: one entry
-shows whether any entry is old enough, and a binary search finds the last one.
+Where: `periodic_checks` calls this periodically, and the admin port expires messages through it. It reads little: one
+entry shows whether any entry is old enough, and a binary search finds the last one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ _UNDATED_MAX: Final = 16
 
 
 def retains(policies: EffectivePolicies) -> bool:
-    """Whether acknowledged messages are retained."""
     return policies.retention.minutes != 0 and policies.retention.mb != 0
 
 
@@ -114,7 +113,7 @@ class Retention(Generic[T]):
         if not retains(policies):
             # Most entries were deleted when they were acknowledged; see `Topic.retained_from`.
             if topic.first_needed() is not None:
-                await self._give_up(topic, acknowledged)
+                await self.delete_acknowledged(topic, acknowledged)
             return
         keep = first
         if policies.retention.minutes > 0:
@@ -123,13 +122,10 @@ class Retention(Generic[T]):
         if policies.retention.mb > 0:
             within = await self._reads.entry_within(topic.ledger_id, policies.retention.mb * MIB)
             keep = max(keep, min(acknowledged, within))
-        await self._give_up(topic, keep)
+        await self.delete_acknowledged(topic, keep)
 
-    async def give_up_all(self, topic: T, before_entry: int) -> None:
-        """Delete the acknowledged entries before an entry, regardless of retention. Raises MetadataFailed."""
-        await self._give_up(topic, before_entry)
-
-    async def _give_up(self, topic: T, keep: int) -> None:
+    async def delete_acknowledged(self, topic: T, keep: int) -> None:
+        """Delete the acknowledged entries before `keep`, regardless of retention. Raises MetadataFailed."""
         if keep <= topic.first_entry_id or topic.closed:
             return
         # After a crash, cursors are as they were stored, which may be older: store them first. A subscription may
@@ -149,12 +145,11 @@ class Retention(Generic[T]):
         needed = topic.first_needed()
         if needed is None:
             needed = self._replay_from(topic)
-        return topic.last_entry_id + 1 if needed is None else needed
+        return min(topic.last_entry_id + 1 if needed is None else needed, topic.counted_before)
 
     # -- expiry
 
     def may_expire(self, topic: TopicPort) -> bool:
-        """Whether messages of this topic can expire."""
         return topic.policies.ttl_s > 0 and topic.persistent and bool(topic.subscriptions)
 
     async def expire_topic(self, topic: TopicPort) -> None:
@@ -183,7 +178,6 @@ class Retention(Generic[T]):
     # -- idle subscriptions
 
     def may_end_subscriptions(self, topic: TopicPort) -> bool:
-        """Whether unused subscriptions of this topic are deleted."""
         return topic.policies.subscription_expiration_minutes > 0 and topic.persistent
 
     async def end_idle_subscriptions(self, topic: T) -> None:

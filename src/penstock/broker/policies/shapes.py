@@ -58,10 +58,10 @@ class Word:
     """One of some words."""
 
     what: str
-    allowed: tuple[str, ...]
+    allowed: tuple[str, ...] = ()  # empty: any word
 
     def check(self, value: Json) -> Json:
-        if value not in self.allowed:
+        if not isinstance(value, str) or (self.allowed and value not in self.allowed):
             raise ValueError(f"{self.what} must be one of {', '.join(self.allowed)}, got {value!r}")
         return str(value)
 
@@ -102,7 +102,6 @@ def flag(*, default: bool, required: bool = False) -> Member:
 
 
 def text(default: str | None = None, *words: str) -> Member:
-    """Declare a text, or one of some words."""
     return Member(kind=str, default=default, words=words, nullable=True)
 
 

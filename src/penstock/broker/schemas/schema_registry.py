@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -22,7 +23,7 @@ from weakref import WeakValueDictionary
 
 from penstock.broker.metadata_memory import SCHEMAS
 from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
-from penstock.core.errors import IncompatibleSchema, InvalidSchema, MetadataFailed
+from penstock.core.errors import ChangedMeanwhile, IncompatibleSchema, InvalidSchema, MetadataFailed
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
@@ -135,6 +136,18 @@ class SchemaRegistry:
         versions = self.versions(name)
         return await _decided(schema, versions, partial(_same_version, schema, versions))
 
+    def followed(self, key: str, *, exists: bool) -> None:
+        """Another broker has stored a version, or deleted it with its topic."""
+        schema_id, _, number = key.rpartition("/")
+        versions = {*self._versions.get(schema_id, ()), int(number)}
+        if not exists:
+            versions.discard(int(number))
+            self._in_use.pop(key, None)
+        if versions:
+            self._versions[schema_id] = sorted(versions)
+        else:
+            self._versions.pop(schema_id, None)
+
     # -- attaching
 
     async def attach_producer(self, topic: SchemaTopic, schema: Schema | None) -> bytes:
@@ -228,16 +241,23 @@ class SchemaRegistry:
             )
 
     async def _put(self, name: TopicName, schema: Schema, strategy: Strategy) -> int:
-        versions = self.versions(name)
-        same = await _decided(schema, versions, partial(_checked, schema, versions, strategy))
-        return same if same >= 0 else await self._store(name, schema)
+        while True:
+            versions = self.versions(name)
+            same = await _decided(schema, versions, partial(_checked, schema, versions, strategy))
+            if same >= 0:
+                return same
+            with suppress(ChangedMeanwhile):  # Another broker, of another partition, has stored this version first.
+                return await self._store(name, schema)
 
     async def _store(self, name: TopicName, schema: Schema, *, deleted: bool = False) -> int:
         versions = self._versions.get(schema_id_of(name), [])
         version = versions[-1] + 1 if versions else 0
         stored = StoredSchema(version, schema, self._clock.wall_ms(), deleted)
         with self._memory.room(f"the schema of {name}", 0 if deleted else _kept_bytes(schema)):
-            await self._put_document(_key(schema_id_of(name), version), _document(stored))
+            key, document = _key(schema_id_of(name), version), _document(stored)
+            await self._changes.stored(
+                lambda done: self._catalog.put_document(SCHEMAS, key, document, done, expected=None)
+            )
         self._versions[schema_id_of(name)] = [*versions, version]
         return version
 

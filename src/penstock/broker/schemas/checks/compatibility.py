@@ -81,7 +81,6 @@ def _check_all(new: Schema, existing: Sequence[Schema], strategy: Strategy) -> N
 
 
 def _check(new: Schema, existing: Sequence[Schema], strategy: Strategy) -> None:
-    """Compare with schemas of the same type."""
     if strategy is Strategy.ALWAYS_COMPATIBLE:
         return
     if strategy not in _COMPARING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.policies.shapes import Json
 
-KEPT: Final = (
+UNENFORCED: Final = (
     Stored(
         name="replicatorDispatchRate",
         namespace=Level("replicatorDispatchRate"),
@@ -143,14 +143,13 @@ KEPT: Final = (
         example=["persistent://public/default/shadow"],
     ),
     Stored(
-        name="resourcegroup",
-        namespace=Level("resource_group_name", routed=False),
+        name="resourceGroupName",
         topic=Level("resourceGroupName", routed=False),
-        shape=Word("resourcegroup", ()),
+        shape=Word("resourceGroupName", ()),
         example="gold",
     ),
 )
-ALL: Final[tuple[Stored, ...]] = (*POLICIES.values(), *KEPT)  # all policies with a key of their own
+ALL: Final[tuple[Stored, ...]] = (*POLICIES.values(), *UNENFORCED)  # all policies with a key of their own
 # Policies JSON of a namespace where nothing is set.
 EMPTY_NAMESPACE: Final[Mapping[str, Json]] = MappingProxyType(
     {
@@ -165,4 +164,4 @@ EMPTY_NAMESPACE: Final[Mapping[str, Json]] = MappingProxyType(
     }
 )
 # Policies without effect, by their key in a topic's JSON.
-KEPT_OF_TOPICS: Final = {one.topic.key: one for one in KEPT if one.topic is not None}
+UNENFORCED_OF_TOPICS: Final = {one.topic.key: one for one in UNENFORCED if one.topic is not None}
