@@ -80,7 +80,7 @@ class Consumer:
         self.connected_at_ms = connected_at_ms
         self.metadata: Mapping[str, str] = metadata or {}
         self.key_sharing = key_sharing
-        self.charged_bytes = 0  # charged to the sessions' memory, see `membership`
+        self.charged_bytes = 0  # charged to the sessions' memory, see `session_memory`
         # It subscribed with AUTO_CONSUME: it accepts any schema.
         self.reads_compacted = False
         self.takes_any_schema = False

@@ -50,7 +50,7 @@ class CursorMemory:
         self._give_back(self.charged_bytes)
 
     def _give_back(self, nbytes: int) -> None:
-        self._row.give_back(nbytes)
+        self._row.release(nbytes)
         self.charged_bytes -= nbytes
 
     def take_for_set(self, entry_id: int, nbytes: int) -> None:

@@ -46,7 +46,7 @@ class CursorSaves:
         self._left: list[SubscriptionState] = []  # of the running save, not submitted yet
         self._current: asyncio.Future[None] | None = None  # the running save
         self._next: asyncio.Future[None] | None = None
-        self._error_told = False
+        self._error_logged = False
 
     def moved(self, subscription: SubscriptionState) -> None:
         """Note that a cursor moved; it is stored with the others within CURSOR_SAVE_S."""
@@ -109,8 +109,8 @@ class CursorSaves:
             if self._left:
                 self._save_some()
                 return
-        elif not self._error_told:  # The error is permanent, and health reports it.
-            self._error_told = True
+        elif not self._error_logged:  # The error is permanent, and health reports it.
+            self._error_logged = True
             logger.error("cursors cannot be stored any more: %s", error)
         self._finish(error)
 

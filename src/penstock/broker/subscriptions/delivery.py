@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
 from penstock.broker.subscriptions.queued_entries import QueuedEntries
-from penstock.wire.runs import encode_messages
+from penstock.wire.deliveries import encode_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +71,8 @@ class Delivery:
     def deliver_unstored(self, dispatcher: Dispatcher, batch: Batch) -> int:
         """Deliver entries of a non-persistent topic; returns the number of dropped ones."""
         row, stop, delivered = 0, len(batch.offsets), 0
+        if self._state.gate is not None:
+            stop = self._state.gate.unstored_stop(batch, stop)
         while row < stop:
             ready = dispatcher.ready()
             if not ready:
@@ -78,7 +80,7 @@ class Delivery:
             plan = dispatcher.plan_unstored(batch, range(row, stop), batch.message_counts, ready)
             row, entries = self.perform(dispatcher, plan, batch, batch.message_counts)
             delivered += entries
-        return stop - delivered
+        return len(batch.offsets) - delivered
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

@@ -130,12 +130,10 @@ class Dispatcher:
 
     @property
     def has_replay(self) -> bool:
-        """Whether entries wait for redelivery."""
         return False
 
     @property
     def replay_size(self) -> int:
-        """Number of entries that wait for redelivery."""
         return 0
 
     def next_replay(self, ready: list[Consumer]) -> list[int]:  # noqa: ARG002 - others need to know

@@ -125,7 +125,6 @@ class HashRing(Generic[C]):
             del self._points[index], self._owners[index]
 
     def select(self, slot: int) -> C | None:
-        """The consumer of a slot; None on an empty ring."""
         if not self._points:
             return None
         index = bisect_left(self._points, slot)
@@ -189,7 +188,6 @@ class RangeHalving(Generic[C]):
                 return
 
     def select(self, slot: int) -> C | None:
-        """The consumer of a slot; None without consumers."""
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
     def ranges(self) -> list[tuple[int, int, C]]:
@@ -245,7 +243,6 @@ class StickyRanges(Generic[C]):
         self._starts = [start for start, _, _ in self._ranges]
 
     def select(self, slot: int) -> C | None:
-        """The consumer of a slot, or None."""
         index = bisect_right(self._starts, slot) - 1
         if index < 0:
             return None

@@ -86,7 +86,6 @@ class KeyOrder(Generic[C]):
                 self._first_waiting(slot)
 
     def discard_through(self, entry_id: int) -> None:
-        """Remove all waiting entries up to this one."""
         self.discard([waiting for waiting in self._waiting if waiting <= entry_id])
 
     def _first_waiting(self, slot: int) -> int | None:
@@ -195,7 +194,6 @@ class KeyOrder(Generic[C]):
         return freed or again
 
     def forget(self, consumer: C) -> None:
-        """Remove a consumer; its entries were released before."""
         self.selector.remove(consumer)
         self.cleared.pop(id(consumer), None)
 

@@ -85,7 +85,7 @@ class LogReading:
         """Reserve outbound memory for a read for these consumers."""
         return self._services.outlets.outbound.start_read([consumer.outlet for consumer in ready], bytes_max)
 
-    def give_back(self, room: Reading) -> None:
+    def release(self, room: Reading) -> None:
         """Release reserved memory without a read, because the entries were in memory."""
         self._services.outlets.outbound.end_read(room)
 

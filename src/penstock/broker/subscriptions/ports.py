@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.memory_row import MemoryRow
     from penstock.governance.outbound import Reading
-    from penstock.net.connection import QueuedEntries
-    from penstock.net.send_queue import Buffer
+    from penstock.net.send_queue import Buffer, QueuedEntries
     from penstock.storage.compacted import CompactedLedger
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import EntryLog
@@ -141,6 +140,9 @@ class Gate(Protocol):
     def stop_row(self, batch: Batch, row: int, stop: int) -> int:
         """The end of the rows that may be delivered now: at least one row."""
 
+    def unstored_stop(self, batch: Batch, stop: int) -> int:
+        """The end of the rows of a non-persistent topic that may be delivered now; the others are dropped."""
+
     def entries_at_most(self, entries: int) -> int:
         """The number of entries, up to this one, that the rates allow now."""
 
@@ -162,10 +164,10 @@ class DelayedMessages(Protocol):
     def set_timer(self) -> None:
         """Wake subscriptions when the next entry is due."""
 
-    def handed_out(self, slots: Sequence[tuple[int, int]]) -> None:
+    def count_delivered(self, slots: Sequence[tuple[int, int]]) -> None:
         """Count delivered delayed entries: per slot, how many, and the latest delivery time in ms since 1970."""
 
-    def look_after(self) -> None:
+    def start_back_fill(self) -> None:
         """Read entries that the index does not hold from the log, in the background."""
 
 

@@ -46,7 +46,7 @@ class Redelivery:
         room = self._reading.take_room(ready, BYTES_MAX)
         batch = state.topic.tail.gather(entry_ids, room.nbytes)
         if batch is not None:
-            self._reading.give_back(room)
+            self._reading.release(room)
             self._delivery.deliver_again(dispatcher, batch)
             return True
         future = state.topic.replay_reads.read(entry_ids, room.nbytes)
@@ -81,7 +81,7 @@ class Redelivery:
         if view is None or index is None:
             return
         if view.back_fill(state.read_entry_id) is not None:
-            index.look_after()
+            index.start_back_fill()
         if not view.may_hold:
             return
         room = dispatcher.due_room(ready)
@@ -92,7 +92,7 @@ class Redelivery:
             index.set_timer()
             return
         due = view.get_scheduled_messages(now_ms, room, state.read_entry_id)
-        index.handed_out(view.slots_taken)
+        index.count_delivered(view.slots_taken)
         dispatcher.add_replay(due)
 
     def add_passed(self, entry_ids: Sequence[int]) -> None:

@@ -45,7 +45,6 @@ class Replay:
             self._entries -= BitMap64(entry_ids)
 
     def discard_through(self, entry_id: int) -> None:
-        """Remove all entries up to this one."""
         self._entries.remove_range(0, entry_id + 1)
 
     def clear(self) -> None:

@@ -148,11 +148,11 @@ class Shared(Dispatcher):
         if nbytes > self._charged_bytes:
             row.take(nbytes - self._charged_bytes)
         else:
-            row.give_back(self._charged_bytes - nbytes)
+            row.release(self._charged_bytes - nbytes)
         self._charged_bytes = nbytes
 
     def close(self) -> None:
-        self._memory.give_back(self._charged_bytes)
+        self._memory.release(self._charged_bytes)
         self._charged_bytes = 0
 
     # -- plans --------------------------------------------------------------------------------------------------------

@@ -95,7 +95,6 @@ class SubscriptionState:
 
     @property
     def backlog(self) -> int:
-        """Number of unacknowledged entries; 0 for a non-persistent topic."""
         return self.cursor.backlog(self.topic.last_entry_id) if self.topic.persistent else 0
 
     def charge(self) -> None:

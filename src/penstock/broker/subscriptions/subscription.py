@@ -53,11 +53,11 @@ class Subscription(SubscriptionState):
     __slots__ = (
         "_acknowledging",
         "_delivery",
-        "_moves",
         "_new_entries",
         "_redelivery",
         "_scheduled",
         "_services",
+        "moves",
         "reading",
     )
 
@@ -73,7 +73,7 @@ class Subscription(SubscriptionState):
         self._new_entries = NewEntries(self, services, self.reading, self._delivery)
         self._redelivery = Redelivery(self, services, self.reading, self._delivery)
         self._acknowledging = Acknowledging(self, services)
-        self._moves = CursorMoves(self, services, self.reading, self.wake)
+        self.moves = CursorMoves(self, services, self.reading, self.wake)
 
     # -- for statistics -----------------------------------------------------------------------------------------------
 
@@ -94,7 +94,6 @@ class Subscription(SubscriptionState):
 
     @property
     def active_consumer(self) -> Consumer | None:
-        """The active consumer of an Exclusive or Failover subscription."""
         return self.dispatcher.active_consumer if self.dispatcher is not None else None
 
     @property
@@ -139,7 +138,7 @@ class Subscription(SubscriptionState):
                 self.view = self.topic.join_delayed(self)
             else:
                 self.delay_nothing()
-            self.rewind()
+            self.reading.rewind()
         consumer.read_position_when_joining = self.read_entry_id
         self.consumers.append(consumer)
 
@@ -208,7 +207,7 @@ class Subscription(SubscriptionState):
             self.dispatcher.close()
             self.dispatcher = None
             self.idle_since_ns = self._services.clock.monotonic_ns()
-            self.rewind()
+            self.reading.rewind()
             self.topic.end_if_idle(self)
         self.wake()
 
@@ -241,6 +240,8 @@ class Subscription(SubscriptionState):
         dispatcher = self.dispatcher
         if dispatcher is None:
             return False
+        if self.read_entry_id > self.topic.last_entry_id and self.view is None and not dispatcher.has_replay:
+            return False  # The usual end of a dispatch: everything was delivered.
         ready = dispatcher.ready()
         if not ready or (self.gate is not None and not self.gate.is_open()):
             return False
@@ -276,7 +277,6 @@ class Subscription(SubscriptionState):
             self.wake()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """Add permits for this many messages."""
         consumer.permits = min(consumer.permits + permits, PERMITS_MAX)
         consumer.last_flow_ms = self.last_flow_ms = self._services.clock.wall_ms()
         self.wake()
@@ -292,46 +292,22 @@ class Subscription(SubscriptionState):
 
     # -- delegated to its parts ---------------------------------------------------------------------------------------
 
-    def rewind(self) -> None:
-        """Move the read position to the first unacknowledged entry."""
-        self.reading.rewind()
-
-    def source_changed(self) -> None:
-        """The topic was compacted: repeat a running read."""
-        self.reading.source_changed()
-
     def acknowledge(self, consumer: Consumer, ack: AckRun) -> PenstockError | None:
         return self._acknowledging.acknowledge(consumer, ack)
 
-    def topic_terminated(self) -> None:
-        """Tell consumers of a terminated topic when all is acknowledged."""
-        self.tell_of_end()
-
     async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
-        await self._moves.move_to(entry_id, members)
+        await self.moves.move_to(entry_id, members)
 
     async def save_cursor(self) -> None:
         """Store the cursor, if the subscription is durable. Raises MetadataFailed."""
         await self._services.cursors.save(self)
 
-    def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
-        self._moves.reset(to_entry_id, members)
-
-    def skip(self, count: int) -> None:
-        self._moves.skip(count)
-
-    def skip_all(self) -> None:
-        self._moves.skip_all()
-
     def expire_through(self, entry_id: int) -> int:
-        return self._moves.expire_through(entry_id)
+        return self.moves.expire_through(entry_id)
 
     def acknowledge_through(self, entry_id: int) -> int:
         """Acknowledge all entries up to this one, without a consumer; returns the number of entries."""
-        return self._moves.acknowledge_through(min(entry_id, self.topic.last_entry_id))
-
-    def acknowledge_cancelled(self, entry_id: int) -> None:
-        self._moves.acknowledge_cancelled(entry_id)
+        return self.moves.acknowledge_through(min(entry_id, self.topic.last_entry_id))
 
 
 def subscription_of(consumer: Consumer) -> Subscription:
