@@ -14,43 +14,50 @@ import logging
 from functools import partial
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from penstock.broker.access import OPEN, Guard
+from penstock.broker.access import OPEN, AccessControl
 from penstock.broker.changes import Changes
 from penstock.broker.commands.revocation import Revocation
 from penstock.broker.commands.sessions import Sessions
 from penstock.broker.configuration import Configuration, NoKeys
+from penstock.broker.elsewhere import Elsewhere
+from penstock.broker.followed import Followed
 from penstock.broker.health import Health
 from penstock.broker.log_reads import LogReads
 from penstock.broker.metadata_memory import MetadataMemory
+from penstock.broker.periodic_checks import PeriodicChecks, periodic_checks
 from penstock.broker.policies.permissions import Permissions
-from penstock.broker.policies.policies import PolicyBook
+from penstock.broker.policies.policies import PolicyService
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
+from penstock.broker.process_memory import MemorySensor, give_back
 from penstock.broker.publishing.deduplication import Deduplication
+from penstock.broker.publishing.groups import Groups
 from penstock.broker.publishing.publish import PublishServices
 from penstock.broker.publishing.rates import Rates
-from penstock.broker.rounds import Rounds, kinds_of_rounds
+from penstock.broker.records.recorder import Recorder, RecorderParts
 from penstock.broker.schemas.schema_registry import SchemaRegistry
-from penstock.broker.service_urls import Addresses
-from penstock.broker.stats.meters import Meters
+from penstock.broker.stats.message_rates import MessageRates
 from penstock.broker.subscriptions.cursor_saves import CursorSaves
 from penstock.broker.subscriptions.long_keys import LongKeys
 from penstock.broker.subscriptions.memory_waits import MemoryWaits
 from penstock.broker.subscriptions.ports import DispatchServices
 from penstock.broker.subscriptions.tail import TailCache
 from penstock.broker.topics.compaction import Compactor
-from penstock.broker.topics.delayed_upkeep import Delays
+from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
+from penstock.broker.topics.delayed_indexes import DelayedIndexes
+from penstock.broker.topics.deletions import NamespaceDeletions
 from penstock.broker.topics.detaching import disconnect_producers
 from penstock.broker.topics.directory import TopicDirectory
-from penstock.broker.topics.gate import Gate
 from penstock.broker.topics.inactive import InactiveTopics
 from penstock.broker.topics.ledgers import drop_unknown_ledgers, name_missing
 from penstock.broker.topics.loader import TopicLoader
+from penstock.broker.topics.namespace_resources import NamespaceResources
+from penstock.broker.topics.non_persistent import NonPersistentTopics
 from penstock.broker.topics.partitioned import PartitionedTopics
 from penstock.broker.topics.partitions import Partitions
-from penstock.broker.topics.places import Places
+from penstock.broker.topics.placement import Placement
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.subscription_store import SubscriptionStore
 from penstock.broker.topics.topic import Topic, TopicServices
@@ -58,8 +65,11 @@ from penstock.broker.topics.topic_index import TopicIndex
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.core.errors import MetadataFailed, ServiceNotReady, StorageReadOnly
+from penstock.core.membership import MemberState, alone
+from penstock.core.service_urls import Addresses
 from penstock.governance.command_memory import CommandMemory
 from penstock.governance.memory_row import MemoryRow
+from penstock.groups.held_memory import HeldMemory
 from penstock.net.loop_turns import LoopTurns
 from penstock.net.topic_list_limiter import TopicListMemoryLimiter
 
@@ -70,12 +80,18 @@ if TYPE_CHECKING:
     from penstock.broker.access import Access
     from penstock.broker.access.authentication import Authenticator
     from penstock.broker.configuration import Keys
+    from penstock.broker.elsewhere import Requests
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.limits_in_force import LimitsInForce
+    from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling
+    from penstock.broker.publishing.quota_sharing import QuotaSharing
+    from penstock.broker.records.usage_counts import CountedTopic
     from penstock.core.clock import Clock
+    from penstock.core.membership import Membership, Registry
     from penstock.core.names import TopicName
     from penstock.net.listener import Connections
-    from penstock.storage.catalog import Catalog
+    from penstock.net.usage_topic import Reporting
+    from penstock.storage.catalog import Catalog, TopicRecord
     from penstock.storage.entry_log import EntryLog
     from penstock.storage.snapshots import Snapshots
 
@@ -102,6 +118,10 @@ class Broker:
         authenticator: Authenticator | None = None,
         snapshots: Snapshots | None = None,
         addresses: Addresses | None = None,
+        membership: Membership | None = None,
+        peers: Requests | None = None,
+        reporting: Reporting | None = None,
+        registry: Registry | None = None,
         http_memory: MemoryRow | None = None,
         loop_turns: LoopTurns | None = None,
         shut_down: Callable[[], None] | None = None,
@@ -120,6 +140,10 @@ class Broker:
             authenticator: authenticates clients; None: no authentication.
             snapshots: stores snapshots of delayed messages; None: they are not stored.
             addresses: the broker's service URLs.
+            membership: the brokers of the cluster; None: this one alone.
+            peers: requests to the other brokers; None: nobody may be asked.
+            reporting: usage reports to the other brokers; None: quotas are not shared.
+            registry: where those register that share quotas, beside `membership`; None: nowhere.
             http_memory: memory of admin requests.
             loop_turns: measures turns of the loop, if any.
             shut_down: ends the process; None: administrators cannot.
@@ -133,11 +157,14 @@ class Broker:
         self.changes = Changes(loop)
         self.reads = LogReads(entry_log, loop)
         self.access: Access = (
-            OPEN if authenticator is None else Guard(authenticator, lambda: limits.now.access, catalog, clock)
+            OPEN if authenticator is None else AccessControl(authenticator, lambda: limits.now.access, catalog, clock)
         )
         self.sessions = Sessions()
         self.revocation = Revocation(self.access, self.sessions)
         self.addresses = addresses or Addresses()
+        self.membership = membership or alone()
+        self.registry = registry
+        self.elsewhere = Elsewhere(self.membership, peers)
         self._apply_elsewhere = apply_elsewhere
         self.configuration = Configuration(catalog, self.changes, keys or NoKeys(limits.now), self._put_in_force)
         self.shut_down = shut_down
@@ -145,30 +172,57 @@ class Broker:
         self.stopping = False
         self.started_at_ms = clock.wall_ms()
         # Generates producer names that are unique in the cluster.
-        self.producer_names = (f"{limits.now.cluster_name}-{self.started_at_ms}-{number}" for number in count(1))
+        own = f"-{self.membership.own}" if len(self.membership.members) > 1 else ""  # they may start in the same ms
+        instance = f"{limits.now.cluster_name}-{self.started_at_ms}{own}"
+        self.producer_names = (f"{instance}-{number}" for number in count(1))
         self.commands_memory: CommandMemory = CommandMemory(limits.now.commands_bytes)
         self.sessions_memory = MemoryRow("sessions", limits.now.sessions_bytes)
         self.dispatch_memory = MemoryRow("dispatch", limits.now.dispatch_bytes)
         self.http_memory = http_memory or MemoryRow("http", limits.now.http_bytes)
-        self._make_places()
+        self._make_namespaces()
         self._make_policies()
         self._make_services(snapshots)
         self._make_topics()
         self._make_housekeeping()
+        self.sharing = self._sharing(reporting) if reporting is not None else None
+        self.groups.sharing = self.sharing
+        self.recorder = self._recorder()
+        self._loader.counts = self.recorder.usage
+        self.throttling = self._throttling() if limits.now.adaptive_throttling else None
+        if self.throttling is not None and self.recorder.decisions is not None:
+            self.throttling.observer = self.recorder.decisions.throttled
+        self.followed = Followed(
+            catalog=catalog,
+            changes=self.changes,
+            index=self.index,
+            placement=self.placement,
+            policies=self.policies,
+            schemas=self.schemas,
+            configuration=self.configuration,
+            revocation=self.revocation,
+        )
+        if self.non_persistent is not None:
+            self.non_persistent.forget_last_run()
+        self.deletions.forget_last_run()
         drop_unknown_ledgers(catalog, entry_log)
         name_missing(catalog, entry_log)
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
-    def _make_places(self) -> None:
-        """Make the parts for tenants, namespaces and topic listings."""
+    def _make_namespaces(self) -> None:
         catalog = self.catalog
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
-        self.places = Places(catalog, lambda: limits.now.namespace_bundles)
-        self.partitioned = PartitionedTopics(catalog, self.places)
-        self.index = TopicIndex(catalog)
+        self.deletions = NamespaceDeletions(catalog, self.changes, self.membership)
+        self.resources = NamespaceResources(catalog, lambda: limits.now.namespace_bundles)
+        self.partitioned = PartitionedTopics(catalog, self.resources)
+        several = len(self.membership.members) > 1
+        self.non_persistent = NonPersistentTopics(catalog, self.changes, own=self.membership.own) if several else None
+        self.index = TopicIndex(catalog, self.non_persistent)
+        self.placement = Placement(
+            self.membership, self.addresses, record=catalog.topic, records=catalog.topics(), clock=clock
+        )
         self.states = TopicStates(catalog, self.changes)
         # Limits concurrent lookup requests.
-        self.lookups = Gate(lambda: limits.now.lookups_max)
+        self.lookups = ConcurrencyLimit(lambda: limits.now.lookups_max)
         # Limits the memory of topic listings (PIP-442).
         self.listings = TopicListMemoryLimiter(limits.now.listings, clock=clock, loop=loop)
         self.shared_listings = SharedListings(
@@ -176,10 +230,10 @@ class Broker:
         )
 
     def _make_policies(self) -> None:
-        """Make the policies and the parts that they change."""
         entry_log, catalog = self.log, self.catalog
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
-        self.rates = Rates(clock, loop, lambda: limits.now.policies)
+        self.groups = Groups(catalog, clock, loop, lambda: limits.now.policies)
+        self.rates = Rates(clock, loop, lambda: limits.now.policies, self.groups)
         self.metadata_memory = MetadataMemory(catalog, limits.now.metadata_bytes)
         self.deduplication = Deduplication(
             catalog=catalog,
@@ -197,7 +251,7 @@ class Broker:
             memory=self.metadata_memory,
             ended=self.rates.forget_subscription,
         )
-        self.policies: PolicyBook = PolicyBook(
+        self.policies: PolicyService = PolicyService(
             catalog=catalog,
             changes=self.changes,
             loop=loop,
@@ -206,10 +260,10 @@ class Broker:
             exists=self.index.exists,
             loaded=self.index.loaded,
             refresh_rates=self.rates.refresh,
-            take_back=self.revocation.take_back,
+            revoke=self.revocation.disconnect_unauthorized,
         )
         self.permissions = Permissions(
-            catalog=catalog, policies=self.policies, check_namespace=self.places.check_namespace
+            catalog=catalog, policies=self.policies, check_namespace=self.resources.check_namespace
         )
         self.retention = Retention[Topic](
             catalog=catalog,
@@ -237,12 +291,15 @@ class Broker:
         )
 
     def _make_services(self, snapshots: Snapshots | None) -> None:
-        """Make the services that topics and subscriptions share."""
         entry_log, catalog = self.log, self.catalog
         clock, loop, limits, connections = self.clock, self.loop, self.limits_in_force, self.connections
         self.tail_cache = TailCache(limits.now.tail_cache_bytes)
         self.publish_services = PublishServices(
-            entry_log, self.tail_cache, release=connections.release, recorded=self.deduplication.recorded
+            entry_log,
+            self.tail_cache,
+            release=connections.release,
+            recorded=self.deduplication.recorded,
+            held=HeldMemory(connections.memory, clock, loop),
         )
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)
@@ -259,7 +316,7 @@ class Broker:
             cursors=self.cursors,
             properties=self._subscription_properties,
         )
-        self.delays = Delays(
+        self.delayed_indexes = DelayedIndexes(
             entry_log=entry_log,
             catalog=catalog,
             changes=self.changes,
@@ -281,7 +338,7 @@ class Broker:
             states=self.states,
             rates=self.rates,
             deduplication=self.deduplication,
-            delays=self.delays,
+            delayed_indexes=self.delayed_indexes,
             store=self.subscription_store,
             tail_cache=self.tail_cache,
             dispatch=self.dispatch_services,
@@ -294,16 +351,21 @@ class Broker:
             changes=self.changes,
             clock=clock,
             states=self.states,
-            delays=self.delays,
+            delayed_indexes=self.delayed_indexes,
             deduplication=self.deduplication,
             rates=self.rates,
             make_topic=partial(Topic, topic_services),
+            own=self.membership.own,
+            created=self._topic_created,
+            non_persistent=self.non_persistent,
         )
+        self._loader = loader
         self.topics = TopicDirectory(
             self.index,
             loader,
-            places=self.places,
+            resources=self.resources,
             partitioned=self.partitioned,
+            placement=self.placement,
             policies_of=self.policies.of_namespace,
             limits=limits,
         )
@@ -315,7 +377,7 @@ class Broker:
             states=self.states,
             clock=clock,
             loop=loop,
-            leaving=self.topics.leaving,
+            locked=self.topics.locked,
             stopping=lambda: self.stopping,
         )
         self.topic_life = TopicLife(
@@ -326,25 +388,28 @@ class Broker:
             topics=self.topics,
             states=self.states,
             cursors=self.cursors,
-            delays=self.delays,
+            delayed_indexes=self.delayed_indexes,
             compaction=self.compaction,
             retention=self.retention,
+            placement=self.placement,
+            elsewhere=self.elsewhere,
             forget=self._forget_topic,
         )
         self.partitions = Partitions(
             catalog=catalog,
             changes=self.changes,
-            places=self.places,
+            resources=self.resources,
             topics=self.topics,
             life=self.topic_life,
+            placement=self.placement,
+            elsewhere=self.elsewhere,
             policies_of=self.policies.of_namespace,
             partitions_max=lambda: limits.now.partitions_max,
         )
 
     def _make_housekeeping(self) -> None:
-        """Make the periodic checks."""
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
-        self.meters = Meters(self.topics.loaded, clock=clock, loop=loop)
+        self.message_rates = MessageRates(self.topics.loaded, clock=clock, loop=loop)
         self.inactive = InactiveTopics(
             topics=self.topics,
             life=self.topic_life,
@@ -355,8 +420,8 @@ class Broker:
             stopping=lambda: self.stopping,
             now_ns=clock.monotonic_ns(),
         )
-        self.rounds = Rounds(
-            kinds_of_rounds(
+        self.periodic_checks = PeriodicChecks(
+            periodic_checks(
                 limits,
                 retention=self.retention,
                 quotas=self.quotas,
@@ -369,12 +434,106 @@ class Broker:
             now_ns=clock.monotonic_ns(),
         )
 
+    def _recorder(self) -> Recorder:
+        return Recorder(
+            RecorderParts(
+                entry_log=self.log,
+                catalog=self.catalog,
+                changes=self.changes,
+                reads=self.reads,
+                topics=self.topics,
+                partitions=self.partitions,
+                placement=self.placement,
+                membership=self.membership,
+                schemas=self.schemas,
+                groups=self.groups,
+                connections=self.connections,
+                listings=self.listings,
+                refused=self.sessions.take_refused,
+                tail_cache=self.tail_cache,
+                trim_soon=self._trim_soon,
+                limits=self.limits_in_force,
+                clock=self.clock,
+                loop=self.loop,
+            )
+        )
+
+    def _sharing(self, reporting: Reporting) -> QuotaSharing:
+        from penstock.broker.publishing.quota_sharing import (  # noqa: PLC0415 -- a single broker needs none of it
+            QuotaSharing,
+            sharing_options,
+        )
+
+        return QuotaSharing(
+            self.groups,
+            reporting,
+            membership=self.membership,
+            registry=self.registry,
+            owner=self.placement.owner,
+            options=lambda: sharing_options(self.limits),
+            catalog=self.catalog,
+            changes=self.changes,
+            clock=self.clock,
+            loop=self.loop,
+        )
+
+    def _throttling(self) -> AdaptiveThrottling:
+        # Off by default: then none of it is loaded.
+        from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling  # noqa: PLC0415
+        from penstock.broker.publishing.backlog_sizes import BacklogSizes  # noqa: PLC0415
+        from penstock.broker.publishing.disk_delay import DiskDelay  # noqa: PLC0415
+
+        throttling = AdaptiveThrottling(
+            limits=lambda: self.limits,
+            topics=self.topics.loaded,
+            rates=self.rates,
+            backlogs=BacklogSizes(lambda topic: self.quotas.backlog_bytes(cast("Topic", topic)), self.changes.finish),
+            memory=MemorySensor(self.limits.memory_limit_bytes, self._memory_owners),
+            disk_delay=DiskDelay(self.reads.after_appends, self.clock),
+            give_back=lambda: self.reads.in_thread(give_back),
+            clock=self.clock,
+            loop=self.loop,
+        )
+        self.rates.forgotten = throttling.forget_topic
+        return throttling
+
+    def _memory_owners(self) -> dict[str, int]:
+        """Bytes in use by the rows of the memory budget."""
+        connections, listings = self.connections, self.listings.snapshot()
+        others = (
+            self.commands_memory,
+            self.sessions_memory,
+            self.metadata_memory,
+            self.dispatch_memory,
+            self.http_memory,
+        )
+        return {
+            "requests": connections.memory.size - connections.memory.available,
+            "outbound": connections.outbound.used_bytes,
+            "tailCache": self.tail_cache.used_bytes,
+            "delayed": self.delayed_indexes.memory.used_bytes,
+            "listings": listings.heap.acquired + listings.direct.acquired,
+            "others": sum(row.used_bytes for row in others),
+        }
+
     # -- callbacks between parts --------------------------------------------------------------------------------------
+
+    def _topic_created(self, record: TopicRecord) -> None:
+        """This broker has stored a new topic, perhaps for another broker; its own are listed when they are loaded."""
+        self.placement.created(record)
+        if record.broker != self.membership.own:
+            self.index.add_name(record.name)
 
     async def _forget_topic(self, name: TopicName) -> None:
         """Remove schemas and permissions of a deleted topic."""
         await self.schemas.forget(name)
         await self.permissions.forget_topic(name)
+
+    def _trim_soon(self, counted: CountedTopic) -> None:
+        topic = self.topics.get(counted.text)
+        if topic is not None and topic.retained_from() > topic.first_entry_id:
+            for subscription in topic.subscriptions.values():
+                self.cursors.moved(subscription)  # A save trims.
 
     async def _save_cursors(self, topic: Topic) -> None:
         await self.cursors.save(*topic.subscriptions.values())
@@ -395,10 +554,12 @@ class Broker:
         before, now = self.limits, keys.limits
         self.limits_in_force.now = now
         if before.access != now.access:
-            self.changes.finish(self.revocation.take_back())
+            self.changes.finish(self.revocation.disconnect_unauthorized())
         self.tail_cache.budget_bytes = now.tail_cache_bytes
         self.listings.set_limits(now.listings)
         self.policies.refresh()
+        if self.throttling is not None:
+            self.throttling.options_changed()
         self._apply_elsewhere(keys)
 
     # -- checks -------------------------------------------------------------------------------------------------------
@@ -414,7 +575,21 @@ class Broker:
             return Health(ok=False, reason="the disk holds a write for too long")
         if self.catalog.failed is not None:
             return Health(ok=False, reason=self.catalog.failed)
-        return Health(ok=True, reason="ok", problems=self.log.problems())
+        return Health(
+            ok=True, reason="ok", problems=(*self.log.problems(), *self._dead_brokers(), *self._not_registered())
+        )
+
+    def _dead_brokers(self) -> list[str]:
+        members = self.membership.members.values()
+        return [
+            f"broker {one.number} is down, and its topics with it: its log says why; then restart penstock"
+            for one in members
+            if one.state is MemberState.DEAD
+        ]
+
+    def _not_registered(self) -> list[str]:
+        problem = self.registry.registration.problem if self.registry is not None else None
+        return [problem] if problem is not None else []
 
     def check_lookup(self, name: TopicName) -> None:
         """Raises ServiceNotReady while the broker stops."""
@@ -436,10 +611,11 @@ class Broker:
         self.connections.evict_slow()
         self.sessions.mute_publishers(stalled=self.log.health.stalled)
         self.reads.try_unreadable(now_ns)
-        self.meters.tick(now_ns)
+        self.message_rates.tick(now_ns)
         self.inactive.tick(now_ns)
-        self.delays.tick(now_ns)
-        self.rounds.tick(now_ns)
+        self.delayed_indexes.tick(now_ns)
+        self.periodic_checks.tick(now_ns)
+        self.recorder.tick(now_ns)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
@@ -448,15 +624,20 @@ class Broker:
         self.stopping = True
         self.listings.close()
         self._tick_timer.cancel()
-        self.meters.stop()
+        if self.throttling is not None:
+            self.throttling.stop()
+        if self.sharing is not None:
+            await self.sharing.stop()
+        self.message_rates.stop()
         self.compaction.stop()
         await self.changes.finished()
         self.sessions.disconnect_members()
         await self.reads.settled()
+        await self.recorder.stop()
         # The failure was logged; acknowledgements that were not stored are lost, and messages redelivered.
         with contextlib.suppress(MetadataFailed):
             await self.cursors.save_moved()
-        await self.delays.stop(self.topics.loaded())
+        await self.delayed_indexes.stop(self.topics.loaded())
         self.sessions.close("broker is stopping")
         self.access.close()
         self.reads.close()

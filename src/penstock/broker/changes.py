@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ChangedMeanwhile, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 T = TypeVar("T")
+# Each time another broker has changed the same record, so this is more often than brokers can be in each other's way.
+DECISIONS_MAX: Final = 100
 # A change of the catalog: called with a callback for when it is durable or has failed.
 Submit = Callable[[Callable[[PenstockError | None], None]], None]
 
@@ -53,13 +56,22 @@ class Changes:
     def store_alone(self, decide: Callable[[], Submit]) -> asyncio.Future[None]:
         """Store the result of `decide` under the lock of all changes; `decide` may raise instead.
 
-        It is finished even if the caller is cancelled, because the next change depends on it.
+        It is finished even if the caller is cancelled, because the next change depends on it. The lock does not hold
+        off other brokers: if one of them changes what `decide` has read, and the change says what that was, `decide` is
+        called again.
         """
         return self.finish(self._store_alone(decide))
 
     async def _store_alone(self, decide: Callable[[], Submit]) -> None:
         async with self.lock:
-            await self.stored(decide())
+            await self.store_decided(decide)
+
+    async def store_decided(self, decide: Callable[[], Submit]) -> None:
+        """As `store_alone`, for callers that hold the lock."""
+        for _ in range(DECISIONS_MAX - 1):
+            with suppress(ChangedMeanwhile):
+                return await self.stored(decide())
+        return await self.stored(decide())
 
     def finish(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run to the end, even if the caller is cancelled."""

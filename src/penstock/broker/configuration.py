@@ -81,7 +81,6 @@ class Configuration:
         return sorted(self._keys.dynamic)
 
     def overridden(self) -> dict[str, str]:
-        """The stored overrides."""
         return dict(self._catalog.configuration())
 
     def runtime(self) -> dict[str, str]:
@@ -120,6 +119,10 @@ class Configuration:
             self._put_in_force(self._keys.changed(changes))
             told = ", ".join(f"{key}={self._keys.values()[key]}" for key in sorted(changes))
             log.info("changed through the admin port, and still in force: %s", told)
+
+    def followed(self) -> None:
+        """Another broker has changed a setting: apply what is stored."""
+        self._put_in_force(self._keys.changed(self._usable(tell=True)))
 
     def _check_dynamic(self, key: str) -> None:
         if key not in self._keys.dynamic:

@@ -10,7 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.core.setting import row, size, switch, whole
+from penstock.core.setting import (
+    choice,
+    dynamic,
+    part_above_zero,
+    part_of_one,
+    row,
+    seconds,
+    size,
+    switch,
+    topic,
+    whole,
+)
 from penstock.core.units import MIB
 
 
@@ -18,19 +29,11 @@ from penstock.core.units import MIB
 class ConnectionLimits:
     """Connections."""
 
-    connections_max: int = row(
-        "brokerMaxConnections",
-        whole(0),
-        0,
-        "Maximum number of connections of Pulsar clients; 0: no limit.",
-        dynamic=True,
+    connections_max: int = dynamic(
+        "brokerMaxConnections", whole(0), 0, "Maximum number of connections of Pulsar clients; 0: no limit."
     )
-    connections_per_address_max: int = row(
-        "brokerMaxConnectionsPerIp",
-        whole(0),
-        0,
-        "Maximum number of connections from one IP address; 0: no limit.",
-        dynamic=True,
+    connections_per_address_max: int = dynamic(
+        "brokerMaxConnectionsPerIp", whole(0), 0, "Maximum number of connections from one IP address; 0: no limit."
     )
     status_file: Path | None = row(
         "statusFilePath",
@@ -44,46 +47,35 @@ class ConnectionLimits:
 class TopicLimits:
     """Tenants, namespaces and topics."""
 
-    persistent_topics: bool = row(
-        "enablePersistentTopics", switch, True, "Whether `persistent://` topics are served.", dynamic=True
+    persistent_topics: bool = dynamic(
+        "enablePersistentTopics", switch, True, "Whether `persistent://` topics are served."
     )
-    non_persistent_topics: bool = row(
-        "enableNonPersistentTopics", switch, True, "Whether `non-persistent://` topics are served.", dynamic=True
+    non_persistent_topics: bool = dynamic(
+        "enableNonPersistentTopics", switch, True, "Whether `non-persistent://` topics are served."
     )
-    partitions_max: int = row(
-        "maxNumPartitionsPerPartitionedTopic",
-        whole(0),
-        0,
-        "Maximum number of partitions of a topic; 0: 10,000.",
-        dynamic=True,
+    partitions_max: int = dynamic(
+        "maxNumPartitionsPerPartitionedTopic", whole(0), 0, "Maximum number of partitions of a topic; 0: 10,000."
     )
-    delete_inactive_partitioned: bool = row(
+    delete_inactive_partitioned: bool = dynamic(
         "brokerDeleteInactivePartitionedTopicMetadataEnabled",
         switch,
         False,
         "Whether the metadata of a partitioned topic is deleted when all its partitions were deleted as inactive.",
-        dynamic=True,
     )
-    force_delete_tenant: bool = row(
+    force_delete_tenant: bool = dynamic(
         "forceDeleteTenantAllowed",
         switch,
         False,
         "Whether a tenant can be deleted together with its namespaces and topics.",
-        dynamic=True,
     )
-    force_delete_namespace: bool = row(
-        "forceDeleteNamespaceAllowed",
-        switch,
-        False,
-        "Whether a namespace can be deleted together with its topics.",
-        dynamic=True,
+    force_delete_namespace: bool = dynamic(
+        "forceDeleteNamespaceAllowed", switch, False, "Whether a namespace can be deleted together with its topics."
     )
-    namespace_bundles: int = row(
+    namespace_bundles: int = dynamic(
         "defaultNumberOfNamespaceBundles",
         whole(1, 1 << 16),
         4,
         "Number of bundles of a new namespace. It is only shown: one broker serves all bundles.",
-        dynamic=True,
     )
 
 
@@ -91,40 +83,29 @@ class TopicLimits:
 class FindingLimits:
     """Lookups and listings."""
 
-    topic_list_watchers: bool = row(
+    topic_list_watchers: bool = dynamic(
         "enableBrokerTopicListWatcher",
         switch,
         True,
         "Whether the broker notifies pattern consumers of new and deleted topics; otherwise they poll.",
-        dynamic=True,
     )
-    evaluate_patterns: bool = row(
+    evaluate_patterns: bool = dynamic(
         "enableBrokerSideSubscriptionPatternEvaluation",
         switch,
         True,
         "Whether the broker evaluates the patterns of pattern consumers and sends only the topics that match.",
-        dynamic=True,
     )
-    pattern_length_max: int = row(
-        "subscriptionPatternMaxLength",
-        whole(1),
-        50,
-        "Maximum length of a pattern that the broker evaluates.",
-        dynamic=True,
+    pattern_length_max: int = dynamic(
+        "subscriptionPatternMaxLength", whole(1), 50, "Maximum length of a pattern that the broker evaluates."
     )
-    lookups_max: int = row(
-        "maxConcurrentLookupRequest",
-        whole(1),
-        50_000,
-        "Maximum number of concurrent lookups; more are rejected.",
-        dynamic=True,
+    lookups_max: int = dynamic(
+        "maxConcurrentLookupRequest", whole(1), 50_000, "Maximum number of concurrent lookups; more are rejected."
     )
-    topic_loads_max: int = row(
+    topic_loads_max: int = dynamic(
         "maxConcurrentTopicLoadRequest",
         whole(1),
         5_000,
         "Maximum number of topics that are loaded concurrently; more wait.",
-        dynamic=True,
     )
 
 
@@ -132,12 +113,11 @@ class FindingLimits:
 class ClientLimits:
     """Producers, consumers and subscriptions."""
 
-    strict_subscription_names: bool = row(
+    strict_subscription_names: bool = dynamic(
         "strictlyVerifySubscriptionName",
         switch,
         False,
         "Whether the name of a new subscription may contain only letters, digits and `-=:._`.",
-        dynamic=True,
     )
 
 
@@ -145,12 +125,11 @@ class ClientLimits:
 class DeliveryLimits:
     """Delivery."""
 
-    round_robin_entries_max: int = row(
+    round_robin_entries_max: int = dynamic(
         "dispatcherMaxRoundRobinBatchSize",
         whole(1),
         20,
         "Maximum number of entries that a Shared subscription sends to one consumer before it goes on to the next.",
-        dynamic=True,
     )
     batch_index_acks: bool = row(
         "acknowledgmentAtBatchIndexLevelEnabled",
@@ -214,12 +193,11 @@ class DeduplicationLimits:
         360,
         "How long a disconnected producer is tracked for deduplication, in minutes.",
     )
-    compaction_check_s: int = row(
+    compaction_check_s: int = dynamic(
         "brokerServiceCompactionMonitorIntervalInSeconds",
         whole(1),
         60,
         "How often the broker checks compaction thresholds, in seconds.",
-        dynamic=True,
     )
 
 
@@ -227,9 +205,138 @@ class DeduplicationLimits:
 class SchemaLimits:
     """Schemas."""
 
-    schema_bytes_max: int = row(
-        "maxSchemaSize",
-        size(1),
-        MIB,
-        "Maximum size of a schema definition, in bytes.",
+    schema_bytes_max: int = row("maxSchemaSize", size(1), MIB, "Maximum size of a schema definition, in bytes.")
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class RecordLimits:
+    """Usage records and decision records."""
+
+    usage_records_enabled: bool = row(
+        "usageRecordsEnabled",
+        switch,
+        False,
+        "Whether this broker counts what each topic and resource group uses, through restarts and crashes, and records "
+        "it on `persistent://pulsar/system/usage`.",
+    )
+    usage_records_interval_in_seconds: float = dynamic(
+        "usageRecordsIntervalInSeconds",
+        seconds(1, 3_600),
+        60,
+        "Interval of usage records, in seconds. Topics without any change are not recorded.",
+    )
+    governance_records_enabled: bool = row(
+        "governanceRecordsEnabled",
+        switch,
+        False,
+        "Whether this broker records what its limiters decide (who was slowed or refused, why and for how long) on "
+        "`persistent://pulsar/system/governance`.",
+    )
+    governance_records_per_second: int = dynamic(
+        "governanceRecordsPerSecond",
+        whole(1, 10_000),
+        100,
+        "Maximum number of decision records per second; more are dropped, and counted.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ThrottlingLimits:
+    """Adaptive publish throttling (experimental)."""
+
+    adaptive_throttling: bool = row(
+        "adaptivePublisherThrottlingEnabled",
+        switch,
+        False,
+        "Whether publish rates are lowered when memory, a backlog quota or the disk runs out.",
+    )
+    adaptive_observe_only: bool = dynamic(
+        "adaptivePublisherThrottlingObserveOnly",
+        switch,
+        False,
+        "Whether decisions are only logged and counted. If it is switched on, all limits are lifted at once.",
+    )
+    adaptive_interval_ms: int = dynamic(
+        "adaptivePublisherThrottlingIntervalMs", whole(10, 3_600_000), 1_000, "Milliseconds between two evaluations."
+    )
+    adaptive_memory_high: float = dynamic(
+        "adaptivePublisherThrottlingMemoryHighWatermarkPct",
+        part_of_one,
+        0.85,
+        "The part of memoryLimitMB that is in use when the memory pressure is 1, so that rates fall to their floor.",
+    )
+    adaptive_memory_low: float = dynamic(
+        "adaptivePublisherThrottlingMemoryLowWatermarkPct",
+        part_of_one,
+        0.70,
+        "The part of memoryLimitMB up to which the memory pressure is 0. It must be below the high watermark.",
+    )
+    adaptive_backlog_high: float = dynamic(
+        "adaptivePublisherThrottlingBacklogHighWatermarkPct",
+        part_of_one,
+        0.90,
+        "The part of its backlog quota that the backlog of a topic uses when its backlog pressure is 1. Topics without "
+        "a quota by size have no backlog pressure.",
+    )
+    adaptive_backlog_low: float = dynamic(
+        "adaptivePublisherThrottlingBacklogLowWatermarkPct",
+        part_of_one,
+        0.75,
+        "The part of the backlog quota up to which the backlog pressure is 0. It must be below the high watermark.",
+    )
+    adaptive_min_rate_factor: float = dynamic(
+        "adaptivePublisherThrottlingMinRateFactor",
+        part_above_zero,
+        0.10,
+        "The floor: a topic may always publish this part of its natural rate.",
+    )
+    adaptive_max_rate_change_factor: float = dynamic(
+        "adaptivePublisherThrottlingMaxRateChangeFactor",
+        part_above_zero,
+        0.25,
+        "The most that a rate changes in one evaluation, as a part of the natural rate.",
+    )
+    adaptive_per_topic_metrics: bool = dynamic(
+        "adaptivePublisherThrottlingPerTopicMetricsEnabled",
+        switch,
+        False,
+        "Whether metrics of each topic are exported: six series for each of at most 5,000 topics.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class SharingLimits:
+    """Quotas of resource groups that several brokers share."""
+
+    resource_usage_publish_to_topic: bool = dynamic(
+        "resourceUsagePublishToTopic",
+        switch,
+        True,
+        "Whether brokers share the quotas of resource groups. Otherwise each broker enforces whole quotas.",
+    )
+    resource_usage_publish_topic_name: str = row(
+        "resourceUsagePublishTopicName",
+        topic,
+        "non-persistent://pulsar/system/resource-usage",
+        "The topic on which brokers report what their resource groups use. Its tenant and namespace are created.",
+    )
+    resource_usage_publish_interval_in_secs: float = dynamic(
+        "resourceUsagePublishIntervalInSecs",
+        seconds(0.1, 3_600),
+        1,
+        "Interval of usage reports, in seconds; may be a fraction. Large changes are reported earlier. A broker that "
+        "is not heard for three intervals is absent. Pulsar's name `resourceUsageTransportPublishIntervalInSecs` is "
+        "understood, too.",
+    )
+    resource_usage_complete_report_cycles: int = dynamic(
+        "resourceUsageCompleteReportCycles",
+        whole(1, 1_000),
+        5,
+        "A report lists all groups in use, not only those whose use has changed, once in so many intervals.",
+    )
+    resource_group_share_strategy: str = dynamic(
+        "resourceGroupShareStrategy",
+        choice("max-min", "pulsar", "residual-even", "residual-proportional"),
+        "max-min",
+        "How brokers divide quotas: by max-min fairness, as Apache Pulsar, or by one of the two rules of PIP-82.",
     )

@@ -104,7 +104,7 @@ class LogReads:
         while low < high:
             middle = (low + high) // 2
             entry_id, entry = await self._entry_from(entries.ledger_id, middle, high)
-            if entry is not None and _publish_time(entry) < wall_ms:
+            if entry is not None and publish_time_of(entry) < wall_ms:
                 low = entry_id + 1
             else:
                 high = middle
@@ -147,15 +147,15 @@ class LogReads:
             self.in_thread(self._log.try_again)
 
     def close(self) -> None:
-        """Wait for running reads, and end the threads."""
         self._threads.shutdown(wait=True)
 
 
-def _publish_time(entry: bytes) -> int:
+def publish_time_of(entry: bytes | None) -> int:
+    """Return an entry's publish time, in ms since 1970; 0, older than all others, if it has none or is missing."""
     try:
-        return metadata.publish_time(entry)
+        return 0 if entry is None else metadata.publish_time(entry)
     except ProtocolError:
-        return 0  # An entry without publish time counts as older than all others.
+        return 0
 
 
 def _first_entry(result: ReadResult, entry_id: int) -> bytes | None:

@@ -79,7 +79,6 @@ class MetadataMemory:
 
     @property
     def topic_names_bytes_max(self) -> int:
-        """Maximum bytes of one topic's producer names."""
         return self.size_bytes // NAMES_PART
 
     def add_names(self, nbytes: int) -> None:

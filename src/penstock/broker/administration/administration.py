@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.message_admin import MessageAdmin
     from penstock.broker.administration.namespaces import Namespaces
     from penstock.broker.administration.policy_admin import PolicyAdmin
+    from penstock.broker.administration.resource_groups import ResourceGroups
     from penstock.broker.administration.resource_quotas import ResourceQuotas
     from penstock.broker.administration.schema_admin import SchemaAdmin
     from penstock.broker.administration.service import Service
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.stats.stats import TopicStats
     from penstock.broker.stats.stats_internal import InternalStats
     from penstock.broker.stats.stats_partitioned import PartitionedStats
+    from penstock.broker.stats.why import Why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class Administration:
     service: Service
     configuration: Configuration
     quotas: ResourceQuotas
+    resource_groups: ResourceGroups
     clusters: Clusters
     tenants: Tenants
     namespaces: Namespaces
@@ -63,3 +66,4 @@ class Administration:
     internal_stats: InternalStats
     backlogs: BacklogAnalysis
     snapshots: Snapshots
+    why: Why

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.service_urls import Addresses
+    from penstock.core.service_urls import Addresses
     from penstock.storage.catalog import Catalog
 
 KIND: Final = "cluster"  # the kind of a cluster's document

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.stats import shapes
     from penstock.broker.topics.listing import Mode
     from penstock.broker.topics.listing_blocks import Listing
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.shared_listings import SharedListings
     from penstock.core.clock import Clock
     from penstock.core.names import NamespaceName
@@ -48,14 +48,14 @@ class ListingAdmin:
         limits: Callable[[], TopicListLimits],
         connections: Connections,
         clock: Clock,
-        places: Places,
+        resources: NamespaceResources,
     ) -> None:
         self._shared = shared
         self._limiter = limiter
         self._limits = limits
         self._connections = connections
         self._clock = clock
-        self._places = places
+        self._resources = resources
 
     async def lend(
         self, namespace: NamespaceName, mode: Mode, lend: Callable[[Listing], None], *, system: bool = False
@@ -66,7 +66,7 @@ class ListingAdmin:
             TenantNotFound, NamespaceNotFound: there is no such namespace.
             PermitError, TooManyRequests: there was no memory in time.
         """
-        self._places.check_namespace(namespace)
+        self._resources.check_namespace(namespace)
         limits = self._limits()
         deadline_ns = self._clock.monotonic_ns() + max(limits.heap_timeout_ns, limits.direct_timeout_ns)
         owner = Owner(namespace.tenant, object())  # each request is an owner of its own

@@ -15,44 +15,45 @@ from penstock.core.errors import PreconditionFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.service_urls import Addresses
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.placement import Placement
     from penstock.core.names import TopicName
 
 
 class LookupAdmin:
-    """Lookups; this broker serves all topics.
+    """Lookups, of the topics of all brokers.
 
     Args:
-        places: checks tenants and namespaces.
+        resources: checks tenants and namespaces.
         check_serving: raises ServiceNotReady, which names the topic, when topics are no longer served.
-        addresses: service URLs for clients and for the admin API.
+        placement: knows the broker of each topic.
     """
 
     def __init__(
         self,
         *,
-        places: Places,
+        resources: NamespaceResources,
         check_serving: Callable[[TopicName], None],
-        addresses: Addresses,
+        placement: Placement,
     ) -> None:
-        self._places = places
+        self._resources = resources
         self._check_serving = check_serving
-        self._addresses = addresses
+        self._placement = placement
 
     def of_topic(self, name: TopicName, listener: str | None = None) -> dict[str, str | None]:
         """Service URLs of a topic, whether or not it exists.
 
         Raises:
-            ServiceNotReady: the broker is stopping.
+            ServiceNotReady: the broker is stopping, or the topic's broker is down.
             TenantNotFound, NamespaceNotFound: its tenant or namespace does not exist.
             PreconditionFailed: there is no such listener.
         """
         self._check_serving(name)
-        self._places.check_namespace(name.namespace_name)
-        urls, web_urls = self._addresses.service, self._addresses.web
+        self._resources.check_namespace(name.namespace_name)
+        addresses = self._placement.addresses(name)
+        urls, web_urls = addresses.service, addresses.web
         if listener is not None and listener.strip():
-            named = self._addresses.listeners.get(listener)
+            named = addresses.listeners.get(listener)
             if named is None:
                 raise PreconditionFailed(f"the broker do not have {listener} listener")
             urls = named
@@ -66,7 +67,7 @@ class LookupAdmin:
 
     def bundle_of_topic(self, name: TopicName) -> str:
         """The bundle of a topic, as the range that contains the CRC-32 of its name."""
-        bounds = self._places.boundaries(name.namespace_name)
+        bounds = self._resources.bundle_boundaries(name.namespace_name)
         at = bundle_index([int(bound, 16) for bound in bounds], str(name))
         return f"{bounds[at]}_{bounds[at + 1]}"
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.administration.entities import is_taken
 from penstock.broker.administration.lookup_admin import bundle_index
+from penstock.broker.elsewhere import of_namespace
+from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP
+from penstock.broker.topics.namespace_resources import bundles
 from penstock.broker.topics.partitions import in_turns
-from penstock.broker.topics.places import bundles
-from penstock.core.errors import AlreadyExists, NotAllowed, NotFound, PreconditionFailed
+from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import TopicName, is_system_topic
 
 if TYPE_CHECKING:
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
 
     from penstock.broker.administration.clusters import Clusters
     from penstock.broker.changes import Changes, Submit
+    from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.policies.policies import PolicyBook
+    from penstock.broker.policies.policies import PolicyService
+    from penstock.broker.topics.deletions import NamespaceDeletions
     from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.topic_life import TopicLife
     from penstock.core.names import NamespaceName
     from penstock.storage.catalog import Catalog
@@ -44,36 +49,44 @@ class Namespaces:
         *,
         catalog: Catalog,
         changes: Changes,
-        policies: PolicyBook,
+        policies: PolicyService,
         topics: TopicDirectory,
-        places: Places,
+        resources: NamespaceResources,
         partitions: Partitions,
         life: TopicLife,
         clusters: Clusters,
         limits: Callable[[], BrokerLimits],
+        check_group: Callable[[str | None], None],
+        placement: Placement,
+        elsewhere: Elsewhere,
+        deletions: NamespaceDeletions,
     ) -> None:
         self._catalog = catalog
         self._changes = changes
         self._policies = policies
         self._topics = topics
-        self._places = places
+        self._resources = resources
         self._partitions = partitions
         self._life = life
         self._clusters = clusters
         self._limits = limits
+        self._placement = placement
+        self._elsewhere = elsewhere
+        self._deletions = deletions
+        self._check_group = check_group  # raises PreconditionFailed if there is no such resource group
 
     def names(self, tenant: str) -> list[str]:
         """Full names of a tenant's namespaces. Raises TenantNotFound."""
-        self._places.check_tenant(tenant)
+        self._resources.check_tenant(tenant)
         return sorted(name for name in self._catalog.namespaces() if name.startswith(f"{tenant}/"))
 
     def check(self, namespace: NamespaceName) -> None:
         """Raises TenantNotFound or NamespaceNotFound."""
-        self._places.check_namespace(namespace)
+        self._resources.check_namespace(namespace)
 
     def get(self, namespace: NamespaceName) -> dict[str, Any]:
         """The namespace's Policies JSON, with all members of Pulsar's. Raises TenantNotFound, NamespaceNotFound."""
-        self._places.check_namespace(namespace)
+        self._resources.check_namespace(namespace)
         policies = self._policies.as_pulsar_json(str(namespace))
         policies["replication_clusters"] = policies["replication_clusters"] or [self._clusters.own]
         if "bundles" not in self._policies.namespace(str(namespace)):
@@ -88,7 +101,7 @@ class Namespaces:
             AlreadyExists: it exists.
             PreconditionFailed: a cluster does not exist, or the number of bundles is invalid.
         """
-        self._places.check_tenant(namespace.tenant)
+        self._resources.check_tenant(namespace.tenant)
         text = str(namespace)
         stored = {key: value for key, value in (policies or {}).items() if value is not None}
         number = (stored.get("bundles") or {}).get("numBundles") or self._limits().namespace_bundles
@@ -102,13 +115,16 @@ class Namespaces:
             raise PreconditionFailed("Clusters do not exist")
 
         def put() -> Submit:
-            self._places.check_tenant(namespace.tenant)
-            if is_taken(self._catalog.namespaces().get(text), self._limits()):
+            self._resources.check_tenant(namespace.tenant)
+            before, group = self._catalog.namespaces().get(text), stored.get(OF_NAMESPACE)
+            if is_taken(before, self._limits()):
                 raise AlreadyExists("Namespace already exists")
-            return partial(self._catalog.put_namespace, text, stored)
+            self._check_group(group)
+            needed = (RESOURCE_GROUP, group) if group is not None else None
+            return partial(self._catalog.put_namespace, text, stored, expected=before, needed=needed)
 
         await self._changes.store_alone(put)
-        self._policies.refresh()
+        self._policies.refresh_namespace(text)
 
     async def delete(self, namespace: NamespaceName, *, force: bool = False) -> None:
         """Delete a namespace; with `force`, including its topics.
@@ -120,7 +136,7 @@ class Namespaces:
         """
         if force and not self._limits().force_delete_namespace:
             raise NotAllowed("Broker doesn't allow forced deletion of namespaces")
-        self._places.check_namespace(namespace)
+        self._check_deletable(namespace)
         text = str(namespace)
         if not force:
             partitioned = [name for domain in _DOMAINS for name in self._partitions.of_namespace(text, domain)]
@@ -133,44 +149,66 @@ class Namespaces:
         await self._changes.finish(self._delete(namespace))
 
     async def _delete(self, namespace: NamespaceName) -> None:
-        self._places.check_namespace(namespace)  # It may be deleted by another request meanwhile, and created again.
+        self._check_deletable(namespace)
         text = str(namespace)
-        self._places.closing.add(text)
+        self._resources.deleting.add(text)
         try:
+            await self._deletions.begin(text)
             async with self._changes.lock:
                 pass  # A partitioned topic that was being created exists now, and is deleted below.
             for domain in _DOMAINS:
                 for name in list(self._partitions.of_namespace(text, domain)):
                     with contextlib.suppress(NotFound):  # Another request is deleting it.
                         await self._partitions.delete(TopicName.parse(name), force=True)
-                await self._topics.arrived(f"{domain}://{text}/")
+                await self._topics.wait_until_loaded(f"{domain}://{text}/")
                 rest = map(TopicName.parse, list(self._topics.names.of(domain, text)))
                 await in_turns(lambda topic: self._life.delete_if_there(topic, force=True), rest)
-            await self._changes.store_alone(lambda: partial(self._catalog.delete_namespace, text))
+            await self._changes.store_alone(partial(self._decide_deletion, text))
+        except BaseException:
+            await self._deletions.end(text)
+            raise
         finally:
-            self._places.closing.discard(text)
-        self._policies.refresh()
+            self._resources.deleting.discard(text)
+        self._policies.refresh_namespace(text)
+
+    def _check_deletable(self, namespace: NamespaceName) -> None:
+        """Raises NamespaceNotFound, also while another request deletes it: it may be created again after that."""
+        self._resources.check_exists(namespace)
+        if str(namespace) in self._resources.deleting or self._deletions.is_elsewhere(str(namespace)):
+            raise NamespaceNotFound(str(namespace))
+
+    def _decide_deletion(self, namespace: str) -> Submit:
+        partitioned = (self._partitions.of_namespace(namespace, domain) for domain in _DOMAINS)
+        if self._topics.names.of("persistent", namespace) or any(map(list, partitioned)):
+            raise AlreadyExists(f"topics of {namespace} were created meanwhile; delete it again")
+        return partial(self._catalog.delete_namespace, namespace)
 
     async def unload(self, namespace: NamespaceName, bundle: str | None = None) -> None:
         """Unload all topics of a namespace or of one bundle; their clients reconnect."""
         loaded = [name for name in self.topics(namespace, bundle) if self._topics.get(name) is not None]
         await in_turns(self._life.unload, map(TopicName.parse, loaded))
+        rest = f"{'' if bundle is None else f'/{bundle}'}/unload"
+        await self._elsewhere.ask_all("PUT", of_namespace(namespace, rest))
 
     def topics(self, namespace: NamespaceName, bundle: str | None = None) -> list[str]:
         """Full names of the topics of a namespace or of one bundle."""
-        self._places.check_namespace(namespace)
+        self._resources.check_namespace(namespace)
         names = self._topic_names(str(namespace))
         if bundle is None:
             return names
         at = self._bundle_index(namespace, bundle)
-        bounds = [int(bound, 16) for bound in self._places.boundaries(namespace)]
+        bounds = [int(bound, 16) for bound in self._resources.bundle_boundaries(namespace)]
         return [name for name in names if bundle_index(bounds, name) == at]
+
+    def topics_here(self, namespace: NamespaceName, bundle: str | None = None) -> list[str]:
+        """As `topics`, but of this broker only."""
+        return [name for name in self.topics(namespace, bundle) if self._placement.is_ours(TopicName.parse(name))]
 
     async def split_bundle(self, namespace: NamespaceName, bundle: str) -> None:
         """Split a bundle in the middle of its range. Raises NotFound."""
-        self._places.check_namespace(namespace)
+        self._resources.check_namespace(namespace)
         at = self._bundle_index(namespace, bundle)
-        boundaries = self._places.boundaries(namespace)
+        boundaries = self._resources.bundle_boundaries(namespace)
         middle = (int(boundaries[at], 16) + int(boundaries[at + 1], 16)) // 2
         cut = [*boundaries[: at + 1], f"0x{middle:08x}", *boundaries[at + 1 :]]
         await self._policies.update_namespace(
@@ -182,7 +220,7 @@ class Namespaces:
         return [name for domain in _DOMAINS for name in self._topics.names.of(domain, namespace)]
 
     def _bundle_index(self, namespace: NamespaceName, bundle: str) -> int:
-        boundaries = self._places.boundaries(namespace)
+        boundaries = self._resources.bundle_boundaries(namespace)
         names = [f"{low}_{high}" for low, high in pairwise(boundaries)]
         if bundle not in names:
             raise NotFound(f"Namespace {namespace} has no bundle {bundle}; it has {', '.join(names)}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.policies.kept_policies import EMPTY_NAMESPACE, KEPT, KEPT_OF_TOPICS
 from penstock.broker.policies.policy_table import policy
+from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE, UNENFORCED, UNENFORCED_OF_TOPICS
 from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFailed, TopicNotFound
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.administration.clusters import Clusters
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.policies.policies import PolicyBook
+    from penstock.broker.policies.policies import PolicyService
     from penstock.broker.policies.shapes import Json
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.partitions import Partitions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 QUOTAS: Final = "backlogQuotaMap"
 _RATES_OF_SUBSCRIPTIONS: Final = "subscriptionPolicies"
 # Stored in a map by cluster name; without effect here.
-_PER_CLUSTER: Final = {one.namespace.key for one in KEPT if one.per_cluster and one.namespace is not None}
+_PER_CLUSTER: Final = {one.namespace.key for one in UNENFORCED if one.per_cluster and one.namespace is not None}
 
 
 class PolicyAdmin:
@@ -35,7 +35,7 @@ class PolicyAdmin:
     def __init__(
         self,
         *,
-        policies: PolicyBook,
+        policies: PolicyService,
         topics: TopicDirectory,
         partitions: Partitions,
         clusters: Clusters,
@@ -116,7 +116,7 @@ class PolicyAdmin:
             return own
         if policy(key) is not None:
             return self._policies.applied_to_topic(name, key)
-        level = KEPT_OF_TOPICS[key].namespace
+        level = UNENFORCED_OF_TOPICS[key].namespace
         if own is not None or level is None:
             return own
         of_its_namespace = self.of_namespace(name.namespace_name, level.key)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.changes import Changes
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.core.names import NamespaceName
     from penstock.storage.catalog import Catalog
 
@@ -35,10 +35,10 @@ _QUOTA: Final = {
 class ResourceQuotas:
     """Resource quotas of bundles; stored and shown, without effect."""
 
-    def __init__(self, *, catalog: Catalog, changes: Changes, places: Places) -> None:
+    def __init__(self, *, catalog: Catalog, changes: Changes, resources: NamespaceResources) -> None:
         self._catalog = catalog
         self._changes = changes
-        self._places = places
+        self._resources = resources
 
     def expected(self, namespace: NamespaceName | None = None, bundle: str | None = None) -> Json:
         """The quota of a bundle, or the default one. Raises NamespaceNotFound, PreconditionFailed."""
@@ -57,7 +57,7 @@ class ResourceQuotas:
     def _name(self, namespace: NamespaceName | None, bundle: str | None) -> str:
         if namespace is None:
             return DEFAULT
-        bounds = self._places.boundaries(namespace)
+        bounds = self._resources.bundle_boundaries(namespace)
         if bundle not in {f"{low}_{high}" for low, high in pairwise(bounds)}:
             raise PreconditionFailed(f"namespace {namespace} has no bundle {bundle}; it is cut at {', '.join(bounds)}")
         return f"{namespace}/{bundle}"

@@ -17,19 +17,19 @@ from penstock.core.errors import IncompatibleSchema, NotFound
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.policies.policies import PolicyBook
+    from penstock.broker.policies.policies import PolicyService
     from penstock.broker.schemas.schema_registry import SchemaRegistry, StoredSchema
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.core.names import TopicName
 
 
 class SchemaAdmin:
     """Schemas by topic name."""
 
-    def __init__(self, *, registry: SchemaRegistry, policies: PolicyBook, places: Places) -> None:
+    def __init__(self, *, registry: SchemaRegistry, policies: PolicyService, resources: NamespaceResources) -> None:
         self._registry = registry
         self._policies = policies
-        self._places = places
+        self._resources = resources
 
     def get(self, name: TopicName, version: int | None = None) -> dict[str, Any]:
         """A version of the schema; by default the latest. Raises NotFound."""
@@ -79,7 +79,7 @@ class SchemaAdmin:
         return strategy_of(self._policies.of_topic(name).schema_compatibility)
 
     def _check_namespace(self, name: TopicName) -> None:
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_namespace(name.namespace_name)
 
 
 def schema_of(kind: str, text: str, properties: Mapping[str, str]) -> Schema:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin operations on the broker itself: identity, health, owned namespaces, shutdown."""
+"""Admin operations on brokers: identity, health, owned namespaces, shutdown."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.errors import NotAllowed, NotFound
+from penstock.core.errors import NotAllowed, NotFound, ServiceNotReady
+from penstock.core.membership import MemberState
 from penstock.core.names import NamespaceName
 
 if TYPE_CHECKING:
@@ -14,18 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.health import Health
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.rounds import Rounds
-    from penstock.broker.service_urls import Addresses
-    from penstock.broker.topics.places import Places
+    from penstock.broker.periodic_checks import PeriodicChecks
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.topic import Topic
+    from penstock.core.membership import Membership
+    from penstock.core.service_urls import Addresses
     from penstock.storage.catalog import Catalog
 
     Json = dict[str, Any]
 
 
-class Place(NamedTuple):
+class LocalBrokerData(NamedTuple):
     """Service URLs of the broker, and what it serves."""
 
     web_url: str | None
@@ -38,58 +41,81 @@ class Place(NamedTuple):
 
 
 class Service:
-    """The broker as the only member of its cluster."""
+    """This broker, and what it knows of the others. A broker's id is host and port of its admin API."""
 
     def __init__(
         self,
         *,
         catalog: Catalog,
-        places: Places,
-        rounds: Rounds[Topic],
+        resources: NamespaceResources,
+        checks: PeriodicChecks[Topic],
         limits: Callable[[], BrokerLimits],
         health: Callable[[], Health],
         addresses: Addresses,
+        membership: Membership,
+        elsewhere: Elsewhere,
         shut_down: Callable[[], None] | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._catalog = catalog
-        self._places = places
-        self._rounds = rounds
+        self._resources = resources
+        self._rounds = checks
         self._limits = limits
         self._health = health
         self._addresses = addresses
+        self._membership = membership
+        self._elsewhere = elsewhere
         self._shut_down = shut_down  # ends the process; None: not allowed
         self._loop = loop
 
     @property
     def id(self) -> str:
-        """The broker's id: host and port of its admin API."""
-        web, service = self._addresses.web, self._addresses.service
-        return (web.plain or web.tls or service.plain or service.tls or "").partition("://")[2]
+        """The id of this broker."""
+        return _id(self._addresses)
 
     def names(self, cluster: str | None = None) -> list[str]:
-        """Ids of the brokers of a cluster: this one. Raises NotFound for another cluster."""
+        """Ids of the brokers of a cluster that serve. Raises NotFound for another cluster."""
         self._check_cluster(cluster)
-        return [self.id]
+        return [_id(self._ready()[number]) for number in sorted(self._ready())]
 
     def leader(self) -> Json:
-        """The leader broker: always this one."""
-        web = self._addresses.web
-        return {"brokerId": self.id, "serviceUrl": web.plain or web.tls}
+        """The leader broker: the first one that serves. Nothing depends on it."""
+        first = self._ready()[min(self._ready())]
+        return {"brokerId": _id(first), "serviceUrl": first.web.plain or first.web.tls}
+
+    def _ready(self) -> dict[int, Addresses]:
+        members = self._membership.members.values()
+        others = {one.number: one.addresses for one in members if one.state is MemberState.READY}
+        return {**others, self._membership.own: self._addresses}
 
     def owned_namespaces(self, cluster: str, broker_id: str) -> Json:
-        """The bundles that a broker serves: all. Raises NotFound for another broker id."""
+        """The bundles that a broker serves: all, for each of them has topics of every broker.
+
+        Raises NotFound for an unknown broker id.
+        """
         self._check_cluster(cluster)
-        self.check(broker_id)
+        self._number(broker_id)
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-        return dict.fromkeys(self.place().bundles, status)
+        return dict.fromkeys(self.local_broker_data().bundles, status)
 
-    def check(self, broker_id: str | None) -> None:
-        """Raises NotFound for another broker id; None means this broker."""
-        if broker_id is not None and broker_id != self.id:
-            raise NotFound(f"broker {broker_id} does not exist; this one is {self.id}")
+    async def check_healthy(self, broker_id: str | None) -> None:
+        """Raises ServiceNotReady if a broker is not healthy, NotFound for an unknown id; None means this broker."""
+        number = self._number(broker_id)
+        if number != self._membership.own:
+            await self._elsewhere.ask(number, "GET", "/admin/v2/brokers/health")
+            return
+        reason = self.unhealthy_reason()
+        if reason is not None:
+            raise ServiceNotReady(reason)
 
-    def ill(self) -> str | None:
+    def _number(self, broker_id: str | None) -> int:
+        numbers = {_id(addresses): number for number, addresses in self._ready().items()}
+        number = self._membership.own if broker_id is None else numbers.get(broker_id)
+        if number is None:
+            raise NotFound(f"broker {broker_id} does not exist, or is down; this one is {self.id}")
+        return number
+
+    def unhealthy_reason(self) -> str | None:
         """Why the broker is unhealthy; None if it is healthy."""
         health = self._health()
         return None if health.ok else health.reason
@@ -103,13 +129,14 @@ class Service:
         return {
             "metadataStoreUrl": "sqlite:meta.sqlite",
             "configurationMetadataStoreUrl": "sqlite:meta.sqlite",
-            "ledgersRootPath": "broker-0/log",
+            "ledgersRootPath": f"broker-{self._membership.own}/log",
             "bookkeeperMetadataServiceUri": None,
             "stateStorageServiceUrl": None,
         }
 
     async def check_backlog_quotas(self) -> None:
         await self._rounds.run("backlog quota check")
+        await self._elsewhere.ask_all("GET", "/admin/v2/brokers/backlog-quota-check")
 
     def shut_down(self) -> None:
         """End the process like SIGTERM; pending responses are sent first.
@@ -121,10 +148,10 @@ class Service:
             raise NotAllowed("this broker runs inside another program, which alone can end it")
         self._loop.call_soon(self._shut_down)
 
-    def place(self) -> Place:
+    def local_broker_data(self) -> LocalBrokerData:
         """Broker data of a load report, without the load."""
         web, service, limits = self._addresses.web, self._addresses.service, self._limits()
-        return Place(
+        return LocalBrokerData(
             web.plain or None,
             web.tls,
             service.plain or None,
@@ -135,9 +162,14 @@ class Service:
         )
 
     def _bundles(self, namespace: str) -> list[str]:
-        bounds = self._places.boundaries(NamespaceName(*namespace.split("/")))
+        bounds = self._resources.bundle_boundaries(NamespaceName(*namespace.split("/")))
         return [f"{namespace}/{low}_{high}" for low, high in pairwise(bounds)]
 
     def _check_cluster(self, cluster: str | None) -> None:
         if cluster is not None and cluster != self._limits().cluster_name:
             raise NotFound(f"Cluster does not exist: cluster={cluster}")
+
+
+def _id(addresses: Addresses) -> str:
+    web, service = addresses.web, addresses.service
+    return (web.plain or web.tls or service.plain or service.tls or "").partition("://")[2]

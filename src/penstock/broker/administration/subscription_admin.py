@@ -6,13 +6,16 @@ An operation on a subscription of a partitioned topic is applied to the partitio
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.elsewhere import of_namespace, of_subscription, of_topic
 from penstock.broker.topics.partitions import in_turns
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import (
     AlreadyExists,
     NotAllowed,
+    NotFound,
     NothingToDo,
     PreconditionFailed,
     ServiceNotReady,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.finder import Finder
     from penstock.broker.administration.namespaces import Namespaces
     from penstock.broker.changes import Changes
+    from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.retention import Retention
     from penstock.broker.subscriptions.cursor_saves import CursorSaves
@@ -64,6 +68,7 @@ class SubscriptionAdmin:
         compaction: Compactor,
         namespaces: Namespaces,
         finder: Finder,
+        elsewhere: Elsewhere,
     ) -> None:
         self._catalog = catalog
         self._changes = changes
@@ -76,12 +81,16 @@ class SubscriptionAdmin:
         self._compaction = compaction
         self._namespaces = namespaces
         self._finder = finder
+        self._elsewhere = elsewhere
 
     # -- create and delete --------------------------------------------------------------------------------------------
 
     async def names(self, name: TopicName) -> list[str]:
         """Names of the subscriptions of the topic or of any partition."""
-        return sorted({name for one in self._finder.existing(name) for name in self._finder.subscription_names(one)})
+        names = {name for one in self._finder.existing(name) for name in self._finder.subscription_names(one)}
+        for partition, broker in self._finder.elsewhere(name).items():
+            names.update(await self._elsewhere.ask(broker, "GET", of_topic(partition, "/subscriptions")))
+        return sorted(names)
 
     async def create(
         self,
@@ -97,11 +106,17 @@ class SubscriptionAdmin:
         """
         _check_stored(name, "Creating a subscription")
         if not self._partitions.count(name):
-            await self._topics.get_or_create(name, create=True)
+            # One that exists may be a partition that another broker has just added, and not announced yet.
+            if self._topics.exists(name):
+                await self._topics.load(name)
+            else:
+                await self._topics.get_or_create(name, create=True)
         else:
             await self._partitions.create_missed(name)
-        topics = self._finder.existing(name)
-        if all(subscription in self._finder.subscription_names(one) for one in topics):
+        missing = [
+            one for one in self._finder.existing(name) if subscription not in self._finder.subscription_names(one)
+        ]
+        if not (missing or self._finder.elsewhere(name)):
             raise AlreadyExists("Subscription already exists for topic")
 
         async def make(topic: Topic) -> None:
@@ -111,12 +126,12 @@ class SubscriptionAdmin:
             members = await self._members_from(topic, start, batch_index) if batch_index > 0 else []
             made = await topic.open_subscription(subscription, durable=True, start=start)
             if members:
-                made.reset(start, members)
+                made.moves.reset(start, members)
                 await self._cursors.save(made)
             if properties:
                 await self._put_properties(made, properties)
 
-        await self._finder.on_each(name, make)
+        await self._finder.on_some(name, missing, make)
 
     async def delete(self, name: TopicName, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription; with `force`, disconnect its consumers.
@@ -134,7 +149,7 @@ class SubscriptionAdmin:
             if subscription == COMPACTION_SUBSCRIPTION:
                 # As in Pulsar, the compacted ledger is deleted too. Entries published from now on may be trimmed
                 # before they are compacted, so it would show older values.
-                await self._compaction.give_up(subscribed_topic(found))
+                await self._compaction.drop_compacted(subscribed_topic(found))
             for consumer in list(found.consumers):
                 consumer.session.disconnect_consumer(consumer)
             if found.topic.subscriptions.get(subscription) is found:  # else removed with its consumers
@@ -142,12 +157,16 @@ class SubscriptionAdmin:
 
         await self._finder.on_each_subscription(name, subscription, delete)
 
-    def get_properties(self, name: TopicName, subscription: str) -> dict[str, str]:
+    async def get_properties(self, name: TopicName, subscription: str) -> dict[str, str]:
         """Properties of a subscription. Raises SubscriptionNotFound."""
         for one in self._finder.existing(name):
             for record in self._catalog.subscriptions(str(one)):
                 if record.name == subscription:
                     return dict(record.properties)
+        for partition, broker in self._finder.elsewhere(name).items():
+            rest = f"/subscription/{of_subscription(subscription)}/properties"
+            with contextlib.suppress(NotFound):
+                return dict(await self._elsewhere.ask(broker, "GET", of_topic(partition, rest)))
         raise SubscriptionNotFound(str(name), subscription)
 
     async def update_properties(self, name: TopicName, subscription: str, properties: Mapping[str, str]) -> None:
@@ -169,7 +188,7 @@ class SubscriptionAdmin:
         _check_stored(name, "Skipping messages")
         _check_movable(subscription)
         found = await self._finder.subscription(name, subscription, "Skip messages")
-        found.skip(count)
+        found.moves.skip(count)
         await self._cursors.save(found)
 
     async def skip_all(self, name: TopicName, subscription: str) -> None:
@@ -178,7 +197,7 @@ class SubscriptionAdmin:
         await self._finder.on_each_subscription(name, subscription, self._skip_all)
 
     async def _skip_all(self, subscription: Subscription) -> None:
-        subscription.skip_all()
+        subscription.moves.skip_all()
         await self._cursors.save(subscription)
 
     async def expire_older_than(self, name: TopicName, subscription: str, seconds: int) -> None:
@@ -300,7 +319,7 @@ class SubscriptionAdmin:
         self, namespace: NamespaceName, subscription: str | None = None, bundle: str | None = None
     ) -> None:
         """Acknowledge all entries in a namespace or bundle, for one subscription or all."""
-        names = self._namespaces.topics(namespace, bundle)
+        names = self._namespaces.topics_here(namespace, bundle)
         if subscription is not None:
             _check_movable(subscription)
 
@@ -313,16 +332,20 @@ class SubscriptionAdmin:
                     await self._skip_all(found)
 
         await in_turns(clear, map(TopicName.parse, names))
+        rest = f"{'' if bundle is None else f'/{bundle}'}/clearBacklog"
+        rest += "" if subscription is None else f"/{of_subscription(subscription)}"
+        await self._elsewhere.ask_all("POST", of_namespace(namespace, rest))
 
     async def delete_everywhere(self, namespace: NamespaceName, subscription: str) -> None:
         """Delete it from all topics of a namespace. Raises PreconditionFailed if it has consumers."""
-        names = self._namespaces.topics(namespace)
+        names = self._namespaces.topics_here(namespace)
 
         async def unsubscribe(name: TopicName) -> None:
             if subscription in self._finder.subscription_names(name):
                 await self.delete(name, subscription)
 
         await in_turns(unsubscribe, map(TopicName.parse, names))
+        await self._elsewhere.ask_all("POST", of_namespace(namespace, f"/unsubscribe/{of_subscription(subscription)}"))
 
 
 def entry_at(topic: Topic, position: Position, *, exclusive: bool = False) -> int:

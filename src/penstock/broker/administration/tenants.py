@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.administration.entities import check_name, is_taken
+from penstock.broker.policies.group_quotas import OF_TENANT
 from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, PreconditionFailed
 from penstock.core.names import NamespaceName
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.namespaces import Namespaces
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.storage.catalog import Catalog
 
 
@@ -30,7 +31,7 @@ class Tenants:
         *,
         catalog: Catalog,
         changes: Changes,
-        places: Places,
+        resources: NamespaceResources,
         clusters: Clusters,
         namespaces: Namespaces,
         limits: Callable[[], BrokerLimits],
@@ -38,7 +39,7 @@ class Tenants:
     ) -> None:
         self._catalog = catalog
         self._changes = changes
-        self._places = places
+        self._resources = resources
         self._clusters = clusters
         self._namespaces = namespaces
         self._limits = limits
@@ -49,7 +50,7 @@ class Tenants:
 
     def get(self, tenant: str) -> dict[str, Any]:
         """TenantInfo of a tenant. Raises TenantNotFound."""
-        self._places.check_tenant(tenant)
+        self._resources.check_tenant(tenant)
         stored = self._catalog.tenants()[tenant]
         return {
             "adminRoles": list(stored.get("adminRoles") or ()),
@@ -63,20 +64,24 @@ class Tenants:
         stored = self._checked(info)
 
         def put() -> Submit:
-            if is_taken(self._catalog.tenants().get(tenant), self._limits()):
+            before = self._catalog.tenants().get(tenant)
+            if is_taken(before, self._limits()):
                 raise AlreadyExists("Tenant already exist")
-            return partial(self._catalog.put_tenant, tenant, stored)
+            return partial(self._catalog.put_tenant, tenant, stored, expected=before)
 
         await self._changes.store_alone(put)
 
     async def update(self, tenant: str, info: Mapping[str, Any]) -> None:
         """Replace a TenantInfo. Raises TenantNotFound, PreconditionFailed."""
-        self._places.check_tenant(tenant)
+        self._resources.check_tenant(tenant)
         stored = self._checked(info)
 
         def put() -> Submit:
-            self._places.check_tenant(tenant)
-            return partial(self._catalog.put_tenant, tenant, stored)
+            self._resources.check_tenant(tenant)
+            # TenantInfo does not mention the resource group: it stays.
+            before = self._catalog.tenants()[tenant]
+            kept = {key: value for key, value in before.items() if key == OF_TENANT}
+            return partial(self._catalog.put_tenant, tenant, {**stored, **kept}, expected=before)
 
         await self._changes.store_alone(put)
         await self._revoke(tenant)
@@ -91,7 +96,7 @@ class Tenants:
         """
         if force and not self._limits().force_delete_tenant:
             raise NotAllowed("Broker doesn't allow forced deletion of tenants")
-        self._places.check_tenant(tenant)
+        self._resources.check_tenant(tenant)
         if force:
             for namespace in self._namespaces.names(tenant):
                 with contextlib.suppress(NamespaceNotFound):  # Another request is deleting it.

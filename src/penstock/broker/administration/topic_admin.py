@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.elsewhere import of_topic
 from penstock.broker.topics.partitioned import KIND
-from penstock.broker.topics.partitions import in_turns
 from penstock.core.errors import AlreadyExists, NotAllowed, TopicNotFound
 from penstock.core.names import is_system_topic
 from penstock.core.position import Position
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
     from penstock.broker.administration.finder import Finder
     from penstock.broker.changes import Changes, Submit
+    from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.retention import Retention
     from penstock.broker.topics.compaction import Compactor
     from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
-    from penstock.broker.topics.places import Places
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_life import TopicLife
     from penstock.core.names import NamespaceName, TopicName
@@ -41,37 +42,39 @@ class TopicAdmin:
         catalog: Catalog,
         changes: Changes,
         topics: TopicDirectory,
-        places: Places,
+        resources: NamespaceResources,
         partitions: Partitions,
         life: TopicLife,
         retention: Retention[Topic],
         compaction: Compactor,
         finder: Finder,
+        elsewhere: Elsewhere,
     ) -> None:
         self._catalog = catalog
         self._changes = changes
         self._topics = topics
-        self._places = places
+        self._resources = resources
         self._partitions = partitions
         self._life = life
         self._retention = retention
         self._compaction = compaction
         self._finder = finder
+        self._elsewhere = elsewhere
 
     # -- topics without partitions ------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> None:
         """Create a topic. Raises AlreadyExists, NotAllowed."""
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_namespace(name.namespace_name)
         if self._topics.exists(name) or self._partitions.count(name):
             raise AlreadyExists("This topic already exists")
         self._partitions.check_usable(name, exists=False)
         self._topics.check_room(name, 1)
-        await self._topics.create(name, dict(properties or {}))
+        await self._topics.create_placed(name, dict(properties or {}))
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic. Raises TopicNotFound, AlreadyExists; PreconditionFailed if in use and not `force`."""
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_exists(name.namespace_name)  # Another broker asks for this, which deletes the namespace.
         if self._partitions.count(name):
             raise AlreadyExists(
                 f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
@@ -81,7 +84,7 @@ class TopicAdmin:
     def get_properties(self, name: TopicName) -> dict[str, str]:
         """Properties of a topic or partitioned topic. Raises TopicNotFound."""
         _check_stored(name, "Getting properties")
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_namespace(name.namespace_name)
         document = self._catalog.documents(KIND).get(str(name))
         if document is not None:
             return dict(document.get("properties") or {})
@@ -108,7 +111,8 @@ class TopicAdmin:
             return
 
         def changed() -> Submit:
-            return partial(self._catalog.set_topic_properties, str(name), how(self.get_properties(name)))
+            before = self.get_properties(name)
+            return partial(self._catalog.set_topic_properties, str(name), how(before), expected=before)
 
         await self._changes.store_alone(changed)
 
@@ -116,7 +120,7 @@ class TopicAdmin:
 
     def list_partitioned(self, namespace: NamespaceName, *, persistent: bool = True, system: bool = False) -> list[str]:
         """Full names of the partitioned topics of a namespace. Raises TenantNotFound, NamespaceNotFound."""
-        self._places.check_namespace(namespace)
+        self._resources.check_namespace(namespace)
         names = self._partitions.of_namespace(str(namespace), "persistent" if persistent else "non-persistent")
         return sorted(name for name in names if system or not is_system_topic(name))
 
@@ -128,7 +132,7 @@ class TopicAdmin:
 
     async def update_partitioned(self, name: TopicName, count: int) -> None:
         """Increase the number of partitions. Raises as `partitions.grow` does."""
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.grow(name, count))
 
     async def get_partitioned(self, name: TopicName, *, check_auto_creation: bool = False) -> dict[str, Any]:
@@ -139,7 +143,7 @@ class TopicAdmin:
         if check_auto_creation:
             count = await self._partitions.for_client(name, create=True)
         else:
-            self._places.check_namespace(name.namespace_name)
+            self._resources.check_namespace(name.namespace_name)
             count = self._partitions.count(name)
             if not count and not self._topics.exists(name):
                 raise TopicNotFound(str(name))
@@ -148,19 +152,19 @@ class TopicAdmin:
 
     async def create_missed_partitions(self, name: TopicName) -> None:
         """Create missing partitions. Raises NotFound if it is not partitioned."""
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.create_missed(name))
 
     async def delete_partitioned(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a partitioned topic with its partitions. Raises as `partitions.delete` does."""
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.delete(name, force=force))
 
     # -- partitioned or not -------------------------------------------------------------------------------------------
 
     async def unload(self, name: TopicName) -> None:
         """Unload the topic; its clients reconnect. Raises TopicNotFound."""
-        await in_turns(self._life.unload, self._finder.existing(name))
+        await self._finder.on_each_name(name, self._life.unload)
 
     async def terminate(self, name: TopicName) -> Position:
         """Stop accepting messages permanently; returns the last position. Raises TopicNotFound, NotAllowed."""
@@ -181,7 +185,11 @@ class TopicAdmin:
         async def end(topic: Topic) -> None:
             ends[topic.partition] = Position(topic.ledger_id, await self._life.terminate(topic))
 
-        await self._finder.on_each(name, end)
+        for partition in self._finder.existing(name):
+            await end(await self._topics.load(partition))
+        for partition, broker in self._finder.elsewhere(name).items():
+            last = await self._elsewhere.ask(broker, "POST", of_topic(partition, "/terminate"))
+            ends[partition.partition] = Position(last["ledgerId"], last["entryId"])
         return dict(sorted(ends.items()))
 
     async def truncate(self, name: TopicName) -> None:

@@ -81,9 +81,10 @@ class Commands:
             commands_memory=commands_memory,
             sessions_memory=sessions_memory,
             handlers=self.handlers,
-            check_login=handshake.check_login,
-            producer_left=producers.left,
+            check_authentication=handshake.check_authentication,
+            producer_detached=producers.detached,
             closed=self._closed,
+            refused=sessions.refused,
         )
 
     def open_session(self, connection: Connection) -> Session:

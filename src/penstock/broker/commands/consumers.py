@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
-from penstock.broker.commands import membership
+from penstock.broker.commands import session_memory
 from penstock.broker.commands.schemas import schema_in
 from penstock.broker.schemas.checks.model import SchemaType
 from penstock.broker.subscriptions.consumer import Consumer
@@ -146,23 +146,27 @@ class Consumers:
         )
         consumer.reads_compacted = body.read_compacted
         consumer.takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
-        membership.charge(self._memory, consumer, f"consumer {consumer.name!r}", self._price(consumer, body.subType))
+        session_memory.charge(
+            self._memory, consumer, f"consumer {consumer.name!r}", self._price(consumer, body.subType)
+        )
         try:
             await self._join(session, consumer, body)
         except BaseException:
             if session.consumers.get(consumer.consumer_id) is not consumer:
-                membership.give_back(self._memory, consumer)
+                session_memory.release(self._memory, consumer)
             raise
 
     def _price(self, consumer: Consumer, kind: int) -> int:
         limits, subscription = self._limits(), consumer.subscription
         nbytes = (
-            membership.MEMBER_BYTES + membership.texts_bytes(consumer.name) + membership.pairs_bytes(consumer.metadata)
+            session_memory.OBJECT_BYTES
+            + session_memory.texts_bytes(consumer.name)
+            + session_memory.pairs_bytes(consumer.metadata)
         )
         if kind == KEY_SHARED:
-            nbytes += membership.sharing_bytes(consumer.key_sharing, limits.key_shared_points)
+            nbytes += session_memory.sharing_bytes(consumer.key_sharing, limits.key_shared_points)
         if not subscription.durable:
-            nbytes += membership.OWN_SUBSCRIPTION_BYTES + membership.texts_bytes(subscription.name)
+            nbytes += session_memory.OWN_SUBSCRIPTION_BYTES + session_memory.texts_bytes(subscription.name)
         return nbytes
 
     async def _join(self, session: Session, consumer: Consumer, body: codec.CommandSubscribe) -> None:

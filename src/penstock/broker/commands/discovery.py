@@ -3,6 +3,9 @@
 
 Where: called from the session's table of handlers. All are counted against `maxConcurrentLookupRequest`.
 
+Any broker of a cluster answers these for all topics. A LOOKUP is answered with the address of the topic's broker, as
+Pulsar does where a topic has an owner.
+
 A LOOKUP creates nothing and does not check that the topic exists. Java looks up the pattern itself to find the broker
 for its watcher, so any name is accepted.
 """
@@ -14,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
-from penstock.broker.commands import membership
+from penstock.broker.commands import session_memory
 from penstock.broker.topics.listing import Mode, Wanted
 from penstock.broker.topics.listing_blocks import Block
 from penstock.broker.topics.patterns import PatternNotServed
@@ -30,12 +33,13 @@ if TYPE_CHECKING:
 
     from penstock.broker.commands.session import Handler, Session
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.service_urls import Addresses, ServiceUrls
-    from penstock.broker.topics.gate import Gate
+    from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.shared_listings import SharedListing, SharedListings
     from penstock.core.clock import Clock
+    from penstock.core.service_urls import ServiceUrls
     from penstock.governance.memory_row import MemoryRow
     from penstock.net.topic_list_limiter import TopicListLimits
 
@@ -48,8 +52,8 @@ class Discovery:
     def __init__(
         self,
         *,
-        lookups: Gate,
-        places: Places,
+        lookups: ConcurrencyLimit,
+        resources: NamespaceResources,
         partitions: Partitions,
         shared_listings: SharedListings,
         memory: MemoryRow,
@@ -57,10 +61,10 @@ class Discovery:
         clock: Clock,
         stopping: Callable[[], bool],
         check_serving: Callable[[TopicName], None],
-        addresses: Addresses,
+        placement: Placement,
     ) -> None:
         self._lookups = lookups  # limits concurrent lookup requests
-        self._places = places
+        self._resources = resources
         self._partitions = partitions
         self._shared_listings = shared_listings
         self._memory = memory  # charged for watchers
@@ -68,7 +72,7 @@ class Discovery:
         self._clock = clock
         self._stopping = stopping
         self._check_serving = check_serving  # raises ServiceNotReady, which names the topic, while stopping
-        self._addresses = addresses
+        self._placement = placement
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PARTITIONED_METADATA: self._on_partitioned_metadata,
             codec.BaseCommand.LOOKUP: self._on_lookup,
@@ -78,7 +82,7 @@ class Discovery:
         }
 
     def _place(self) -> AbstractContextManager[None]:
-        return self._lookups.pass_or_refuse("lookup", "maxConcurrentLookupRequest")
+        return self._lookups.enter_or_refuse("lookup", "maxConcurrentLookupRequest")
 
     def _on_lookup(self, session: Session, body: codec.CommandLookupTopic) -> None:
         try:
@@ -86,18 +90,19 @@ class Discovery:
                 name = TopicName.parse(body.topic)
                 self._check_serving(name)
                 session.require(Action.LOOKUP, name)
-                self._places.check_namespace(name.namespace_name)
-                urls = self._urls(body.advertised_listener_name)
+                self._resources.check_namespace(name.namespace_name)
+                urls = self._urls(name, body.advertised_listener_name)
         except PenstockError as error:
             session.reply(codec.lookup_failed(body.request_id, error.wire_code, str(error)))
             return
         session.reply(codec.lookup_connect(body.request_id, urls.plain, urls.tls))
 
-    def _urls(self, listener: str) -> ServiceUrls:
-        """Service URLs for this listener; an empty name, which some clients send, means none."""
+    def _urls(self, name: TopicName, listener: str) -> ServiceUrls:
+        """Service URLs of the topic's broker for this listener; an empty one, which some clients send, means none."""
+        addresses = self._placement.addresses(name)
         if not listener.strip():
-            return self._addresses.service
-        urls = self._addresses.listeners.get(listener)
+            return addresses.service
+        urls = addresses.listeners.get(listener)
         if urls is None:
             # Pulsar's code and text: the C++ client depends on both.
             raise ServiceNotReady(f"the broker do not have {listener} listener")
@@ -113,7 +118,7 @@ class Discovery:
                 self._check_serving(name)
                 # Sent even to unauthorized clients, as by Pulsar: clients distinguish a missing tenant from a
                 # forbidden one.
-                self._places.check_tenant(name.tenant)
+                self._resources.check_tenant(name.tenant)
                 session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
                 count = await self._partitions.for_client(name, create=body.metadata_auto_creation_enabled)
         except PenstockError as error:
@@ -197,8 +202,8 @@ class Discovery:
                 chance=self._shared_listings.chance,
             )
             try:
-                membership.charge(self._memory, watcher, f"watcher {body.watcher_id}", membership.MEMBER_BYTES)
-            except membership.SessionsFull:
+                session_memory.charge(self._memory, watcher, f"watcher {body.watcher_id}", session_memory.OBJECT_BYTES)
+            except session_memory.SessionsFull:
                 watcher.stop()
                 raise
             session.watchers[body.watcher_id] = watcher

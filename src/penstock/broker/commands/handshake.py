@@ -21,9 +21,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
-from penstock.broker.access import Guard
+from penstock.broker.access import AccessControl
 from penstock.broker.access.credentials import Credentials
-from penstock.broker.commands.login import Login
+from penstock.broker.commands.authentication_state import AuthenticationState
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, WireCode
 from penstock.governance.muting import MuteReason
 from penstock.wire import codec
@@ -53,7 +53,7 @@ class Handshake:
     """Authenticates clients at CONNECT and when credentials expire. All methods are called on the event loop."""
 
     def __init__(self, *, access: Access, limits: Callable[[], BrokerLimits], clock: Clock) -> None:
-        self._guard = access if isinstance(access, Guard) else None
+        self._access = access if isinstance(access, AccessControl) else None
         self._limits = limits
         self._clock = clock
         self.handlers: Mapping[int, Handler] = {
@@ -62,29 +62,31 @@ class Handshake:
         }
 
     def _on_connect(self, session: Session, body: codec.CommandConnect) -> None:
-        if session.login is not None:
+        if session.authentication is not None:
             # A client cannot change its role.
             session.connection.close("CONNECT came twice")
             return
         session.client_version = body.client_version
         session.through_proxy = bool(body.proxy_version or body.proxy_to_broker_url or body.original_principal)
         session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
-        guard = self._guard
-        if guard is None:
+        access = self._access
+        if access is None:
             self._welcome(session)
             return
-        session.login = Login(
+        session.authentication = AuthenticationState(
             method=_method(body),
             can_refresh=body.feature_flags.supports_auth_refresh,
-            next_check_ns=self._clock.monotonic_ns() + guard.rules.refresh_check_ns,
+            next_check_ns=self._clock.monotonic_ns() + access.rules.refresh_check_ns,
         )
-        session.requests.start(NO_REQUEST, partial(self._authenticate, session, session.login, guard, body))
+        session.requests.start(NO_REQUEST, partial(self._authenticate, session, session.authentication, access, body))
 
-    async def _authenticate(self, session: Session, login: Login, guard: Guard, body: codec.CommandConnect) -> None:
+    async def _authenticate(
+        self, session: Session, state: AuthenticationState, access: AccessControl, body: codec.CommandConnect
+    ) -> None:
         try:
-            identity = await _identify(session, guard, login.method, body.auth_data)
-            original_role, shown = await _original(session, guard, login, body)
-            _check_roles(guard, identity.role, original_role, body)
+            identity = await _identify(session, access, state.method, body.auth_data)
+            original_role, shown = await _original(session, access, state, body)
+            _check_roles(access, identity.role, original_role, body)
         except (AuthenticationFailed, AuthorizationFailed) as error:
             _refuse(session, error)
             return
@@ -94,7 +96,7 @@ class Handshake:
             _refuse(session, AuthenticationFailed("an error of our own"))
             return
         session.role, session.original_role = identity.role, original_role
-        login.expires_ms = (shown or identity).expires_ms
+        state.expires_ms = (shown or identity).expires_ms
         self._welcome(session)
 
     def _welcome(self, session: Session) -> None:
@@ -110,40 +112,40 @@ class Handshake:
             )
         )
 
-    def check_login(self, session: Session, login: Login, now_ns: int) -> None:
+    def check_authentication(self, session: Session, state: AuthenticationState, now_ns: int) -> None:
         """Challenge a client whose credentials have expired; close it if it cannot answer, or did not answer."""
-        if now_ns < login.next_check_ns or not session.connected:
+        if now_ns < state.next_check_ns or not session.connected:
             return
-        if login.expires_ms is None or self._clock.wall_ms() < login.expires_ms:
+        if state.expires_ms is None or self._clock.wall_ms() < state.expires_ms:
             return
         connection = session.connection
-        if login.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
+        if state.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
             # The connection is not read, so its answer may be unread: it is not closed, but cannot go on either.
             session.suspend("the credentials have expired, and are not refreshed while the client is muted")
             return
-        login.next_check_ns = now_ns + self._limits().access.refresh_check_ns
-        if session.original_role is not None and not login.of_original:
+        state.next_check_ns = now_ns + self._limits().access.refresh_check_ns
+        if session.original_role is not None and not state.of_original:
             connection.close("the credentials have expired, and those of a proxy's client are not shown to us")
-        elif not login.can_refresh:
+        elif not state.can_refresh:
             connection.close("the credentials have expired, and the client cannot refresh them")
-        elif login.challenged:
+        elif state.challenged:
             connection.close("the credentials have expired, and the client did not refresh them in time")
         else:
-            login.challenged = True
-            session.reply(codec.auth_challenge(SERVER_VERSION, session.protocol_version, login.method, REFRESH))
+            state.challenged = True
+            session.reply(codec.auth_challenge(SERVER_VERSION, session.protocol_version, state.method, REFRESH))
 
     def _on_auth_response(self, session: Session, body: codec.CommandAuthResponse) -> None:
         """Check new credentials; an AUTH_RESPONSE without a challenge is ignored."""
-        login, guard = session.login, self._guard
-        if login is None or not login.challenged or guard is None:
+        state, access = session.authentication, self._access
+        if state is None or not state.challenged or access is None:
             return
-        login.challenged = False
-        session.requests.start(NO_REQUEST, partial(self._refresh, session, login, guard, body.response.auth_data))
+        state.challenged = False
+        session.requests.start(NO_REQUEST, partial(self._refresh, session, state, access, body.response.auth_data))
 
-    async def _refresh(self, session: Session, login: Login, guard: Guard, data: bytes) -> None:
-        expected = session.original_role if login.of_original else session.role
+    async def _refresh(self, session: Session, state: AuthenticationState, access: AccessControl, data: bytes) -> None:
+        expected = session.original_role if state.of_original else session.role
         try:
-            identity = await _identify(session, guard, login.method, data)
+            identity = await _identify(session, access, state.method, data)
             if identity.role != expected:
                 raise AuthenticationFailed(f"role {expected!r} cannot become {identity.role!r} in a refresh")
             if identity.expired(self._clock.wall_ms()):
@@ -151,7 +153,7 @@ class Handshake:
         except AuthenticationFailed as error:
             _refuse(session, error)
         else:
-            login.expires_ms = identity.expires_ms
+            state.expires_ms = identity.expires_ms
             log.info("connection %s refreshed its credentials as role %r", session.connection.peer, expected)
 
 
@@ -164,34 +166,34 @@ def _method(body: codec.CommandConnect) -> str:
 
 
 async def _original(
-    session: Session, guard: Guard, login: Login, body: codec.CommandConnect
+    session: Session, access: AccessControl, state: AuthenticationState, body: codec.CommandConnect
 ) -> tuple[str | None, Identity | None]:
     """Role of the client behind a proxy, and its identity if it is authenticated here."""
     if not body.original_principal:
         return None, None
-    if not guard.rules.authenticate_original:
+    if not access.rules.authenticate_original:
         return body.original_principal, None
     method = body.original_auth_method or _NO_METHOD
-    shown = await _identify(session, guard, method, body.original_auth_data.encode())
-    login.of_original = True
-    login.method = method
+    shown = await _identify(session, access, method, body.original_auth_data.encode())
+    state.of_original = True
+    state.method = method
     return shown.role, shown
 
 
-def _check_roles(guard: Guard, role: str, original_role: str | None, body: codec.CommandConnect) -> None:
-    guard.check_pair(role, original_role)
-    if guard.rules.authorizing and body.HasField("proxy_version") and role not in guard.rules.proxy_roles:
+def _check_roles(access: AccessControl, role: str, original_role: str | None, body: codec.CommandConnect) -> None:
+    access.check_pair(role, original_role)
+    if access.rules.authorizing and body.HasField("proxy_version") and role not in access.rules.proxy_roles:
         raise AuthorizationFailed("Must not set proxyVersion without connecting as a ProxyRole.")
 
 
-async def _identify(session: Session, guard: Guard, method: str, data: bytes) -> Identity:
-    return await guard.identify(Credentials(method, data, session.connection.certificate))
+async def _identify(session: Session, access: AccessControl, method: str, data: bytes) -> Identity:
+    return await access.identify(Credentials(method, data, session.connection.certificate))
 
 
 def _refuse(session: Session, error: AuthenticationFailed | AuthorizationFailed) -> None:
     """Send the client an authentication error, then close."""
     log.warning("connection %s is refused: %s", session.connection.peer, error)
-    session.let_go()
+    session.detach_all()
     unknown = isinstance(error, AuthenticationFailed)
     code = WireCode.AUTHENTICATION_ERROR if unknown else WireCode.AUTHORIZATION_ERROR
     session.reply(codec.error(NO_REQUEST, code, "Failed to authenticate" if unknown else "Invalid roles."))

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GET_LAST_MESSAGE_ID: the last message of a topic for a consumer.
+"""GET_LAST_MESSAGE_ID: the last message of a topic for a consumer, and how many messages there are up to somewhere.
 
 Where: called from the session's table of handlers.
 
 The answer has the index of the last message in its batch, which is in the metadata of the last entry. An entry may have
 megabytes, and readers ask before every message. So it is read once for all callers, in a reader thread, which returns
 only the index.
+
+The count is an extension of ours (docs/adr/0043): Apache Pulsar ignores the field that asks for it, and other clients
+never send it. It is made of the log's tables, not of its entries.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.log_reads import publish_time_of
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.wire import codec, metadata
 from penstock.wire.batches import last_index
@@ -40,6 +44,8 @@ class LastMessage:
     def __init__(self, *, log: EntryLog, reads: LogReads) -> None:
         self._log = log
         self._reads = reads
+        # One count at a time: it takes milliseconds, and another reader thread must be free for those who read.
+        self._counting = asyncio.Semaphore(1)
         self.handlers: Mapping[int, Handler] = {codec.BaseCommand.GET_LAST_MESSAGE_ID: self._on_get_last_message_id}
 
     def _on_get_last_message_id(self, session: Session, body: codec.CommandGetLastMessageId) -> None:
@@ -50,6 +56,7 @@ class LastMessage:
         subscription = consumer.subscription
         topic = subscription.topic
         last, batch_index = await self._last_message(consumer)
+        counted = await self._count(subscribed_topic(subscription), body.count) if body.HasField("count") else None
         session.reply(
             codec.last_message_id(
                 body.request_id,
@@ -58,7 +65,38 @@ class LastMessage:
                 partition=topic.partition,
                 batch_index=batch_index,
                 mark_delete=(topic.ledger_id, subscription.cursor.mark_delete),
+                counted=counted,
             )
+        )
+
+    async def _count(self, topic: Topic, query: codec.MessageCountQuery) -> codec.MessageCount | None:
+        """Count from a position on. A position in another ledger is of a topic of this name that was deleted."""
+        if not topic.persistent:
+            return None
+        ledger_id, stop = topic.ledger_id, topic.last_entry_id + 1
+        first = query.entry_id if query.ledger_id == ledger_id and query.entry_id < 2**63 else 0
+        end = min(query.end_entry_id, stop) if query.HasField("end_entry_id") else stop
+        count = partial(
+            self._log.count,
+            ledger_id,
+            first,
+            end,
+            messages_max=query.messages_max if query.HasField("messages_max") else None,
+            bytes_max=query.bytes_max if query.HasField("bytes_max") else None,
+        )
+        async with self._counting:
+            found = await self._reads.in_thread(count)
+        published_ms = 0
+        if query.publish_time and found.next_entry_id < stop:
+            published_ms = await self._reads.about_entry(ledger_id, found.next_entry_id, publish_time_of)
+        return codec.MessageCount(
+            ledger_id=ledger_id,
+            next_entry_id=found.next_entry_id,
+            entries=found.entries,
+            messages=found.messages,
+            bytes=found.bytes,
+            next_messages=found.next_messages,
+            next_publish_time=published_ms,
         )
 
     async def _last_message(self, consumer: Consumer) -> tuple[int, int]:

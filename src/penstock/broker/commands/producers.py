@@ -16,15 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access import Action
-from penstock.broker.commands import membership
+from penstock.broker.commands import session_memory
 from penstock.broker.commands.schemas import schema_in
 from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Waiting, decide, next_epoch
 from penstock.broker.publishing.producer import Producer
 from penstock.core.errors import (
+    AuthorizationFailed,
     MetadataFailed,
     NotAllowed,
     PenstockError,
@@ -33,7 +34,7 @@ from penstock.core.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
-from penstock.core.names import TopicName
+from penstock.core.names import TopicName, is_record_topic
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
     from penstock.governance.memory_row import MemoryRow
+
+
+# Names of producers of another cluster's replicators begin with this; they are superusers here.
+_REPLICATOR: Final = "pulsar.repl."
 
 
 class Producers:
@@ -103,7 +108,7 @@ class Producers:
             _producer_success(session, existing, body.request_id)
             return
         producer = await self._prepare(session, body)
-        membership.charge(self._memory, producer, f"producer {producer.name!r}", _price(producer))
+        session_memory.charge(self._memory, producer, f"producer {producer.name!r}", _price(producer))
         try:
             if body.HasField("topic_epoch"):
                 producer.topic_epoch = body.topic_epoch
@@ -111,7 +116,7 @@ class Producers:
             _producer_success(session, producer, body.request_id)
         except BaseException:
             if session.producers.get(producer.producer_id) is not producer:
-                membership.give_back(self._memory, producer)
+                session_memory.release(self._memory, producer)
             raise
 
     async def _prepare(self, session: Session, body: codec.CommandProducer) -> Producer:
@@ -123,6 +128,8 @@ class Producers:
         session.require(Action.PRODUCE, name)
         if body.initial_subscription_name:
             session.require(Action.CONSUME, name, subscription=body.initial_subscription_name)
+        if is_record_topic(str(name)):
+            raise NotAllowed(f"{name} has the records of brokers: only they publish to it")
         self._check_writable()
         topic = await self._topics.get_or_create(name, create=True)
         topic.check_publishable()
@@ -147,6 +154,7 @@ class Producers:
             user_provided_name=bool(body.producer_name) and body.user_provided_producer_name,
             connected_at_ms=self._clock.wall_ms(),
             schema_version=schema_version,
+            replicates=producer_name.startswith(_REPLICATOR) and _is_superuser(session),
         )
 
     async def _admit(self, session: Session, producer: Producer, request_id: int) -> None:
@@ -221,7 +229,7 @@ class Producers:
                 raise
         await self._hold(session, producer, epoch)
 
-    def left(self, producer: Producer) -> None:
+    def detached(self, producer: Producer) -> None:
         """Called when a producer is detached, for any reason."""
         topic = producer.topic
         access = topic.write_access
@@ -231,6 +239,18 @@ class Producers:
         _promote(topic)
 
     def _on_close_producer(self, session: Session, body: codec.CommandCloseProducer) -> None:
+        if session.held is not None and session.held.holds(body.producer_id):
+            charged = session.requests.charge()
+
+            def close() -> None:
+                session.requests.charge_back(charged)
+                self._close_producer(session, body)
+
+            session.held.after(body.producer_id, close)
+        else:
+            self._close_producer(session, body)
+
+    def _close_producer(self, session: Session, body: codec.CommandCloseProducer) -> None:
         producer = session.producers.get(body.producer_id)
         if producer is not None:
             session.forget_producer(producer)
@@ -249,8 +269,16 @@ class Producers:
 
 
 def _price(producer: Producer) -> int:
-    texts = membership.texts_bytes(producer.name) + membership.pairs_bytes(producer.metadata)
-    return membership.MEMBER_BYTES + texts
+    texts = session_memory.texts_bytes(producer.name) + session_memory.pairs_bytes(producer.metadata)
+    return session_memory.OBJECT_BYTES + texts
+
+
+def _is_superuser(session: Session) -> bool:
+    try:
+        session.require(Action.SUPERUSER, None)
+    except AuthorizationFailed:
+        return False
+    return True
 
 
 def _check_encryption(topic: Topic, *, encrypted: bool) -> None:

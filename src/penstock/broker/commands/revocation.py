@@ -40,7 +40,7 @@ class Revocation:
         self._access = access
         self._sessions = sessions
 
-    async def take_back(self, tenant: str | None = None, namespace: str | None = None) -> None:
+    async def disconnect_unauthorized(self, tenant: str | None = None, namespace: str | None = None) -> None:
         """Disconnect clients that are no longer authorized: everywhere, in a tenant, or in a namespace."""
         if not self._access.enabled:
             return

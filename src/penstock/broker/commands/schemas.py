@@ -31,7 +31,6 @@ COPIED_BYTES_MAX: Final = 4 * KIB
 
 
 def schema_in(body: codec.CommandProducer | codec.CommandSubscribe | codec.CommandGetOrCreateSchema) -> Schema | None:
-    """The schema in a command, or None."""
     if not body.HasField("schema"):
         return None
     schema = body.schema

@@ -3,8 +3,8 @@
 
 Where: a `net.Connection` passes events to it. Publishes go to `publish`, flow and acknowledgements to the subscription
 directly, other commands to a handler in `handshake`, `discovery`, `producers`, `consumers` or `schemas`. A handler that
-must wait (for a topic, for a probe) is one of the session's `requests`, which are cancelled with it. `liveness` checks
-that the client still answers.
+must wait (for a topic, for a probe) is one of the session's `requests`, which are cancelled with it. `keep_alive`
+checks that the client still answers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from penstock.broker.commands import membership, refusals
-from penstock.broker.commands.liveness import Liveness
-from penstock.broker.commands.requests import Requests
+from penstock.broker.commands import session_memory
 from penstock.broker.publishing.publish import Publish
 from penstock.core.errors import MetadataFailed, PenstockError, WireCode
-from penstock.wire import codec
+from penstock.groups.held_sends import HeldSends
+from penstock.net.keep_alive import KeepAlive
+from penstock.net.requests import Requests
+from penstock.wire import codec, refusals
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, RefusedCommand, UnknownCommand
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.access import Access, Action
     from penstock.broker.access.authorization import Resource
-    from penstock.broker.commands.login import Login
+    from penstock.broker.commands.authentication_state import AuthenticationState
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.log_reads import LogReads
     from penstock.broker.publishing.producer import Producer
@@ -73,9 +74,10 @@ class Services:
     commands_memory: CommandMemory
     sessions_memory: MemoryRow  # charged for producers, consumers and watchers
     handlers: Mapping[int, Handler]  # by command type
-    check_login: Callable[[Session, Login, int], None]  # called with the monotonic time in ns
-    producer_left: Callable[[Producer], None]
+    check_authentication: Callable[[Session, AuthenticationState, int], None]  # called with the monotonic time in ns
+    producer_detached: Callable[[Producer], None]
     closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason
+    refused: Callable[[str, int], None]  # counts a command that exceeds a bound: address of its client, and its type
 
 
 class Session:
@@ -93,7 +95,8 @@ class Session:
         self.connected = False
         self.role: str | None = None  # authenticated role; None without authentication
         self.original_role: str | None = None  # role of the client behind a proxy
-        self.login: Login | None = None  # None without authentication
+        self.authentication: AuthenticationState | None = None  # None without authentication
+        self.held: HeldSends | None = None  # None until SENDs of one of its producers may have to wait
         self.closed_producers: dict[int, None] = {}
         self.creating_producers: dict[int, asyncio.Task[None]] = {}  # still being created
         self.creating_consumers: dict[int, asyncio.Task[None]] = {}  # still being created
@@ -103,7 +106,7 @@ class Session:
             commands_memory=services.commands_memory,
             sessions_memory=services.sessions_memory,
         )
-        self._liveness = Liveness(connection, services.limits, services.clock.monotonic_ns())
+        self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
         if not services.access.enabled:
             connection.admit()
 
@@ -111,13 +114,15 @@ class Session:
 
     def received(self, events: list[Event], lease: Lease | None) -> None:
         """Handle the events of one read, in order. The lease is released with the read's last publish."""
-        self._liveness.heard()
+        self._keep_alive.heard()
         runs_left = sum(type(event) is PublishRun for event in events) if lease is not None else 0
         for event in events:
             if type(event) is PublishRun:
                 runs_left -= 1
-                Publish(self._services.publishing, self, None if runs_left else lease).submit(event)
-                lease = lease if runs_left else None
+                run = event if self.held is None or lease is None else self.held.keep_back(event, lease)
+                if run is not None:
+                    Publish(self._services.publishing, self, None if runs_left else lease).submit(run)
+                    lease = lease if runs_left else None
             elif type(event) is AckRun:
                 self._on_ack(event)
             elif type(event) is Flow:
@@ -132,8 +137,8 @@ class Session:
             if not self.connection.is_open:
                 break
         if lease is not None:
-            # The connection was closed by an event: the rest is dropped. Publishes already submitted release the
-            # lease later.
+            # All of the last run waits for a resource group; or the connection was closed by an event, and the rest is
+            # dropped. Publishes already submitted need the lease until they are done.
             self._services.reads.after_appends(lambda: self._services.publishing.release(lease))
 
     def drained(self) -> None:
@@ -144,16 +149,16 @@ class Session:
         for consumer in self.consumers.values():
             consumer.subscription.wake()
         for watcher in self.watchers.values():
-            watcher.tell()
+            watcher.notify()
 
     def closed(self, reason: str) -> None:
         """The connection is closed: end all its producers, consumers and pending requests."""
-        self._liveness.heard()
+        self._keep_alive.heard()
         self.requests.close()
-        self.let_go()
+        self.detach_all()
         self._services.closed(self, reason)
 
-    def let_go(self) -> None:
+    def detach_all(self) -> None:
         """Detach all producers, consumers and watchers, without telling the client."""
         for producer in list(self.producers.values()):
             self.forget_producer(producer)
@@ -191,12 +196,12 @@ class Session:
 
     def check_alive(self, now_ns: int) -> None:
         """Close the connection if the client does not answer, or its credentials have expired."""
-        if self.login is not None:
-            self._services.check_login(self, self.login, now_ns)
-        self._liveness.check(now_ns, connected=self.connected)
+        if self.authentication is not None:
+            self._services.check_authentication(self, self.authentication, now_ns)
+        self._keep_alive.check(now_ns, connected=self.connected)
 
     async def probe(self) -> bool:
-        return await self._liveness.probe()
+        return await self._keep_alive.probe()
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -218,6 +223,7 @@ class Session:
 
     def _refuse(self, refused: RefusedCommand) -> None:
         """Answer a command that exceeds a bound, or close the connection if it has no answer."""
+        self._services.refused(self.connection.peer.rpartition(":")[0], refused.type)
         answer = refusals.answer(refused)
         connecting = refused.type == Type.CONNECT
         if answer is None or connecting == self.connected:  # CONNECT was sent twice, or not yet.
@@ -240,7 +246,16 @@ class Session:
         self.reply(codec.pong())
 
     def _on_pong(self, _body: object) -> None:
-        self._liveness.answered()
+        self._keep_alive.answered()
+
+    def hold_sends(self) -> HeldSends:
+        if self.held is None:
+            publishing = self._services.publishing
+            self.held = HeldSends(self, publishing.held, submit=self._publish, release=publishing.release)
+        return self.held
+
+    def _publish(self, run: PublishRun, lease: Lease) -> None:
+        Publish(self._services.publishing, self, lease).submit(run)
 
     def remember_closed(self, producer_id: int) -> None:
         """Ignore SENDs of this producer that are still in flight."""
@@ -249,12 +264,13 @@ class Session:
             del self.closed_producers[next(iter(self.closed_producers))]
 
     def forget_producer(self, producer: Producer) -> None:
-        """Detach a producer that was closed."""
         self.producers.pop(producer.producer_id, None)
-        membership.give_back(self._services.sessions_memory, producer)
+        if self.held is not None:
+            self.held.forget(producer.producer_id)
+        session_memory.release(self._services.sessions_memory, producer)
         if producer.topic.producers.get(producer.name) is producer:
             del producer.topic.producers[producer.name]
-            self._services.producer_left(producer)
+            self._services.producer_detached(producer)
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
         """Ignore a SEND of a recently closed producer; for any other id, close the connection."""
@@ -319,7 +335,7 @@ class Session:
     def forget_consumer(self, consumer: Consumer) -> None:
         """Detach a consumer; its unacknowledged messages are redelivered to others."""
         self.consumers.pop(consumer.consumer_id, None)
-        membership.give_back(self._services.sessions_memory, consumer)
+        session_memory.release(self._services.sessions_memory, consumer)
         consumer.subscription.remove(consumer)
 
     def consumer(self, consumer_id: int) -> Consumer:

@@ -7,21 +7,27 @@ and snapshots iterate over them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.governance.muting import MuteReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.broker.commands.session import Session
+
+
+# Clients that are told apart; refusals of more are counted together.
+REFUSED_KEPT_MAX: Final = 1_000
 
 
 class Sessions(Collection["Session"]):
     """A set of sessions. All methods are called on the event loop."""
 
     def __init__(self) -> None:
+        self._refused: Counter[tuple[str, int]] = Counter()
         self._sessions: dict[Session, None] = {}  # in the order of connecting
 
     def __contains__(self, session: object) -> bool:
@@ -38,6 +44,18 @@ class Sessions(Collection["Session"]):
 
     def discard(self, session: Session) -> None:
         self._sessions.pop(session, None)
+
+    def refused(self, address: str, command: int) -> None:
+        """Count a command of a client that was refused because it exceeds a bound."""
+        key = (address, command)
+        if key not in self._refused and len(self._refused) >= REFUSED_KEPT_MAX:
+            key = ("", command)
+        self._refused[key] += 1
+
+    def take_refused(self) -> Mapping[tuple[str, int], int]:
+        """Return how many commands were refused since the last call, by address of the client and type."""
+        refused, self._refused = self._refused, Counter()
+        return refused
 
     def check_alive(self, now_ns: int) -> None:
         for session in list(self._sessions):

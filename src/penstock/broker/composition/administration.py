@@ -18,73 +18,87 @@ from penstock.broker.administration.lookup_admin import LookupAdmin
 from penstock.broker.administration.message_admin import MessageAdmin
 from penstock.broker.administration.namespaces import Namespaces
 from penstock.broker.administration.policy_admin import PolicyAdmin
+from penstock.broker.administration.resource_groups import ResourceGroups
 from penstock.broker.administration.resource_quotas import ResourceQuotas
 from penstock.broker.administration.schema_admin import SchemaAdmin
 from penstock.broker.administration.service import Service
 from penstock.broker.administration.subscription_admin import SubscriptionAdmin
 from penstock.broker.administration.tenants import Tenants
 from penstock.broker.administration.topic_admin import TopicAdmin
+from penstock.broker.elsewhere import NOWHERE
 from penstock.broker.stats.backlog_analysis import BacklogAnalysis
 from penstock.broker.stats.snapshot import Snapshots
 from penstock.broker.stats.stats import TopicStats
 from penstock.broker.stats.stats_internal import InternalStats
 from penstock.broker.stats.stats_partitioned import PartitionedStats
+from penstock.broker.stats.why import Why
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 
-def administration(broker: Broker) -> Administration:
+def administration(broker: Broker, *, for_peers: bool = False) -> Administration:
+    """Build it; `for_peers`: for requests of other brokers, which concern this broker's topics alone."""
+    elsewhere = NOWHERE if for_peers else broker.elsewhere
     catalog, changes, reads = broker.catalog, broker.changes, broker.reads
-    topics, places, partitions, limits = broker.topics, broker.places, broker.partitions, broker.limits_in_force
-    finder = Finder(topics=topics, catalog=catalog, places=places, partitions=partitions)
+    topics, resources, partitions, limits = broker.topics, broker.resources, broker.partitions, broker.limits_in_force
+    placement = broker.placement
+    finder = Finder(topics=topics, catalog=catalog, resources=resources, partitions=partitions, placement=placement)
     clusters = Clusters(catalog=catalog, changes=changes, limits=limits, addresses=broker.addresses)
+    groups = ResourceGroups(catalog=catalog, changes=changes, policies=broker.policies, resources=resources)
     namespaces = Namespaces(
         catalog=catalog,
         changes=changes,
         policies=broker.policies,
         topics=topics,
-        places=places,
+        resources=resources,
         partitions=partitions,
         life=broker.topic_life,
         clusters=clusters,
         limits=limits,
+        check_group=groups.check_exists,
+        placement=placement,
+        elsewhere=elsewhere,
+        deletions=broker.deletions,
     )
     stats = TopicStats(
         topics=topics,
         partitions=partitions,
         quotas=broker.quotas,
-        meters=broker.meters,
+        message_rates=broker.message_rates,
         reads=reads,
         compaction=broker.compaction,
         clock=broker.clock,
         web_url=broker.addresses.web.plain,
     )
-    internal_stats = InternalStats(stats=stats, quotas=broker.quotas, reads=reads)
+    internal_stats = InternalStats(stats=stats, quotas=broker.quotas, reads=reads, broker=placement.own)
     return Administration(
         access=broker.access,
         health=lambda: broker.health,
         service=Service(
             catalog=catalog,
-            places=places,
-            rounds=broker.rounds,
+            resources=resources,
+            checks=broker.periodic_checks,
             limits=limits,
             health=lambda: broker.health,
             addresses=broker.addresses,
+            membership=broker.membership,
+            elsewhere=elsewhere,
             shut_down=broker.shut_down,
             loop=broker.loop,
         ),
         configuration=broker.configuration,
-        quotas=ResourceQuotas(catalog=catalog, changes=changes, places=places),
+        quotas=ResourceQuotas(catalog=catalog, changes=changes, resources=resources),
+        resource_groups=groups,
         clusters=clusters,
         tenants=Tenants(
             catalog=catalog,
             changes=changes,
-            places=places,
+            resources=resources,
             clusters=clusters,
             namespaces=namespaces,
             limits=limits,
-            revoke=broker.revocation.take_back,
+            revoke=broker.revocation.disconnect_unauthorized,
         ),
         namespaces=namespaces,
         policies=PolicyAdmin(
@@ -95,12 +109,13 @@ def administration(broker: Broker) -> Administration:
             catalog=catalog,
             changes=changes,
             topics=topics,
-            places=places,
+            resources=resources,
             partitions=partitions,
             life=broker.topic_life,
             retention=broker.retention,
             compaction=broker.compaction,
             finder=finder,
+            elsewhere=elsewhere,
         ),
         subscriptions=SubscriptionAdmin(
             catalog=catalog,
@@ -114,6 +129,7 @@ def administration(broker: Broker) -> Administration:
             compaction=broker.compaction,
             namespaces=namespaces,
             finder=finder,
+            elsewhere=elsewhere,
         ),
         messages=MessageAdmin(reads=reads, quotas=broker.quotas, finder=finder),
         delayed=DelayedAdmin(
@@ -124,11 +140,11 @@ def administration(broker: Broker) -> Administration:
             clock=broker.clock,
             finder=finder,
         ),
-        schemas=SchemaAdmin(registry=broker.schemas, policies=broker.policies, places=places),
+        schemas=SchemaAdmin(registry=broker.schemas, policies=broker.policies, resources=resources),
         lookup=LookupAdmin(
-            places=places,
+            resources=resources,
             check_serving=broker.check_lookup,
-            addresses=broker.addresses,
+            placement=broker.placement,
         ),
         listings=ListingAdmin(
             shared=broker.shared_listings,
@@ -136,11 +152,17 @@ def administration(broker: Broker) -> Administration:
             limits=lambda: broker.limits.listings,
             connections=broker.connections,
             clock=broker.clock,
-            places=places,
+            resources=resources,
         ),
         stats=stats,
         partitioned_stats=PartitionedStats(
-            stats=stats, internal=internal_stats, catalog=catalog, topics=topics, partitions=partitions
+            stats=stats,
+            internal=internal_stats,
+            catalog=catalog,
+            topics=topics,
+            partitions=partitions,
+            placement=placement,
+            elsewhere=elsewhere,
         ),
         internal_stats=internal_stats,
         backlogs=BacklogAnalysis(stats=stats, reads=reads),
@@ -152,12 +174,12 @@ def administration(broker: Broker) -> Administration:
             topics=broker.topics,
             lookups=broker.lookups,
             clients=broker.sessions,
-            meters=broker.meters,
+            message_rates=broker.message_rates,
             connections=broker.connections,
             log=broker.log,
             listings=broker.shared_listings,
             tail_cache=broker.tail_cache,
-            delayed_memory=lambda: broker.delays.memory,
+            delayed_memory=lambda: broker.delayed_indexes.memory,
             rows=(
                 broker.commands_memory,
                 broker.sessions_memory,
@@ -165,7 +187,23 @@ def administration(broker: Broker) -> Administration:
                 broker.dispatch_memory,
                 broker.http_memory,
             ),
+            groups=broker.groups,
+            sharing=broker.sharing,
+            throttling=broker.throttling,
+            recorder=broker.recorder,
             loop_turns=broker.loop_turns,
             clock=broker.clock,
+        ),
+        why=Why(
+            topics=topics,
+            resources=resources,
+            partitions=partitions.count,
+            quotas=broker.quotas,
+            groups=broker.groups,
+            connections=broker.connections,
+            clock=broker.clock,
+            sharing=broker.sharing,
+            throttling=broker.throttling,
+            elsewhere=elsewhere,
         ),
     )

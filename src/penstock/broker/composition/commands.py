@@ -17,17 +17,20 @@ from penstock.broker.commands.producers import Producers
 from penstock.broker.commands.schemas import Schemas
 
 if TYPE_CHECKING:
+    from penstock.broker.access import Access
     from penstock.broker.broker import Broker
 
 
-def commands(broker: Broker) -> Commands:
+def commands(broker: Broker, access: Access | None = None) -> Commands:
+    """Args: access: of clients that are other brokers; None: that of the broker."""
+    access = access or broker.access
     clock, reads, memory, limits = broker.clock, broker.reads, broker.sessions_memory, broker.limits_in_force
     return Commands(
         sessions=broker.sessions,
-        handshake=Handshake(access=broker.access, limits=limits, clock=clock),
+        handshake=Handshake(access=access, limits=limits, clock=clock),
         discovery=Discovery(
             lookups=broker.lookups,
-            places=broker.places,
+            resources=broker.resources,
             partitions=broker.partitions,
             shared_listings=broker.shared_listings,
             memory=memory,
@@ -35,7 +38,7 @@ def commands(broker: Broker) -> Commands:
             clock=clock,
             stopping=lambda: broker.stopping,
             check_serving=broker.check_lookup,
-            addresses=broker.addresses,
+            placement=broker.placement,
         ),
         producers=Producers(
             topics=broker.topics,
@@ -63,7 +66,7 @@ def commands(broker: Broker) -> Commands:
         ),
         last_message=LastMessage(log=broker.log, reads=reads),
         schemas=Schemas(registry=broker.schemas, topics=broker.topics),
-        access=broker.access,
+        access=access,
         limits=limits,
         clock=clock,
         loop=broker.loop,

@@ -136,7 +136,6 @@ class WriteAccess:
         self.waiting = deque(one for one in self.waiting if one.producer is not producer)
 
     def turn_away_waiting(self, error: Exception) -> None:
-        """Refuse all waiting producers with this error."""
         waiting, self.waiting = self.waiting, deque()
         for one in waiting:
             if not one.turn.done():

@@ -107,7 +107,6 @@ class Deduplication:
             await asyncio.shield(topic.deduplication.recovered)
 
     def policies_changed(self, topic: PublishedTopic) -> None:
-        """Enable or disable deduplication, as the topic's policies say."""
         wanted = topic.persistent and topic.policies.deduplication
         if wanted and topic.deduplication is None and not topic.fenced:
             self._begin(topic)
@@ -130,7 +129,6 @@ class Deduplication:
             self._changes.finish(self._forget(topic.text))
 
     def unloaded(self, topic: PublishedTopic) -> None:
-        """Release the sequence ids of an unloaded topic."""
         if topic.deduplication is not None:
             topic.deduplication.ids.close()
             topic.deduplication = None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.limiters import DispatchLimiter
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
+    from penstock.groups.group_dispatch import GroupDispatch
     from penstock.storage.entry_log import Batch
 
 # A subscription this close to the end of its topic counts as caught up, as in Pulsar.
@@ -24,14 +25,15 @@ _KEEPS_UP_ENTRIES: Final = 1_000
 class DispatchGate:
     """All limiters of a subscription, and how often each has stopped it."""
 
-    __slots__ = ("_clock", "_limits", "_subscription", "limiters", "throttled")
+    __slots__ = ("_clock", "_limits", "_subscription", "groups", "limiters", "throttled")
 
     def __init__(self, subscription: Subscription, clock: Clock, limits: Callable[[], PolicyDefaults]) -> None:
         self._clock = clock
         self._limits = limits
         self._subscription = subscription
         self.limiters: tuple[tuple[str, DispatchLimiter], ...] = ()
-        # ("msg" or "bytes", "Subscription", "Topic" or "Broker") -> count
+        self.groups: tuple[GroupDispatch, ...] = ()  # these limit every subscription, also one that has caught up
+        # ("msg" or "bytes", "Subscription", "Topic", "Broker" or "Group") -> count
         self.throttled: dict[tuple[str, str], int] = {}
 
     def _excused(self) -> bool:
@@ -49,11 +51,18 @@ class DispatchGate:
             if spent is not None and not self._excused():
                 self._stop(kind, spent, limiter, now_ns)
                 return False
+        for group in self.groups:
+            spent = group.short_of(now_ns)
+            if spent is not None:
+                self._stop("Group", spent, group, now_ns)
+                return False
         for _, limiter in self.limiters:
             limiter.forget(self._subscription)
+        for group in self.groups:
+            group.forget(self._subscription)
         return True
 
-    def _stop(self, kind: str, spent: str, limiter: DispatchLimiter, now_ns: int) -> None:
+    def _stop(self, kind: str, spent: str, limiter: DispatchLimiter | GroupDispatch, now_ns: int) -> None:
         subscription = self._subscription
         if limiter.waits(subscription):
             return
@@ -63,10 +72,8 @@ class DispatchGate:
 
     def stop_row(self, batch: Batch, row: int, stop: int) -> int:
         """The end of the rows of a batch that may be dispatched: at least one row, within the limiters' balance."""
-        if self._excused():
-            return stop
         now_ns = self._clock.monotonic_ns()
-        for _, limiter in self.limiters:
+        for limiter in self._in_force():
             messages, nbytes = limiter.messages_left(now_ns), limiter.bytes_left(now_ns)
             if messages is not None:
                 stop = _rows_of(messages, batch.message_counts, row, stop)
@@ -74,19 +81,41 @@ class DispatchGate:
                 stop = _rows_of(nbytes, batch.lengths, row, stop)
         return stop
 
+    def _in_force(self) -> list[DispatchLimiter | GroupDispatch]:
+        return [*self.groups, *(() if self._excused() else (limiter for _, limiter in self.limiters))]
+
+    def unstored_stop(self, batch: Batch, stop: int) -> int:
+        """The end of the rows of a non-persistent topic that may be delivered; the others are dropped.
+
+        Only resource groups limit them, and nothing waits, because nothing is stored.
+        """
+        now_ns = self._clock.monotonic_ns()
+        for group in self.groups:
+            if group.short_of(now_ns) is not None:
+                return 0
+            messages, nbytes = group.messages_left(now_ns), group.bytes_left(now_ns)
+            if messages is not None:
+                stop = _rows_of(messages, batch.message_counts, 0, stop)
+            if nbytes is not None:
+                stop = _rows_of(nbytes, batch.lengths, 0, stop)
+        return stop
+
     def entries_at_most(self, entries: int) -> int:
         """Limit of entries to read from the disk: more could not be dispatched."""
         now_ns = self._clock.monotonic_ns()
         lefts = [limiter.messages_left(now_ns) for _, limiter in self.limiters]
+        lefts += [group.messages_left(now_ns) for group in self.groups]
         return min([entries, *(left for left in lefts if left is not None)])
 
     def delivered(self, entries: int, messages: int, nbytes: int) -> None:
         """Charge what was dispatched."""
-        if self._excused():
+        now_ns = self._clock.monotonic_ns()
+        for group in self.groups:
+            group.charge(self._subscription, messages, nbytes, now_ns)
+        if not self.limiters or self._excused():
             return
         if self._limits().dispatch_throttling_on_batch_message_enabled:
             messages = entries
-        now_ns = self._clock.monotonic_ns()
         for _, limiter in self.limiters:
             limiter.charge(messages, nbytes, now_ns)
 

@@ -15,13 +15,15 @@ from penstock.broker.subscriptions.memory_waits import Waiting
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.buckets import TokenBucket
 from penstock.governance.muting import MuteReason
-from penstock.net.connection import ARENA_BYTES, Connection
+from penstock.net.connection import Connection
+from penstock.net.socket_reader import ARENA_BYTES
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.broker.publishing.producer import Producer
     from penstock.core.clock import Clock
 
 T = TypeVar("T")
@@ -66,7 +68,7 @@ class Limiter(Generic[T]):
         self._release = release
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
-        self._waiting: dict[T, None] = {}  # in order of arrival
+        self._waiting: dict[T, int] = {}  # in order of arrival, and since when
         self._timer: asyncio.Handle | None = None
 
     def set_rate(self, rate: Rate) -> None:
@@ -119,18 +121,30 @@ class Limiter(Generic[T]):
     def waits(self, who: T) -> bool:
         return who in self._waiting
 
+    def waits_since_ns(self, who: T) -> int | None:
+        return self._waiting.get(who)
+
+    def balances(self, now_ns: int) -> dict[str, int]:
+        """Whole messages and bytes that are left, negative in debt; without those that are not limited."""
+        buckets = (("messages", self._messages), ("bytes", self._bytes))
+        return {name: bucket.available(now_ns) for name, bucket in buckets if bucket is not None}
+
     def wait(self, who: T, now_ns: int) -> None:
         """Add a waiter; it is woken in its turn when the debt is repaid."""
-        self._waiting[who] = None
+        self._waiting.setdefault(who, now_ns)
         if self._timer is None:
             self._set_timer(now_ns)
 
     def forget(self, who: T) -> None:
         self._waiting.pop(who, None)
 
-    def _set_timer(self, now_ns: int) -> None:
+    def delay_ns(self, now_ns: int) -> int:
+        """After how many nanoseconds a limiter in debt is ready if nothing more is charged."""
         ready_ns = max((b.ready_at_ns() for b in (self._messages, self._bytes) if b is not None), default=now_ns)
-        self._timer = self._loop.call_later(max(0, ready_ns - now_ns) / NS_PER_S, self.wake)
+        return max(0, ready_ns - now_ns)
+
+    def _set_timer(self, now_ns: int) -> None:
+        self._timer = self._loop.call_later(self.delay_ns(now_ns) / NS_PER_S, self.wake)
 
     def _look_again(self) -> None:
         if self._timer is not None:
@@ -164,8 +178,9 @@ class PublishLimiter(Limiter[Connection]):
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, owner: str) -> None:
         super().__init__(clock, loop, owner, self._unmute, stepwise=False)
 
-    def accepted(self, connection: Connection, messages: int, nbytes: int) -> bool:
+    def accepted(self, producer: Producer, messages: int, nbytes: int) -> bool:
         """Charge an accepted run. If in debt, stop reading its connection; returns True if that begins now."""
+        connection = producer.session.connection
         now_ns = self._clock.monotonic_ns()
         self.charge(messages, nbytes, now_ns)
         if self.short_of(now_ns) is None or self.waits(connection):

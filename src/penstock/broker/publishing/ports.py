@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.access_modes import WriteAccess
+    from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
     from penstock.broker.publishing.deduplication import TopicDeduplication
     from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
     from penstock.broker.publishing.producer import Producer
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.tail import Tail
     from penstock.core.checksum import Buffer
     from penstock.core.names import TopicName
+    from penstock.governance.resource_group import Amount
+    from penstock.groups.group import Group
+    from penstock.groups.group_publish import GroupPublish
     from penstock.net.connection import Connection
     from penstock.storage.entry_log import Batch
 
@@ -41,7 +45,11 @@ class PublishedTopic(Protocol):
     bytes_in: int
     entries_in: int
     publish_limited_times: int  # how often a rate limit stopped one of its producers
-    publish_limiters: tuple[PublishLimiter, ...]
+    publish_limiters: tuple[PublishLimiter | GroupPublish, ...]
+    publish_lines: tuple[GroupPublish, ...]  # those of the limiters for which SENDs are held
+    resource_groups: tuple[Group, ...]
+    adaptive: AdaptiveTopic | None  # None without adaptive throttling, or while nothing is published
+    messages_when_idle: int  # `messages_in` when `adaptive` was dropped
     dispatch_limiter: DispatchLimiter | None
     deduplication: TopicDeduplication | None
 
@@ -87,6 +95,24 @@ class PublishedTopic(Protocol):
         """Deliver entries of a non-persistent topic to consumers with permits."""
 
 
+class WaitingProducer(Protocol):
+    """A producer that waits for a resource group, or for a rate of its topic after it has waited for a group."""
+
+    amount: Amount  # held
+    since_ns: int
+    line: GroupPublish | None  # of the group that it waits for
+
+
+class HeldSends(Protocol):
+    """SENDs of one connection that wait for a resource group."""
+
+    def waiting_of(self, producer_id: int) -> WaitingProducer | None:
+        """What waits of a producer."""
+
+    def look_again(self, producer: Producer) -> None:
+        """The lines of a producer's topic have changed."""
+
+
 class ProducerClient(Protocol):
     """The session of a producer's client."""
 
@@ -96,6 +122,11 @@ class ProducerClient(Protocol):
     def producers(self) -> dict[int, Producer]: ...  # attached producers of this connection, by id
     @property
     def client_version(self) -> str: ...
+    @property
+    def held(self) -> HeldSends | None: ...  # SENDs that wait for a resource group
+
+    def hold_sends(self) -> HeldSends:
+        """`held`, from now on not None."""
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:
         """Handle a SEND of a producer that is not attached."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.tail import Tail, TailCache
     from penstock.governance.memory_pool import Lease
+    from penstock.groups.held_memory import HeldMemory
     from penstock.storage.entry_log import EntryLog
     from penstock.wire.events import PublishRun
     from penstock.wire.runs import Buffer
@@ -101,6 +102,7 @@ class PublishServices:
     release: Callable[[Lease], None]  # called with a lease when all its requests are answered
     # Called when a deduplicating producer's entries are durable, with their highest sequence id.
     recorded: Callable[[Producer, int], None]
+    held: HeldMemory  # of SENDs that wait for a resource group
 
 
 class Publish:
@@ -217,7 +219,7 @@ class Publish:
         topic.bytes_in += nbytes
         topic.entries_in += count
         for limiter in topic.publish_limiters:
-            topic.publish_limited_times += limiter.accepted(self.session.connection, messages, nbytes)
+            topic.publish_limited_times += limiter.accepted(producer, messages, nbytes)
         first_entry_id = topic.next_entry_id
         topic.next_entry_id += count
         self.replies.append(

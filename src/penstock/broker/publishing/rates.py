@@ -19,17 +19,19 @@ from penstock.core.errors import NotAllowed
 from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_S
 from penstock.governance.buckets import TokenBucket
-from penstock.net.connection import ARENA_BYTES
+from penstock.net.socket_reader import ARENA_BYTES
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from penstock.broker.policies.policy_defaults import PolicyDefaults
+    from penstock.broker.publishing.groups import Groups
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
+    from penstock.groups.group import Group
 
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
 BROKER: Final = "broker"
@@ -40,13 +42,18 @@ _SUBSCRIBERS_KEPT: Final = 1_000
 class Rates:
     """All rate limiters of the broker."""
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, limits: Callable[[], PolicyDefaults]) -> None:
+    def __init__(
+        self, clock: Clock, loop: asyncio.AbstractEventLoop, limits: Callable[[], PolicyDefaults], groups: Groups
+    ) -> None:
         self._clock = clock
         self._loop = loop
         self._limits = limits
+        self._groups = groups
         self._publish: PublishLimiter | None = None
         self._dispatch: DispatchLimiter | None = None
         self._subscribers: dict[tuple[str, str, str, int], TokenBucket] = {}
+        # Called with a topic that is unloaded or deleted; adaptive throttling sets it.
+        self.forgotten: Callable[[PublishedTopic], None] | None = None
         self.refresh()
 
     # -- changes
@@ -57,45 +64,66 @@ class Rates:
         before = (self._publish, self._dispatch)
         self._publish = self._publish_limiter(self._publish, BROKER, _broker_publish_rate(of))
         self._dispatch = self._dispatch_limiter(self._dispatch, BROKER, None, _broker_dispatch_rate(of))
-        return before != (self._publish, self._dispatch)
+        group_deleted = self._groups.refresh()
+        return group_deleted or before != (self._publish, self._dispatch)
 
     def topic_changed(self, topic: PublishedTopic) -> None:
         """Update the limiters of a topic that was loaded or whose policies changed."""
         exempt = is_system_topic(topic.text)
-        old = next((one for one in topic.publish_limiters if one.owner != BROKER), None)
+        groups = () if exempt else self._groups.named(topic.policies.resource_groups)
+        old = _own_limiter(topic)
         own = self._publish_limiter(old, topic.text, Rate() if exempt else topic.policies.publish_rate)
-        limiters = (own, None if exempt else self._publish)
-        before = topic.publish_limiters
-        topic.publish_limiters = tuple(one for one in limiters if one is not None)
-        if before or topic.publish_limiters:
-            for producer in list(topic.producers.values()):
-                self.producer_changed(producer)
+        _count(topic, groups)
+        self._set_publish_limiters(topic, *(one for one in (own, None if exempt else self._publish) if one is not None))
         topic.dispatch_limiter = self._dispatch_limiter(
             topic.dispatch_limiter, topic.text, topic, Rate() if exempt else topic.policies.dispatch_rate
         )
         for subscription in topic.subscriptions.values():
             self.subscription_changed(topic, subscription)
 
+    def adaptive_changed(self, topic: PublishedTopic) -> None:
+        """Update the limiters of a topic that is throttled adaptively from now on, or is not any more."""
+        self._set_publish_limiters(topic, *(one for one in topic.publish_limiters if isinstance(one, PublishLimiter)))
+
+    def _set_publish_limiters(self, topic: PublishedTopic, *rates: PublishLimiter) -> None:
+        before, lines_before = topic.publish_limiters, topic.publish_lines
+        adaptive = topic.adaptive.limiter if topic.adaptive is not None else None
+        groups = (group.publish for group in topic.resource_groups)
+        topic.publish_lines = (*groups, adaptive) if adaptive is not None else tuple(groups)
+        topic.publish_limiters = (*rates, *topic.publish_lines)
+        if before or topic.publish_limiters:
+            for producer in list(topic.producers.values()):
+                self.producer_changed(producer)
+                if topic.publish_lines != lines_before and producer.session.held is not None:
+                    producer.session.held.look_again(producer)
+
     def subscription_changed(self, topic: PublishedTopic, subscription: Subscription) -> None:
         """Update the gate of a subscription that is new or whose rates changed."""
         gate = gate_of(subscription)
+        groups = tuple(group.dispatch for group in topic.resource_groups)
         policies = topic.policies
         rate = policies.subscription_dispatch_rates.get(subscription.name, policies.subscription_dispatch_rate)
         exempt = is_system_topic(topic.text)
-        if gate is None and topic.dispatch_limiter is None and self._dispatch is None and not rate.limited:
+        unlimited = topic.dispatch_limiter is None and self._dispatch is None and not rate.limited
+        if gate is None and unlimited and not groups:
             return
         limiters = dict(gate.limiters) if gate is not None else {}
         own = self._dispatch_limiter(limiters.get("Subscription"), subscription.name, topic, Rate() if exempt else rate)
         shared = None if exempt else self._dispatch
         found = (("Subscription", own), ("Topic", topic.dispatch_limiter), ("Broker", shared))
         gate = gate or DispatchGate(subscription, self._clock, self._limits)
+        for group in gate.groups:
+            group.forget(subscription)
+        gate.groups = groups
         gate.limiters = tuple((kind, limiter) for kind, limiter in found if limiter is not None)
-        subscription.gate = gate if gate.limiters or gate.throttled else None
+        subscription.gate = gate if gate.limiters or gate.groups or gate.throttled else None
         subscription.wake()
 
     def producer_changed(self, producer: Producer) -> None:
         """Update the read size of a producer's connection, after a change of its producers or their rates."""
         session = producer.session
+        if producer.topic.publish_lines:
+            session.hold_sends()
         unbounded = session.connection.read_bytes_max == ARENA_BYTES and not producer.topic.publish_limiters
         if unbounded or not session.connection.is_open:
             return  # A connection may have many producers: without a rate nothing is looked up.
@@ -104,10 +132,13 @@ class Rates:
 
     def forget_topic(self, topic: PublishedTopic) -> None:
         """Remove the limiters of a topic that is unloaded or deleted."""
-        for limiter in topic.publish_limiters:
-            if limiter.owner != BROKER:
-                limiter.close()
-        topic.publish_limiters = ()
+        own = _own_limiter(topic)
+        if own is not None:
+            own.close()
+        topic.publish_limiters = topic.publish_lines = ()
+        if self.forgotten is not None:
+            self.forgotten(topic)
+        _count(topic, ())
         for subscription in topic.subscriptions.values():
             self.forget_subscription(subscription)
         if topic.dispatch_limiter is not None:
@@ -115,11 +146,12 @@ class Rates:
             topic.dispatch_limiter = None
 
     def forget_subscription(self, subscription: Subscription) -> None:
-        """Remove a subscription from its limiters."""
         gate = gate_of(subscription)
         if gate is not None:
             for _, limiter in gate.limiters:
                 limiter.forget(subscription)
+            for group in gate.groups:
+                group.forget(subscription)
 
     def _publish_limiter(self, old: PublishLimiter | None, owner: str, rate: Rate) -> PublishLimiter | None:
         if not rate.limited:
@@ -167,6 +199,21 @@ class Rates:
             full = [key for key, bucket in self._subscribers.items() if bucket.available(now_ns) == bucket.rate]
             for key in full:
                 del self._subscribers[key]
+
+
+def _count(topic: PublishedTopic, groups: tuple[Group, ...]) -> None:
+    for group in topic.resource_groups:
+        group.topics -= 1
+    topic.resource_groups = groups
+    for group in groups:
+        group.topics += 1
+
+
+def _own_limiter(topic: PublishedTopic) -> PublishLimiter | None:
+    """The limiter of the topic's own rate."""
+    return next(
+        (one for one in topic.publish_limiters if isinstance(one, PublishLimiter) and one.owner != BROKER), None
+    )
 
 
 def _broker_publish_rate(of: PolicyDefaults) -> Rate:

@@ -428,5 +428,4 @@ def adding(*kinds: type) -> dict[str, Adds]:
 
 
 def required(kind: Any, name: str) -> bool:  # noqa: ANN401 -- a TypedDict
-    """Whether a member is always present."""
     return get_origin(get_type_hints(kind, include_extras=True)[name]) is not NotRequired

@@ -3,38 +3,46 @@
 
 Why: rendering live objects would block the loop, show half-finished changes, and depend on their internals. Here
 everything is read in one place, on the loop, into plain numbers and strings, and rendered elsewhere.
-Where: the admin API takes one per request; telemetry renders it. No counter exists only for it.
+Where: the admin API takes one for a request; telemetry renders it. No counter exists only for it.
 
-Many topics are read in several turns of the loop. Each topic, and each connection, is consistent; two of them may be a
-few milliseconds apart.
+Many topics are read in several turns of the loop. Each topic without its subscriptions, each subscription and each
+connection is consistent; two of them may be a few milliseconds apart. Requests that arrive while a snapshot is taken
+share it: sixty at once, each with its own, would be sixty portions in each turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
+import weakref
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.broker.process_memory import resident_bytes
 from penstock.broker.stats.stats import in_replay
 from penstock.broker.subscriptions.state import TYPE_NAMES
+from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.broker.health import Health
-    from penstock.broker.stats.meters import Meters
+    from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling, ThrottlingSnapshot
+    from penstock.broker.publishing.groups import Groups
+    from penstock.broker.publishing.quota_sharing import QuotaSharing
+    from penstock.broker.records.recorder import Recorder, RecordsSnapshot
+    from penstock.broker.stats.message_rates import MessageRates
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.subscriptions.tail import TailCache
+    from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
     from penstock.broker.topics.delayed_index import DelayedIndex
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.gate import Gate
     from penstock.broker.topics.shared_listings import SharedListings
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
+    from penstock.core.membership import Registration
     from penstock.governance.delayed_memory import DelayedMemory
+    from penstock.governance.resource_group import ClassLimiter, GroupRate
     from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
@@ -45,8 +53,10 @@ if TYPE_CHECKING:
 # Objects read in one turn of the loop: well under a millisecond. Only publishing may block it for more than five.
 ROWS_PER_TURN: Final = 200
 
-_STATM: Final = Path("/proc/self/statm")
-_PAGE_BYTES: Final = resource.getpagesize()
+# Snapshots that may be in use at a time: responses to slow readers are rendered from them, piece by piece.
+HELD_MAX: Final = 4
+# A response ends within this time (`admin.http_server`).
+HELD_NS_MAX: Final = 60 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +125,47 @@ class TopicSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTrafficSnapshot:
+    """Publish or dispatch traffic of one resource group on this broker. Rates are per second; -1: no limit."""
+
+    group: str
+    traffic: str  # "publish" or "dispatch"
+    messages: int  # passed since the group is in use here
+    bytes: int
+    quota_messages: float  # of all brokers together
+    quota_bytes: float
+    share_messages: float  # of this broker
+    share_bytes: float
+    waiting: int  # topics (publish) or subscriptions (dispatch) that wait for the group
+    held_messages: int  # SENDs that wait in memory
+    held_bytes: int
+    throttled_ns: int  # for how long something has been waiting, in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteUsage:
+    """What another broker wants of a group, by its last report; per second."""
+
+    group: str
+    traffic: str  # "publish" or "dispatch"
+    broker: str
+    messages: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingSnapshot:
+    """Quotas that are shared with other brokers."""
+
+    connected: bool = False  # to the usage topic
+    failures: int = 0
+    reports: Mapping[str, int] = field(default_factory=dict)  # sent, received, and by reason why they did not count
+    remote: tuple[RemoteUsage, ...] = ()
+    members: int = 0  # that share quotas now, this broker included
+    registration: Registration | None = None  # None: brokers do not register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MutedConnection:
     """A connection that is not read, with the reasons and its memory."""
 
@@ -151,9 +202,9 @@ class LoopTurnsSnapshot:
     longer: Mapping[int, int] = field(default_factory=dict)  # threshold in ms -> number of turns that took longer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class BrokerSnapshot:
-    """The whole broker, at (nearly) one moment."""
+    """The whole broker, at (nearly) one moment. A key of weak dictionaries, by identity."""
 
     cluster: str
     started_at_ms: int
@@ -175,6 +226,10 @@ class BrokerSnapshot:
     tail_cache: MemoryUse
     delayed_index: MemoryUse = MemoryUse(used_bytes=0, budget_bytes=0)
     rows: Mapping[str, MemoryUse] = field(default_factory=dict)  # the other rows of the memory budget, by name
+    resource_groups: tuple[GroupTrafficSnapshot, ...] = ()
+    sharing: SharingSnapshot = field(default_factory=SharingSnapshot)
+    throttling: ThrottlingSnapshot | None = None  # None: disabled
+    records: RecordsSnapshot | None = None  # None: nothing is recorded
     loop_turns: LoopTurnsSnapshot = LoopTurnsSnapshot()
     process: ProcessUse
 
@@ -215,15 +270,19 @@ class Snapshots:
         stopping: Callable[[], bool],
         health: Callable[[], Health],
         topics: TopicDirectory,
-        lookups: Gate,
+        lookups: ConcurrencyLimit,
         clients: Collection[Client],
-        meters: Meters,
+        message_rates: MessageRates,
         connections: Connections,
         log: EntryLog,
         listings: SharedListings,
         tail_cache: TailCache,
         delayed_memory: Callable[[], DelayedMemory],
         rows: Sequence[Row],
+        groups: Groups,
+        sharing: QuotaSharing | None = None,
+        throttling: AdaptiveThrottling | None = None,
+        recorder: Recorder | None = None,
         loop_turns: LoopTurns,
         clock: Clock,
     ) -> None:
@@ -234,23 +293,50 @@ class Snapshots:
         self._topics = topics
         self._lookups = lookups
         self._clients = clients
-        self._meters = meters
+        self._message_rates = message_rates
         self._connections = connections
         self._log = log
         self._listings = listings
         self._tail_cache = tail_cache
         self._delayed_memory = delayed_memory
         self._rows = rows
+        self._groups = groups
+        self._sharing = sharing
+        self._throttling = throttling
+        self._recorder = recorder
         self._loop_turns = loop_turns
         self._clock = clock
+        self._taking: asyncio.Task[BrokerSnapshot] | None = None
+        self._taken: list[tuple[int, weakref.ref[BrokerSnapshot]]] = []  # and when, oldest first
 
     async def take(self) -> BrokerSnapshot:
+        """Return the snapshot that is being taken, or take one.
+
+        If `HELD_MAX` earlier ones are still in use, return the newest of these, so that slow readers cannot make the
+        broker hold any number of them.
+        """
+        if self._taking is None:
+            held = self._held()
+            if len(held) >= HELD_MAX:
+                return held[-1]
+            self._taking = asyncio.get_running_loop().create_task(self._read())
+            self._taking.add_done_callback(self._has_taken)
+        return await asyncio.shield(self._taking)  # A caller that is cancelled must not cancel the others.
+
+    def _held(self) -> list[BrokerSnapshot]:
+        since_ns = self._clock.monotonic_ns() - HELD_NS_MAX
+        self._taken = [(at_ns, taken) for at_ns, taken in self._taken if at_ns > since_ns and taken() is not None]
+        return [snapshot for _, taken in self._taken if (snapshot := taken()) is not None]
+
+    def _has_taken(self, taking: asyncio.Task[BrokerSnapshot]) -> None:
+        self._taking = None
+        if not taking.cancelled() and taking.exception() is None:
+            self._taken.append((self._clock.monotonic_ns(), weakref.ref(taking.result())))
+
+    async def _read(self) -> BrokerSnapshot:
         """Read everything, in portions, so that the loop continues in between."""
         pace = _Pace()
-        topics = []
-        for topic in self._topics.loaded():
-            topics.append(self._topic(topic))
-            await pace.rows(1 + len(topic.subscriptions) + sum(len(s.consumers) for s in topic.subscriptions.values()))
+        topics = [await self._topic(topic, pace) for topic in self._topics.loaded()]
         connections = self._connections
         request_memory = connections.memory.snapshot(self._clock.monotonic_ns())
         muted = await self._muted_connections({reader.owner: reader for reader in request_memory.muted}, pace)
@@ -278,13 +364,52 @@ class Snapshots:
             tail_cache=MemoryUse(used_bytes=self._tail_cache.used_bytes, budget_bytes=self._tail_cache.budget_bytes),
             delayed_index=MemoryUse(used_bytes=delayed_memory.used_bytes, budget_bytes=delayed_memory.size_bytes),
             rows={row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes) for row in self._rows},
+            resource_groups=await self._resource_groups(pace),
+            sharing=await self._shared(self._sharing, pace) if self._sharing is not None else SharingSnapshot(),
+            throttling=self._throttling.snapshot() if self._throttling is not None else None,
+            records=self._recorder.snapshot() if self._recorder is not None else None,
             loop_turns=LoopTurnsSnapshot(longest_ns=loop_turns.longest_ns, longer=dict(loop_turns.longer)),
-            process=ProcessUse(resident_bytes=_resident_bytes(), cpu_ns=time.process_time_ns()),
+            process=ProcessUse(resident_bytes=resident_bytes(), cpu_ns=time.process_time_ns()),
         )
 
-    def _topic(self, topic: Topic) -> TopicSnapshot:
-        subscriptions = topic.subscriptions.values()
-        rate = self._meters.taken_in(topic)
+    async def _shared(self, sharing: QuotaSharing, pace: _Pace) -> SharingSnapshot:
+        remote = []
+        for name in list(self._groups.in_use):
+            for broker, (*publish, messages_out, bytes_out) in sharing.others(name).items():
+                for traffic, (messages, nbytes) in (("publish", publish), ("dispatch", (messages_out, bytes_out))):
+                    remote.append(
+                        RemoteUsage(
+                            group=name, traffic=traffic, broker=broker, messages=messages / 1_000, bytes=nbytes / 1_000
+                        )
+                    )
+            await pace.rows(1)
+        return SharingSnapshot(
+            connected=sharing.connected,
+            failures=sharing.failures,
+            reports={"sent": sharing.sent, "received": sharing.received, **sharing.refused},
+            remote=tuple(remote),
+            members=sharing.members,
+            registration=sharing.registry.registration if sharing.registry is not None else None,
+        )
+
+    async def _resource_groups(self, pace: _Pace) -> tuple[GroupTrafficSnapshot, ...]:
+        rows = []
+        for group in list(self._groups.in_use.values()):
+            limiter, now_ns = group.limiter, self._clock.monotonic_ns()
+            rows.append(_traffic(group.name, "publish", limiter.publish, group.quota.publish, now_ns, group.publish))
+            rows.append(
+                _traffic(group.name, "dispatch", limiter.dispatch, group.quota.dispatch, now_ns, group.dispatch)
+            )
+            await pace.rows(2)
+        return tuple(rows)
+
+    async def _topic(self, topic: Topic, pace: _Pace) -> TopicSnapshot:
+        subscriptions = []
+        for subscription in list(topic.subscriptions.values()):
+            subscriptions.append(self._subscription(subscription))
+            await pace.rows(1 + len(subscription.consumers))
+        await pace.rows(1)
+        rate = self._message_rates.rates_in(topic)
         return TopicSnapshot(
             name=topic.text,
             namespace=f"{topic.name.tenant}/{topic.name.namespace}",
@@ -298,11 +423,11 @@ class Snapshots:
             byte_rate_in=rate.bytes,
             publish_limited=topic.publish_limited_times,
             delayed=_delayed(topic.delayed) if topic.delayed is not None else DelayedSnapshot(),
-            subscriptions=tuple(map(self._subscription, subscriptions)),
+            subscriptions=tuple(subscriptions),
         )
 
     def _subscription(self, subscription: Subscription) -> SubscriptionSnapshot:
-        rate = self._meters.given_out(subscription)
+        rate = self._message_rates.rates_out(subscription)
         return SubscriptionSnapshot(
             name=subscription.name,
             type=TYPE_NAMES[subscription.kind],
@@ -352,6 +477,31 @@ class Snapshots:
         return tuple(muted)
 
 
+class _Waiting(Protocol):
+    @property
+    def waiting(self) -> int: ...
+
+
+def _traffic(
+    group: str, traffic: str, limiter: ClassLimiter, quota: GroupRate, now_ns: int, line: _Waiting
+) -> GroupTrafficSnapshot:
+    share = limiter.share
+    return GroupTrafficSnapshot(
+        group=group,
+        traffic=traffic,
+        messages=limiter.messages_passed,
+        bytes=limiter.bytes_passed,
+        quota_messages=-1 if quota.messages is None else quota.messages,
+        quota_bytes=-1 if quota.bytes is None else quota.bytes,
+        share_messages=-1 if share.messages is None else share.messages,
+        share_bytes=-1 if share.bytes is None else share.bytes,
+        waiting=line.waiting,
+        held_messages=limiter.held.messages,
+        held_bytes=limiter.held.bytes,
+        throttled_ns=limiter.limited_ns(now_ns),
+    )
+
+
 class _Pace:
     """Yields to the loop after every portion of rows."""
 
@@ -376,8 +526,3 @@ def _delayed(index: DelayedIndex) -> DelayedSnapshot:
         lateness_ms_sum=index.lateness_ms_sum,
         lateness_ms_max=index.lateness_ms_max,
     )
-
-
-def _resident_bytes() -> int:
-    """Resident memory, which is the second number in Linux's statm, in pages."""
-    return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.quotas import Quotas
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.stats import shapes
-    from penstock.broker.stats.meters import Meters
+    from penstock.broker.stats.message_rates import MessageRates
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.subscription import Subscription
@@ -87,7 +87,7 @@ class TopicStats:
         topics: TopicDirectory,
         partitions: PartitionCounts,
         quotas: Quotas[Topic],
-        meters: Meters,
+        message_rates: MessageRates,
         reads: LogReads,
         compaction: Compactor,
         clock: Clock,
@@ -96,7 +96,7 @@ class TopicStats:
         self._topics = topics
         self._partitions = partitions
         self._quotas = quotas
-        self._meters = meters
+        self._message_rates = message_rates
         self._reads = reads
         self._compaction = compaction
         self._clock = clock
@@ -140,8 +140,8 @@ class TopicStats:
 
     def _counted(self, topic: Topic) -> shapes.TopicCounts:
         subscriptions = list(topic.subscriptions.values())
-        taken = self._meters.taken_in(topic)
-        given = [self._meters.given_out(subscription) for subscription in subscriptions]
+        taken = self._message_rates.rates_in(topic)
+        given = [self._message_rates.rates_out(subscription) for subscription in subscriptions]
         ranges = sum(subscription.cursor.range_count for subscription in subscriptions)
         quota_size, quota_age = topic.policies.backlog_quota
         progress = self._compaction.progress(topic.text)
@@ -187,7 +187,7 @@ class TopicStats:
         if topic.write_access.epoch is not None:
             stats["topicEpoch"] = topic.write_access.epoch
         if not topic.persistent:
-            stats["msgDropRate"] = sum(self._meters.given_out(s).dropped for s in topic.subscriptions.values())
+            stats["msgDropRate"] = sum(self._message_rates.rates_out(s).dropped for s in topic.subscriptions.values())
         return stats
 
     def _oldest(self, earliest: dict[str, int]) -> shapes.Oldest:
@@ -204,7 +204,7 @@ class TopicStats:
         }
 
     def _publisher(self, producer: Producer) -> shapes.PublisherStats:
-        taken = self._meters.taken_in(producer)
+        taken = self._message_rates.rates_in(producer)
         return {
             "accessMode": ACCESS_MODES[producer.access_mode],
             "msgRateIn": taken.messages,
@@ -223,7 +223,7 @@ class TopicStats:
     def _subscription_stats(
         self, subscription: Subscription, *, backlog_bytes: int, earliest_ms: int, consumers: bool
     ) -> shapes.SubscriptionStats:
-        given = self._meters.given_out(subscription)
+        given = self._message_rates.rates_out(subscription)
         dispatcher = subscription.dispatcher
         held, ranges = subscription.delayed, subscription.cursor.range_count
         return {
@@ -279,7 +279,7 @@ class TopicStats:
         if dispatcher is not None and dispatcher.key_sharing_mode is not None:
             stats["keySharedMode"] = dispatcher.key_sharing_mode
         if not subscription.topic.persistent:
-            stats["msgDropRate"] = self._meters.given_out(subscription).dropped
+            stats["msgDropRate"] = self._message_rates.rates_out(subscription).dropped
         return stats
 
     def _consumers_stats(self, subscription: Subscription) -> list[shapes.ConsumerStats]:
@@ -288,7 +288,7 @@ class TopicStats:
 
     def _consumer_stats(self, consumer: Consumer, ranges: Sequence[tuple[int, int]]) -> shapes.ConsumerStats:
         dispatcher = consumer.subscription.dispatcher
-        given = self._meters.given_out(consumer)
+        given = self._message_rates.rates_out(consumer)
         return {
             "msgRateOut": given.messages,
             "msgThroughputOut": given.bytes,

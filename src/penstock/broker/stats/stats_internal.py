@@ -31,10 +31,12 @@ RANGES_SHOWN_MAX: Final = 1_000
 class InternalStats:
     """Ledgers and cursors of topics."""
 
-    def __init__(self, *, stats: TopicStats, quotas: Quotas[Topic], reads: LogReads) -> None:
+    def __init__(self, *, stats: TopicStats, quotas: Quotas[Topic], reads: LogReads, broker: int) -> None:
+        """Args: broker: number of this broker."""
         self._stats = stats
         self._quotas = quotas
         self._reads = reads
+        self._broker = broker
 
     async def of_topic(self, name: TopicName, *, metadata: bool = False) -> shapes.InternalStats:
         """PersistentTopicInternalStats. Raises TopicNotFound, also for a partitioned topic."""
@@ -45,7 +47,7 @@ class InternalStats:
         nbytes = (await self._quotas.sizes(topic)).storage
         ledger = _ledger(topic.ledger_id, entries, nbytes)
         if metadata:
-            ledger["metadata"] = f"{{log=broker-0, firstEntry={topic.first_entry_id}}}"
+            ledger["metadata"] = f"{{log=broker-{self._broker}, firstEntry={topic.first_entry_id}}}"
         return {
             "entriesAddedCounter": topic.entries_in,
             "numberOfEntries": entries,
@@ -112,7 +114,6 @@ def _ledger(ledger_id: int, entries: int, nbytes: int) -> shapes.LedgerInfo:
 
 
 def _waits(subscription: Subscription) -> bool:
-    """Whether a consumer waits for the next entry."""
     return bool(subscription.consumers) and subscription.read_entry_id > subscription.topic.last_entry_id
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.elsewhere import of_topic
 from penstock.broker.stats import shapes
-from penstock.broker.stats.stats import NO_COMPACTION
+from penstock.broker.stats.stats import NO_COMPACTION, StatsOptions
 from penstock.broker.topics.partitioned import KIND
 from penstock.core.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from penstock.broker.stats.stats import PartitionCounts, StatsOptions, TopicStats
+    from penstock.broker.elsewhere import Elsewhere
+    from penstock.broker.stats.stats import PartitionCounts, TopicStats
     from penstock.broker.stats.stats_internal import InternalStats
     from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.placement import Placement
     from penstock.core.names import TopicName
     from penstock.storage.catalog import Catalog
 
@@ -46,12 +49,16 @@ class PartitionedStats:
         catalog: Catalog,
         topics: TopicDirectory,
         partitions: PartitionCounts,
+        placement: Placement,
+        elsewhere: Elsewhere,
     ) -> None:
         self._stats = stats
         self._internal = internal
         self._catalog = catalog
         self._topics = topics
         self._partitions = partitions
+        self._placement = placement
+        self._elsewhere = elsewhere
 
     async def of_topic(
         self, name: TopicName, options: StatsOptions | None = None, *, per_partition: bool = True
@@ -60,8 +67,10 @@ class PartitionedStats:
 
         Raises NotFound if it is not partitioned.
         """
+        options = options or StatsOptions()
         of_partitions = {
-            str(partition): await self._stats.of_topic(partition, options) for partition in self._existing(name)
+            str(one): await self._of(one, lambda one: self._stats.of_topic(one, options), f"/stats?{_query(options)}")
+            for one in self._existing(name)
         }
         return {
             **added(list(of_partitions.values())),
@@ -71,14 +80,26 @@ class PartitionedStats:
 
     async def internal(self, name: TopicName) -> shapes.PartitionedInternalStats:
         """Internal statistics of each partition. Raises NotFound if it is not partitioned."""
-        of_partitions = {str(one): await self._internal.of_topic(one) for one in self._existing(name)}
+        of_partitions = {
+            str(one): await self._of(one, self._internal.of_topic, "/internalStats") for one in self._existing(name)
+        }
         return {"metadata": self.described(name), "partitions": of_partitions}
 
     async def info(self, name: TopicName) -> shapes.InternalInfo | shapes.PartitionedInternalInfo:
         """Stored metadata of a topic, or of each of its partitions. Raises TopicNotFound."""
         if not self._partitions.count(name):
             return await self._internal.info(name)
-        return {"partitions": {str(one): await self._internal.info(one) for one in self._existing(name)}}
+        of_partitions = {
+            str(one): await self._of(one, self._internal.info, "/internal-info") for one in self._existing(name)
+        }
+        return {"partitions": of_partitions}
+
+    async def _of(self, name: TopicName, here: Callable[[TopicName], Awaitable[Any]], there: str) -> Any:  # noqa: ANN401
+        """JSON of a partition, made `here` or asked of its broker."""
+        broker = self._placement.broker_of(name)
+        if broker is None or broker == self._placement.own:
+            return await here(name)
+        return await self._elsewhere.ask(broker, "GET", of_topic(name, there))
 
     def described(self, name: TopicName) -> shapes.PartitionedTopicMetadata:
         """Metadata of a partitioned topic, as shown in its statistics. Raises NotFound if it is not partitioned."""
@@ -95,6 +116,16 @@ class PartitionedStats:
         if not named:
             raise NotFound(f"Partitioned Topic {name} not found")
         return [one for one in named if self._topics.exists(one)]
+
+
+def _query(options: StatsOptions) -> str:
+    given = {
+        "subscriptionBacklogSize": options.subscription_backlog_size,
+        "getEarliestTimeInBacklog": options.earliest_time,
+        "excludePublishers": options.exclude_publishers,
+        "excludeConsumers": options.exclude_consumers,
+    }
+    return "&".join(f"{name}={str(value).lower()}" for name, value in given.items())
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------

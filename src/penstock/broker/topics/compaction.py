@@ -24,12 +24,12 @@ from itertools import accumulate
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topics.topic_states import (
     compacted_in,
     compacted_state,
     not_compacted_state,
 )
+from penstock.broker.topics.two_phase_compactor import Outcome, Stored, TwoPhaseCompactor
 from penstock.core.errors import AlreadyExists, NotAllowed, PenstockError, PreconditionFailed, ServiceNotReady
 from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.core.units import MIB, NS_PER_MS
@@ -91,10 +91,10 @@ class Compactor:
         states: TopicStates,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        leaving: Callable[[str], AbstractAsyncContextManager[Topic | None]],
+        locked: Callable[[str], AbstractAsyncContextManager[Topic | None]],
         stopping: Callable[[], bool],
     ) -> None:
-        """Args: leaving: locks a topic, see `TopicDirectory.leaving`. stopping: whether the broker is stopping."""
+        """Args: locked: locks a topic, see `TopicDirectory.locked`. stopping: whether the broker is stopping."""
         self._log = entry_log
         self._catalog = catalog
         self._changes = changes
@@ -102,7 +102,7 @@ class Compactor:
         self._states = states
         self._clock = clock
         self._loop = loop
-        self._leaving = leaving
+        self._locked = locked
         self._is_stopping = stopping
         self._progress: dict[str, Progress] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compactor")
@@ -132,7 +132,6 @@ class Compactor:
         self._changes.finish(self._run(topic, progress))
 
     def concerns(self, topic: Topic) -> bool:
-        """Whether the topic has a compaction threshold."""
         return topic.persistent and topic.policies.compaction_threshold > 0
 
     async def check(self, topic: Topic) -> None:
@@ -147,7 +146,7 @@ class Compactor:
         """Forget a deleted topic. A running compaction of it ends without a result."""
         self._progress.pop(topic, None)
 
-    async def give_up(self, topic: Topic) -> None:
+    async def drop_compacted(self, topic: Topic) -> None:
         """Drop the compacted ledger: consumers with `readCompacted` then read the topic itself.
 
         Raises:
@@ -162,9 +161,9 @@ class Compactor:
         await self._states.change(topic, **not_compacted_state())
         topic.compacted = None
         for subscription in topic.subscriptions.values():
-            subscription.source_changed()
+            subscription.reading.source_changed()
         self._log.drop(before.ledger_id)
-        log.info("topic %s: what was compacted is given up", topic.text)
+        log.info("topic %s: the compacted ledger is dropped", topic.text)
 
     def stop(self) -> None:
         """Stop a running compaction soon; its result is dropped."""
@@ -233,16 +232,15 @@ class Compactor:
         return taken[0]
 
     def _work(self, source: Source, sink: Sink) -> Outcome:
-        """Run the two passes on the thread."""
         keys = LatestKeys()
         try:
-            return TwoPasses(read=source.entries, write=sink.write, keys=keys, pause=Pace(self._stopping)).run()
+            return TwoPhaseCompactor(read=source.entries, write=sink.write, keys=keys, pause=Pace(self._stopping)).run()
         finally:
             keys.close()
 
     async def _show(self, topic: Topic, compacted: CompactedLedger) -> None:
         """Store and use the new compacted ledger, if the topic is still the same."""
-        async with self._leaving(topic.text) as current:
+        async with self._locked(topic.text) as current:
             record = self._catalog.topic(topic.text)
             if record is None or record.ledger_id != topic.ledger_id:
                 self._log.drop(compacted.ledger_id)
@@ -254,7 +252,7 @@ class Compactor:
             if current is not None:
                 current.compacted = compacted
                 for subscription in current.subscriptions.values():
-                    subscription.source_changed()
+                    subscription.reading.source_changed()
         if before is not None:
             self._log.drop(before.ledger_id)
         if current is not None and COMPACTION_SUBSCRIPTION in current.subscriptions:
@@ -289,7 +287,6 @@ class Source:
         self._compacted = compacted
 
     def entries(self) -> Iterator[Stored]:
-        """Yield all entries in order. Blocks."""
         entry_id = self._first
         if self._compacted is not None:
             yield from self._until(self._compacted.horizon, 0, self._read_compacted)

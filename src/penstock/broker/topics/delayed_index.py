@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.subscriptions.state import SubscriptionState
-    from penstock.broker.topics.delayed_upkeep import Delays
+    from penstock.broker.topics.delayed_indexes import DelayedIndexes
     from penstock.broker.topics.topic import Topic
     from penstock.core.checksum import Buffer
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
@@ -40,7 +40,7 @@ class DelayedIndex:
 
     __slots__ = (
         "_check_at_ms",
-        "_delays",
+        "_indexes",
         "_options",
         "_timer",
         "added",
@@ -52,11 +52,11 @@ class DelayedIndex:
         "topic",
     )
 
-    def __init__(self, topic: Topic, delays: Delays) -> None:
+    def __init__(self, topic: Topic, delayed_indexes: DelayedIndexes) -> None:
         self.topic = topic
-        self._delays = delays
+        self._indexes = delayed_indexes
         self._options = self._wanted_options()
-        self.manager: TopicDelayedDeliveryTrackerManager = delays.factory.manager(
+        self.manager: TopicDelayedDeliveryTrackerManager = delayed_indexes.factory.manager(
             topic.text, topic.last_entry_id + 1, self._options
         )
         self.added = 0  # since the last snapshot
@@ -69,7 +69,7 @@ class DelayedIndex:
 
     def now_ms(self) -> int:
         """The wall clock in ms since 1970; if the topic may not delay messages, a time at which all are due."""
-        return self._delays.clock.wall_ms() if self.topic.delays else TIME_MAX_MS
+        return self._indexes.clock.wall_ms() if self.topic.delays else TIME_MAX_MS
 
     def due_until_ms(self) -> int:
         """Messages with a delivery time up to this one, in ms since 1970, may be delivered now."""
@@ -83,8 +83,8 @@ class DelayedIndex:
 
     def leave(self, subscription: SubscriptionState) -> None:
         self.manager.unregister(subscription.name)
-        if self._delays.factory.find(self.topic.text) is not self.manager:  # That was the last view.
-            self._delays.forget(self.topic)
+        if self._indexes.factory.find(self.topic.text) is not self.manager:  # That was the last view.
+            self._indexes.forget(self.topic)
 
     # -- what is published --------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class DelayedIndex:
         """Note that `count` entries were added: a snapshot may be due, and the timer may have to fire earlier."""
         if count:
             self.added += count
-            self._delays.changed(self)
+            self._indexes.changed(self)
             self.set_timer()
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -127,23 +127,23 @@ class DelayedIndex:
         """Set the timer to the earliest delivery time that is not known to be due yet."""
         next_ms = self.manager.next_delivery_ms()
         if self.manager.horizon.is_finite:
-            next_ms = min(next_ms or TIME_MAX_MS, self._look_again_ms())
+            next_ms = min(next_ms or TIME_MAX_MS, self._next_check_ms())
         if next_ms is not None and (self._timer is None or next_ms < self._check_at_ms):
             self._arm(next_ms)
 
-    def _look_again_ms(self) -> int:
+    def _next_check_ms(self) -> int:
         """Time of the next check whether missing entries should be read from the log."""
-        return self._delays.clock.wall_ms() + self._options.tick_ms
+        return self._indexes.clock.wall_ms() + self._options.tick_ms
 
     def _arm(self, at_ms: int) -> None:
         self.disarm()
-        if self._delays.stopping():
+        if self._indexes.stopping():
             return
-        wait_s = (at_ms - self._delays.clock.wall_ms()) / 1000
+        wait_s = (at_ms - self._indexes.clock.wall_ms()) / 1000
         self._check_at_ms = at_ms
-        self._timer = self._delays.loop.call_later(min(max(wait_s, CHECK_S_MIN), CHECK_S_MAX), self.look_for_due)
+        self._timer = self._indexes.loop.call_later(min(max(wait_s, CHECK_S_MIN), CHECK_S_MAX), self.deliver_due)
 
-    def look_for_due(self) -> None:
+    def deliver_due(self) -> None:
         """Wake the subscriptions that have due messages, and set the timer for the next ones."""
         self.disarm()
         now_ms, later_ms = self.now_ms(), TIME_MAX_MS
@@ -156,22 +156,22 @@ class DelayedIndex:
             next_ms = view.next_delivery_ms()
             if next_ms is not None and now_ms < next_ms < later_ms:
                 later_ms = next_ms
-        self._delays.look_after(self)
+        self._indexes.start_back_fill(self)
         if self.manager.horizon.is_finite:
-            later_ms = min(later_ms, self._look_again_ms())
+            later_ms = min(later_ms, self._next_check_ms())
         if later_ms < TIME_MAX_MS:
             self._arm(later_ms)
 
-    def look_after(self) -> None:
+    def start_back_fill(self) -> None:
         """Read entries that the index does not hold from the log, in the background."""
-        self._delays.look_after(self)
+        self._indexes.start_back_fill(self)
 
-    def handed_out(self, slots: Sequence[tuple[int, int]]) -> None:
+    def count_delivered(self, slots: Sequence[tuple[int, int]]) -> None:
         """Count delivered delayed entries: per slot, how many, and the latest delivery time in ms since 1970."""
         self.delivered += sum(count for count, _ in slots)
-        self._delays.changed(self)
+        self._indexes.changed(self)
         if self.topic.delays:
-            now_ms = self._delays.clock.wall_ms()
+            now_ms = self._indexes.clock.wall_ms()
             for count, due_ms in slots:
                 late_ms = max(0, now_ms - due_ms)
                 self.lateness_ms_sum += late_ms * count
@@ -185,12 +185,12 @@ class DelayedIndex:
         if options != self._options:
             self._options = options
             self.manager.on_options_updated(options)
-        self.look_for_due()
+        self.deliver_due()
 
     def _wanted_options(self) -> DelayedOptions:
         """Options from the topic's policies and the broker's settings."""
         tick_ms = max(1, self.topic.policies.delayed_delivery.tick_ms)
-        return DelayedOptions(tick_ms=tick_ms, strict=self._delays.limits().delayed_strict)
+        return DelayedOptions(tick_ms=tick_ms, strict=self._indexes.limits().delayed_strict)
 
     def disarm(self) -> None:
         """Cancel the timer: the topic is unloaded, needs no index, or the broker stops."""

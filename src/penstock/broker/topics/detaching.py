@@ -33,10 +33,10 @@ async def detach(topic: Topic, reads: LogReads) -> None:
 
 async def disconnect_producers(topic: Topic, reads: LogReads) -> None:
     """Tell all producers to reconnect, once their accepted messages are acknowledged."""
-    leaving = list(topic.producers.values())
-    for producer in leaving:
+    producers = list(topic.producers.values())
+    for producer in producers:
         producer.session.forget_producer(producer)
         producer.session.remember_closed(producer.producer_id)
     await reads.settled()
-    for producer in leaving:
+    for producer in producers:
         producer.session.reply(codec.close_producer(producer.producer_id, UNSOLICITED))

@@ -46,7 +46,7 @@ class TopicFeed:
     """Calls listeners immediately, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self.told = 0  # the number of the last event
+        self.last_number = 0  # the number of the last event
         self._listeners: dict[str, dict[int, Callable[[TopicEvent], None]]] = {}
         self._next_key = 0
 
@@ -64,10 +64,10 @@ class TopicFeed:
 
         return stop
 
-    def tell(self, topic: str, *, created: bool) -> None:
+    def report(self, topic: str, *, created: bool) -> None:
         """Report a topic as created or deleted. An exception of one listener does not affect the others."""
-        self.told += 1
-        event = TopicEvent(self.told, topic, created)
+        self.last_number += 1
+        event = TopicEvent(self.last_number, topic, created)
         namespace = topic.partition("://")[2].rpartition("/")[0]
         for listener in list(self._listeners.get(namespace, {}).values()):
             try:

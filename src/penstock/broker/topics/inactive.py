@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.policies.policies import PolicyBook
+    from penstock.broker.policies.policies import PolicyService
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.topic import Topic
@@ -49,7 +49,7 @@ class InactiveTopics:
         topics: TopicDirectory,
         life: TopicLife,
         partitions: Partitions,
-        policies: PolicyBook,
+        policies: PolicyService,
         changes: Changes,
         limits: Callable[[], BrokerLimits],
         stopping: Callable[[], bool],
@@ -67,7 +67,6 @@ class InactiveTopics:
         self._last_look_ns = now_ns
 
     def tick(self, now_ns: int) -> None:
-        """Start a check if it is due."""
         defaults = self._limits().policies
         if not defaults.broker_delete_inactive_topics_enabled or self._looking or self._stopping():
             return
@@ -87,7 +86,7 @@ class InactiveTopics:
             self._looking = False
 
     async def _delete(self, topic: Topic) -> None:
-        async with self._topics.leaving(topic.text) as current:
+        async with self._topics.locked(topic.text) as current:
             if current is not topic or topic.used or seems_active(topic) or self._keeps_messages(topic):
                 return
             log.info("topic %s goes, for nobody uses it (brokerDeleteInactiveTopicsEnabled)", topic.text)

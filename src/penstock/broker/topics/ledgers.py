@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.topics.topic_states import KEPT, LOG, kept_ledgers, ledgers_in_use
+from penstock.broker.topics.topic_states import ledgers_in_use
 
 if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
@@ -45,7 +45,7 @@ def drop_unknown_ledgers(catalog: Catalog, entry_log: EntryLog) -> None:
     unknown = entry_log.ledgers() - ledgers_in_use(catalog)
     if not unknown:
         return
-    if max(unknown) < catalog.ledger_ids_stop:
+    if all(map(catalog.was_given_out, unknown)):
         log.info("giving up %d ledgers of topics that were deleted right before the last stop", len(unknown))
         for ledger_id in sorted(unknown):
             entry_log.drop(ledger_id)
@@ -55,11 +55,11 @@ def drop_unknown_ledgers(catalog: Catalog, entry_log: EntryLog) -> None:
         "Stop penstock and put the meta.sqlite in place that belongs to this log, if you have it",
         len(unknown),
     )
-    kept = sorted(unknown | kept_ledgers(catalog))
-    catalog.skip_ledger_ids(kept[-1] + 1, _told)
-    catalog.put_document(KEPT, LOG, {"ledgers": kept}, _told)
+    kept = unknown | catalog.kept_ledgers()
+    catalog.keep_ledgers(kept, _logged)
+    catalog.skip_ledger_ids(max(kept) + 1, _logged)
 
 
-def _told(error: PenstockError | None) -> None:
+def _logged(error: PenstockError | None) -> None:
     if error is not None:
         log.error("what to keep of the log could not be stored: %s", error)

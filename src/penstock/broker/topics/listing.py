@@ -117,7 +117,6 @@ class Filter:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the compiled pattern."""
         return self.pattern.size_bytes if self.pattern is not None else 0
 
     def wants(self, name: str) -> bool:

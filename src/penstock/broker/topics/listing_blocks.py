@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
-
+from penstock.core.crc32c import crc32c
 from penstock.core.units import KIB
 from penstock.wire import listings
 
@@ -153,7 +152,7 @@ class Step:
     def written_bytes(self) -> int:
         return len(self.written)
 
-    def told(self) -> bytes:
+    def encoded(self) -> bytes:
         """The encoded update; the bytes are shared."""
         return self.written
 
@@ -293,7 +292,6 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """The hash of names in any order."""
     return struct.pack("<I", crc32c(",".join(in_order(names)).encode())).hex()
 
 

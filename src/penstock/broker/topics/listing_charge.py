@@ -65,7 +65,7 @@ class ListingCharge:
             self._permit = await self._limiter.update(self._permit, size_bytes, lends=False)
             self.size_bytes = size_bytes
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         if self._permit is not None:
             self._limiter.release(self._permit)
             self._permit, self.size_bytes = None, 0

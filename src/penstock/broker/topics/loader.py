@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.core.errors import ServedElsewhere, TopicNotFound
 from penstock.storage.cursor import Cursor, DamagedCursorError, may_have_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from penstock.broker.changes import Changes
     from penstock.broker.publishing.deduplication import Deduplication
     from penstock.broker.publishing.rates import Rates
-    from penstock.broker.topics.delayed_upkeep import Delays
+    from penstock.broker.topics.delayed_indexes import DelayedIndexes
+    from penstock.broker.topics.non_persistent import NonPersistentTopics
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
@@ -34,8 +36,25 @@ class MakeTopic(Protocol):
     def __call__(self, name: TopicName, *, ledger_id: int, last_entry_id: int, first_entry_id: int) -> Topic: ...
 
 
+class TopicCounts(Protocol):
+    """Counts what topics do; `records.usage` does."""
+
+    def attach(self, topic: Topic) -> None:
+        """Count what a topic does from now on. Called before it is trimmed."""
+
+    async def attached(self, topic: Topic) -> None:
+        """Called before a client uses it. Raises MetadataFailed."""
+
+    def detach(self, topic: Topic) -> None:
+        """A topic is unloaded or deleted."""
+
+
 class TopicLoader:
-    """Loads topics into memory and releases them."""
+    """Loads topics into memory and releases them.
+
+    Attributes:
+        counts: counts usage; None: nobody does.
+    """
 
     def __init__(
         self,
@@ -45,46 +64,72 @@ class TopicLoader:
         changes: Changes,
         clock: Clock,
         states: TopicStates,
-        delays: Delays,
+        delayed_indexes: DelayedIndexes,
         deduplication: Deduplication,
         rates: Rates,
         make_topic: MakeTopic,
+        own: int,
+        created: Callable[[TopicRecord], None],
+        non_persistent: NonPersistentTopics | None = None,
     ) -> None:
         self._log = entry_log
         self._catalog = catalog
         self._changes = changes
         self._clock = clock
         self._states = states
-        self._delays = delays
+        self._indexes = delayed_indexes
         self._deduplication = deduplication
         self._rates = rates
         self._make_topic = make_topic
+        self._own = own  # number of this broker
+        self._created = created  # called with the record of each topic that this broker creates
+        self._non_persistent = non_persistent  # tells other brokers, if there are any
+        self.counts: TopicCounts | None = None
 
     async def load(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
-        """Load a topic; a topic that is not stored is created with `properties`. Raises MetadataFailed."""
+        """Load a topic; a topic that is not stored is created with `properties`.
+
+        Raises MetadataFailed; ServedElsewhere, if another broker has created it meanwhile.
+        """
         if not name.is_persistent:
             topic = self._make_topic(name, ledger_id=0, last_entry_id=-1, first_entry_id=0)
             topic.created_ms = self._clock.wall_ms()
+            if self.counts is not None:
+                self.counts.attach(topic)
+            if self._non_persistent is not None:
+                await self._non_persistent.loaded(topic.text)
             return topic
         text = str(name)
-        record = self._catalog.topic(text) or await self._create(text, properties)
+        record = self._catalog.topic(text) or await self._create(text, properties, self._own)
+        if record.broker != self._own:
+            raise ServedElsewhere(text, record.broker)
         topic = self._made_of(name, record, await self._cursors(text))
         try:
-            await self._delays.load(topic)
+            await self._indexes.load(topic)
+            if self.counts is not None:
+                await self.counts.attached(topic)
         except BaseException:
             # Whoever asks next loads it again, perhaps many times a second: each would leave its cursors charged.
-            self.let_go(topic)
+            self.release(topic)
             raise
         return topic
 
-    async def _create(self, text: str, properties: Mapping[str, str]) -> TopicRecord:
-        """Store a new topic. Raises MetadataFailed."""
+    async def create_elsewhere(self, text: str, properties: Mapping[str, str], broker: int) -> None:
+        """Store a new topic for another broker to load, even if the caller is cancelled. Raises MetadataFailed."""
+        await self._changes.finish(self._create(text, properties, broker))
+
+    async def _create(self, text: str, properties: Mapping[str, str], broker: int) -> TopicRecord:
+        """Store a new topic, unless it exists. Raises MetadataFailed."""
         catalog, now_ms = self._catalog, self._clock.wall_ms()
         await self._changes.stored(
-            lambda done: catalog.create_topic(text, properties=properties, created_wall_ms=now_ms, done=done)
+            lambda done: catalog.create_topic(
+                text, properties=properties, created_wall_ms=now_ms, done=done, broker=broker
+            )
         )
         record = catalog.topic(text)
-        assert record is not None
+        if record is None:
+            raise TopicNotFound(text)  # Another broker has deleted it already.
+        self._created(record)
         log.info("topic %s created, ledger %d", text, record.ledger_id)
         return record
 
@@ -101,24 +146,26 @@ class TopicLoader:
         acknowledged = [cursor.last_acknowledged for cursor in cursors.values()]
         # Entries that all subscriptions have acknowledged may be gone from the log; cursors prevent that their ids
         # are reused.
-        last = max([self._log.last_entry(record.ledger_id), record.first_retained_entry - 1, *acknowledged])
-        topic = self._make_topic(
-            name, ledger_id=record.ledger_id, last_entry_id=last, first_entry_id=record.first_retained_entry
-        )
+        first = self._catalog.first_retained_entry(record.name)
+        last = max([self._log.last_entry(record.ledger_id), first - 1, *acknowledged])
+        topic = self._make_topic(name, ledger_id=record.ledger_id, last_entry_id=last, first_entry_id=first)
         topic.created_ms = record.created_wall_ms
         topic.terminated = bool(self._states.of(topic.text).get("terminated"))
         for subscription, cursor in cursors.items():
             topic.add_subscription(subscription, cursor=cursor, durable=True)
+        if self.counts is not None:
+            self.counts.attach(topic)
         topic.first_entry_id = topic.retained_from()
         self._log.trim(topic.ledger_id, topic.first_entry_id)
         return topic
 
-    def let_go(self, topic: Topic) -> None:
-        """Release the memory of an unloaded topic."""
+    def release(self, topic: Topic) -> None:
         topic.closed = True
+        if self.counts is not None:
+            self.counts.detach(topic)
         for subscription in topic.subscriptions.values():
             subscription.release()
-        self._delays.close(topic)
+        self._indexes.close(topic)
         self._deduplication.unloaded(topic)
         self._rates.forget_topic(topic)
 

@@ -17,7 +17,7 @@ from penstock.core.errors import NotAllowed, NotFound, TopicNotFound
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.core.names import TopicName
     from penstock.storage.catalog import Catalog
 
@@ -27,9 +27,9 @@ KIND: Final = "partitioned"
 class PartitionedTopics:
     """The stored partitioned topics."""
 
-    def __init__(self, catalog: Catalog, places: Places) -> None:
+    def __init__(self, catalog: Catalog, resources: NamespaceResources) -> None:
         self._catalog = catalog
-        self._places = places
+        self._resources = resources
 
     def count(self, name: TopicName) -> int:
         """Number of partitions; 0 if the name is not partitioned."""
@@ -41,20 +41,19 @@ class PartitionedTopics:
         return [name.of_partition(index) for index in range(self.count(name))]
 
     def of_namespace(self, namespace: str, domain: str) -> Iterator[str]:
-        """Full names of the partitioned topics in a namespace."""
         start = f"{domain}://{namespace}/"
         return (name for name in self._catalog.documents(KIND) if name.startswith(start))
 
     def document(self, name: TopicName) -> Mapping[str, Any]:
         """The stored document. Raises NotFound if it is not partitioned, or is being deleted."""
         document = self._catalog.documents(KIND).get(str(name))
-        if document is None or str(name) in self._places.closing:
+        if document is None or str(name) in self._resources.deleting:
             raise NotFound(f"Partitioned Topic {name} not found")
         return document
 
     def check_usable(self, name: TopicName, *, exists: bool) -> None:
         """Raises NotAllowed if the name is partitioned or no valid partition; TopicNotFound while it is deleted."""
-        if str(name.parent) in self._places.closing:
+        if str(name.parent) in self._resources.deleting:
             raise TopicNotFound(str(name))
         if name.partition < 0:
             if self.count(name):

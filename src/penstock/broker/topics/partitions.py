@@ -9,26 +9,40 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.elsewhere import of_subscription, of_topic
 from penstock.broker.topics.partitioned import KIND, PartitionedTopics
-from penstock.core.errors import AlreadyExists, NotAcceptable, TopicNotFound, Unprocessable
-from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName, parent_text
+from penstock.core.errors import (
+    AlreadyExists,
+    ChangedMeanwhile,
+    NotAcceptable,
+    ServiceNotReady,
+    TopicNotFound,
+    Unprocessable,
+)
+from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName, is_record_topic, parent_text
+from penstock.storage.catalog import ALWAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.broker.changes import Changes, Submit
+    from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.places import Places
+    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.topic_life import TopicLife
-    from penstock.storage.catalog import Catalog
+    from penstock.storage.catalog import Catalog, Unconditional
 
 # Partitions created or deleted concurrently, so that their changes share syncs of the catalog.
 AT_ONCE: Final = 100
+# How often the partitions of a deleted topic are deleted, if other brokers create more of them meanwhile.
+DELETIONS_MAX: Final = 10
 # Maximum number of partitions if none is set: as many as are created in the minute that administrators wait. A
 # mistyped number must not fill the memory with names.
 PARTITIONS_MAX: Final = 10_000
@@ -37,26 +51,35 @@ MORE_THAN_NONE: Final = "Number of partitions should be more than 0"
 
 
 class Partitions(PartitionedTopics):
-    """Partitioned topics and their changes. All methods are called on the event loop."""
+    """Partitioned topics and their changes. All methods are called on the event loop.
+
+    Attributes:
+        expected: full names of topics that this broker creates by itself: clients that are faster try again.
+    """
 
     def __init__(
         self,
         *,
         catalog: Catalog,
         changes: Changes,
-        places: Places,
+        resources: NamespaceResources,
         topics: TopicDirectory,
         life: TopicLife,
+        placement: Placement,
+        elsewhere: Elsewhere,
         policies_of: Callable[[str], EffectivePolicies],
         partitions_max: Callable[[], int],
     ) -> None:
         """Args: policies_of: policies of a namespace's topics. partitions_max: limit per topic; 0: no limit."""
-        super().__init__(catalog, places)
+        super().__init__(catalog, resources)
         self._changes = changes
         self._topics = topics
         self._life = life
+        self._placement = placement
+        self._elsewhere = elsewhere
         self._policies_of = policies_of
         self._partitions_max = partitions_max
+        self.expected: set[str] = set()
 
     async def for_client(self, name: TopicName, *, create: bool) -> int:
         """Number of partitions for a client; may create a partitioned topic if the name does not exist.
@@ -65,8 +88,8 @@ class Partitions(PartitionedTopics):
             TenantNotFound, NamespaceNotFound: its tenant or namespace does not exist.
             TopicNotFound: it does not exist and may not be created.
         """
-        self._places.check_namespace(name.namespace_name)
-        if str(name.parent) in self._places.closing:
+        self._resources.check_namespace(name.namespace_name)
+        if str(name.parent) in self._resources.deleting:
             raise TopicNotFound(str(name))
         partitions = self.count(name)
         if partitions or self._topics.exists(name):
@@ -76,6 +99,10 @@ class Partitions(PartitionedTopics):
             if create or name.partition < self.count(name.parent):
                 return 0
             raise TopicNotFound(str(name))
+        if str(name) in self.expected:
+            raise ServiceNotReady(f"{name} is being created: try again")
+        if is_record_topic(str(name)):
+            raise TopicNotFound(str(name))  # Brokers create it, if they write records.
         policies = self._policies_of(f"{name.tenant}/{name.namespace}")
         if not (create and policies.auto_topic_creation.allowed):
             raise TopicNotFound(str(name))
@@ -84,15 +111,16 @@ class Partitions(PartitionedTopics):
         return await self._changes.finish(self._create_on_the_way(name, policies.auto_topic_creation.partitions))
 
     async def _create_on_the_way(self, name: TopicName, partitions: int) -> int:
-        async with self._topics.leaving(name), self._changes.lock:
-            self._places.check_namespace(name.namespace_name)
+        async with self._topics.locked(name), self._changes.lock:
+            self._resources.check_namespace(name.namespace_name)
             existing = self.count(name)
             if existing or self._topics.exists(name):
                 return existing
             wanted = min(partitions, self._bound)
             self._topics.check_room(name, wanted)
-            await self._changes.stored(self._put(name, {"partitions": wanted, "properties": {}}))
-        return wanted
+            with suppress(ChangedMeanwhile):  # Another broker was faster.
+                await self._changes.stored(self._put(name, {"partitions": wanted, "properties": {}}, None))
+        return self.count(name)
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
         """Create a partitioned topic and its partitions.
@@ -102,7 +130,7 @@ class Partitions(PartitionedTopics):
             AlreadyExists: there is a topic of this name, or of the name of a partition.
             NotAllowed: the namespace would have too many topics.
         """
-        self._places.check_namespace(name.namespace_name)
+        self._resources.check_namespace(name.namespace_name)
         self._check_number(partitions)
         if name.partition >= 0:
             raise NotAcceptable(f"Partitioned Topic Name should not contain '-partition-': {name}")
@@ -112,12 +140,15 @@ class Partitions(PartitionedTopics):
     async def _create_document(self, name: TopicName, partitions: int, properties: dict[str, str]) -> None:
         # While this name is held no topic of this name is created; one that was being created is found below. The
         # order matters: deleting a topic holds its name and may then wait for the lock.
-        async with self._topics.leaving(name), self._changes.lock:
-            self._places.check_namespace(name.namespace_name)
-            if self.count(name) or self._topics.exists(name) or str(name) in self._places.closing:
-                raise AlreadyExists("This topic already exists")
-            self._topics.check_room(name, partitions)
-            await self._changes.stored(self._put(name, {"partitions": partitions, "properties": properties}))
+        async with self._topics.locked(name), self._changes.lock:
+            await self._changes.store_decided(partial(self._decide_creation, name, partitions, properties))
+
+    def _decide_creation(self, name: TopicName, partitions: int, properties: dict[str, str]) -> Submit:
+        self._resources.check_namespace(name.namespace_name)
+        if self.count(name) or self._topics.exists(name) or str(name) in self._resources.deleting:
+            raise AlreadyExists("This topic already exists")
+        self._topics.check_room(name, partitions)
+        return self._put(name, {"partitions": partitions, "properties": properties}, None)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Add partitions. Each gets the subscriptions of the first partition, starting at the earliest message.
@@ -133,12 +164,15 @@ class Partitions(PartitionedTopics):
         # Subscriptions are created first: a client that discovers a partition finds its subscription with all
         # messages. Not under the lock: creating a topic may wait for the deletion of another, which may wait for the
         # lock.
-        subscriptions = self._subscriptions(name)
+        subscriptions = await self._subscriptions(name)
         new = [name.of_partition(index) for index in range(existing, partitions)]
         await in_turns(lambda partition: self._make(partition, subscriptions), new)
-        await self._changes.store_alone(
-            lambda: self._put(name, {**self._growing(name, partitions), "partitions": partitions})
-        )
+
+        def grown() -> Submit:
+            before = self._growing(name, partitions)
+            return self._put(name, {**before, "partitions": partitions}, before)
+
+        await self._changes.store_alone(grown)
 
     def _growing(self, name: TopicName, partitions: int) -> Mapping[str, Any]:
         """Its document, after checking the new number of partitions."""
@@ -173,18 +207,24 @@ class Partitions(PartitionedTopics):
         partitions = self.names(name)
         if not force:
             for partition in partitions:
-                self._life.check_unused(partition)
-        closing = self._places.closing
-        closing.add(str(name))
+                await self._life.check_unused_anywhere(partition)
+        deleting = self._resources.deleting
+        deleting.add(str(name))
         try:
-            await self._topics.arrived(_start_of_partitions(name))
+            await self._topics.wait_until_loaded(_start_of_partitions(name))
             # Partitions are deleted first: after a crash in between, the rest can be deleted by the same name. This
             # includes partitions left over from a failed growth, so that a new topic of this name does not get them.
-            there = map(TopicName.parse, self._existing(name))
-            await in_turns(lambda partition: self._life.delete_if_there(partition, force=force), there)
-            await self._delete_document(name)
+            for _ in range(DELETIONS_MAX - 1):
+                with suppress(ChangedMeanwhile):  # Another broker has created a partition.
+                    return await self._delete_all(name, force=force)
+            await self._delete_all(name, force=force)
         finally:
-            closing.discard(str(name))
+            deleting.discard(str(name))
+
+    async def _delete_all(self, name: TopicName, *, force: bool) -> None:
+        there = map(TopicName.parse, self._existing(name))
+        await in_turns(lambda partition: self._life.delete_if_there(partition, force=force), there)
+        await self._delete_document(name)
 
     def _existing(self, name: TopicName) -> list[str]:
         """The existing partitions, whatever number its document says."""
@@ -194,21 +234,27 @@ class Partitions(PartitionedTopics):
         return [text for text in found if parent_text(text) == parent]
 
     async def _delete_document(self, name: TopicName) -> None:
-        await self._changes.store_alone(lambda: self._put(name, None))
+        """Raises ChangedMeanwhile if there is a partition."""
+        await self._changes.finish(self._forget_document(name))
+
+    async def _forget_document(self, name: TopicName) -> None:
+        async with self._changes.lock:
+            await self._changes.stored(self._put(name, None, ALWAYS))
         await self._life.forget_partitioned(name)
 
     async def forget_if_empty(self, name: TopicName) -> None:
         """Delete a partitioned topic if none of its partitions exists."""
-        closing = self._places.closing
-        if str(name) in closing or not self.count(name):
+        deleting = self._resources.deleting
+        if str(name) in deleting or not self.count(name):
             return
-        closing.add(str(name))
+        deleting.add(str(name))
         try:
-            await self._topics.arrived(_start_of_partitions(name))
+            await self._topics.wait_until_loaded(_start_of_partitions(name))
             if not any(map(self._topics.exists, self.names(name))):
-                await self._delete_document(name)
+                with suppress(ChangedMeanwhile):  # Another broker has created one.
+                    await self._delete_document(name)
         finally:
-            closing.discard(str(name))
+            deleting.discard(str(name))
 
     async def change(self, name: TopicName, how: Callable[[dict[str, Any]], object]) -> None:
         """Replace its document by `how(document)`. Raises NotFound if it is not partitioned."""
@@ -217,7 +263,7 @@ class Partitions(PartitionedTopics):
             document = self.document(name)
             whole = {**document, "properties": dict(document.get("properties") or {})}
             how(whole)
-            return self._put(name, whole)
+            return self._put(name, whole, document)
 
         await self._changes.store_alone(changed)
 
@@ -231,19 +277,39 @@ class Partitions(PartitionedTopics):
     def _bound(self) -> int:
         return self._partitions_max() or PARTITIONS_MAX
 
-    def _subscriptions(self, name: TopicName) -> list[str]:
-        records = self._catalog.subscriptions(str(name.of_partition(0)))
-        return [record.name for record in records if record.name != COMPACTION_SUBSCRIPTION]
+    async def _subscriptions(self, name: TopicName) -> list[str]:
+        first = name.of_partition(0)
+        broker = self._placement.broker_of(first)
+        if broker in {None, self._placement.own}:
+            names = [record.name for record in self._catalog.subscriptions(str(first))]
+        else:
+            names = await self._elsewhere.ask(broker, "GET", of_topic(first, "/subscriptions"))
+        return [name for name in names if name != COMPACTION_SUBSCRIPTION]
 
     async def _make(self, partition: TopicName, subscriptions: Iterable[str]) -> None:
         if not partition.is_persistent:
             return
-        topic = await self._topics.create(partition, {})
+        topic = await self._topics.create_placed(partition, {})
         for subscription in subscriptions:
+            if topic is None:
+                await self._subscribe_elsewhere(partition, subscription)
+                continue
             await topic.open_subscription(subscription, durable=True, start=topic.first_entry_id)
 
-    def _put(self, name: TopicName, document: Mapping[str, Any] | None) -> Submit:
-        return partial(self._catalog.put_document, KIND, str(name), document)
+    async def _subscribe_elsewhere(self, partition: TopicName, subscription: str) -> None:
+        broker = self._placement.broker_of(partition)
+        assert broker is not None, "it was created"
+        path = of_topic(partition, f"/subscription/{of_subscription(subscription)}")
+        with suppress(AlreadyExists):
+            await self._elsewhere.ask(broker, "PUT", path, {"ledgerId": -1, "entryId": -1})
+
+    def _put(
+        self,
+        name: TopicName,
+        document: Mapping[str, Any] | None,
+        expected: Mapping[str, Any] | Unconditional | None,
+    ) -> Submit:
+        return partial(self._catalog.put_document, KIND, str(name), document, expected=expected)
 
 
 def _start_of_partitions(name: TopicName) -> str:

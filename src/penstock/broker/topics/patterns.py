@@ -95,7 +95,6 @@ class ManyNames:
         self._compiled = None if _ALONE_ONLY.search(text) else _for_lines(text)
 
     def of(self, names: Sequence[str]) -> list[str]:
-        """Those of `names` that match, in order."""
         lines = _lines(names) if self._compiled is not None else None
         if lines is None or self._compiled is None:
             return list(filter(self._pattern.matches, names))

@@ -10,13 +10,13 @@ Theory of operation:
     Charge: one heap permit per list. The first caller acquires an estimate, gathers, and adjusts the permit to the real
         size; further callers wait for the list and hold nothing. While a caller uses the list, the permit covers the
         encoded names. While it is only watched, the permit covers the references to names, and deleted names that a
-        slow watcher has not been told yet. Bytes being sent are not charged here.
+        slow watcher has not received yet. Bytes being sent are not charged here.
     Leading: one caller at a time updates a list, with its own deadline and its own place in the limiter's queue. If it
         fails or disconnects, the next caller tries itself.
-    Changes: a list reads events of its namespace (`namespace_news`) when a caller needs the list, or when a watcher can
-        be notified. It stores the matching events and applies them later. So a caller gets the list of the moment of
-        its request, or a newer one. Watchers are woken in small groups, because three hundred at once would block the
-        loop.
+    Changes: a list reads events of its namespace (`namespace_events`) when a caller needs the list, or when a watcher
+        can be notified. It stores the matching events and applies them later. So a caller gets the list of the moment
+        of its request, or a newer one. Watchers are woken in small groups, because three hundred at once would block
+        the loop.
     Writing: a reply is the caller's own head and shared blocks. Blocks being sent are charged once (`unsent_pieces`),
         until all transports have sent them. Each caller has a small direct permit for its head. While blocks are
         unsent, further callers get the same bytes.
@@ -34,7 +34,7 @@ from weakref import WeakValueDictionary
 from penstock.broker.topics.listing import Filter, gather
 from penstock.broker.topics.listing_blocks import Listing, changed, differences, in_order, next_step
 from penstock.broker.topics.listing_charge import ListingCharge
-from penstock.broker.topics.namespace_news import NamespaceNews
+from penstock.broker.topics.namespace_events import NamespaceEvents
 from penstock.broker.topics.patterns import PATTERN_BYTES
 from penstock.broker.topics.unsent_pieces import UnsentPieces
 from penstock.core.errors import TooManyRequests
@@ -66,24 +66,24 @@ BLOCKS_PER_STEP: Final = 2
 # Changes applied at a time; they are sorted first.
 CHANGES_PER_REFRESH: Final = 2_000
 # Events that a list reads at a time: matching a single name takes 3 to 15 microseconds, matching many is faster.
-NEWS_PER_STEP: Final = 250
+EVENTS_PER_STEP: Final = 250
 # Notifying a watcher of a topic takes about 0.05 ms.
-KEEPERS_PER_TURN: Final = 50
+WATCHERS_PER_TURN: Final = 50
 
 
 def _nothing() -> None:
     """Default for `passed`: does nothing."""
 
 
-class Keeper(Protocol):
+class ListingWatcher(Protocol):
     """A watcher of a list."""
 
-    known: Listing | None  # the list that its client was told; it is kept in memory, too
+    known: Listing | None  # the list that its client received; it is kept in memory, too
 
     def is_ready(self) -> bool:
         """Whether it can be notified now. If not, it asks for changes itself when it can."""
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify it of a possible change."""
 
 
@@ -96,13 +96,13 @@ class SharedListing:
         self._limiter = store.limiter
         self._askers = 0
         self._senders = 0  # callers whose transports have not sent everything
-        self._keepers: dict[Keeper, None] = {}
+        self._watchers: dict[ListingWatcher, None] = {}
         self._listing: Listing | None = None
         self._charge = ListingCharge(store.limiter)
         self._charged_as_written = False
         self._changes: dict[str, bool] = {}  # events to apply: whether each topic exists now
         self._heard = self._applied = 0  # numbers of relevant events, received and applied
-        self._news: NamespaceNews | None = None  # set when the list is first gathered
+        self._events: NamespaceEvents | None = None  # set when the list is first gathered
         self._read = 0  # number of the next event to read
         self._missed = False  # unread events were dropped
         self._refreshing = False
@@ -166,38 +166,37 @@ class SharedListing:
             self._close_if_unused()
             self._settle_soon()
 
-    def keep(self, keeper: Keeper) -> None:
-        """Notify a watcher of changes, until `leave`."""
-        self._keepers[keeper] = None
+    def add_watcher(self, watcher: ListingWatcher) -> None:
+        """Notify a watcher of changes, until `remove_watcher`."""
+        self._watchers[watcher] = None
 
-    def leave(self, keeper: Keeper) -> None:
-        """Remove a watcher."""
-        self._keepers.pop(keeper, None)
+    def remove_watcher(self, watcher: ListingWatcher) -> None:
+        self._watchers.pop(watcher, None)
         self._close_if_unused()
         self._settle_soon()
 
-    def is_news_to(self, keeper: Keeper) -> bool:
-        """Whether there are changes that the watcher has not been told."""
-        return self._is_behind() or self._applied < self._heard or keeper.known is not self._listing
+    def has_changes_for(self, watcher: ListingWatcher) -> bool:
+        """Whether there are changes that the watcher's client has not received."""
+        return self._is_behind() or self._applied < self._heard or watcher.known is not self._listing
 
-    def has_told(self, keeper: Keeper) -> None:
-        """Note that the watcher was told its `known` list. Memory of older lists may be released."""
-        if keeper.known is self._listing is not None and self._charge.size_bytes > self._owed_at_least(self._listing):
+    def was_notified(self, watcher: ListingWatcher) -> None:
+        """Note that the client has received the watcher's `known` list. Memory of older lists may be released."""
+        if watcher.known is self._listing is not None and self._charge.size_bytes > self._owed_at_least(self._listing):
             self._settle_soon()
 
     async def latest(self, owner: Owner, deadline_ns: int | None = None) -> Listing:
-        """The list with all changes up to this call. The caller must be in `asked`, or a keeper.
+        """The list with all changes up to this call. The caller must be in `asked`, or a watcher.
 
         Raises:
             PermitError: the limiter refused the caller's own request.
             InvalidTopicName, PatternNotServed: see `Pattern`.
             TooManyRequests: the deadline passed while another caller's request waited.
         """
-        told = self._news.told if self._news is not None else 0
+        stop = self._events.next_number if self._events is not None else 0
         heard: int | None = None
         while True:
             listing = self._listing
-            if listing is not None and self._read >= told:
+            if listing is not None and self._read >= stop:
                 heard = self._heard if heard is None else heard
                 if self._applied >= heard and self._charge_suffices():
                     return listing
@@ -208,7 +207,7 @@ class SharedListing:
             try:
                 if listing is None:
                     await self._assemble(owner, deadline_ns)
-                elif self._read < told and len(self._changes) < NEWS_PER_STEP:
+                elif self._read < stop and len(self._changes) < EVENTS_PER_STEP:
                     await self._read_on(listing, owner, deadline_ns)
                 else:
                     await self._refresh(listing, owner, deadline_ns)
@@ -221,9 +220,9 @@ class SharedListing:
                 await self._settle()
 
     def step(self, known: Listing) -> Step | None:
-        """The next update for a watcher that was told `known`; None when there is no change. Shared while in use."""
+        """The next update for a client that has `known`; None when there is no change. Shared while in use."""
         listing = self._listing
-        assert listing is not None, "nobody was told anything yet"
+        assert listing is not None, "nothing was sent yet"
         if known is listing:
             return None
         step = self._steps.get(known)
@@ -247,9 +246,9 @@ class SharedListing:
         async def gathered() -> int:
             nonlocal listing, heard
             self._filter.compile()
-            self._news = self._store.news_of(self._filter.wanted.namespace)
-            self._news.attach(self)
-            self._read = self._news.told
+            self._events = self._store.events_of(self._filter.wanted.namespace)
+            self._events.attach(self)
+            self._read = self._events.next_number
             heard = self._heard
             listing = await self._store.share.run(gather(self._store.index, self._filter), deadline_ns)
             return self._owed_bytes(listing, as_written=True)
@@ -295,7 +294,7 @@ class SharedListing:
 
     def _owed_bytes(self, listing: Listing, *, as_written: bool) -> int:
         """Memory in use once this list is current, including older lists that a watcher still knows."""
-        earlier = {keeper.known for keeper in self._keepers} - {listing, None}
+        earlier = {watcher.known for watcher in self._watchers} - {listing, None}
         kept = {id(block): block for known in earlier if known is not None for block in known.only_in(listing)}
         now_bytes = max(self._owed_at_least(listing), listing.assembled_bytes * as_written + self._filter.size_bytes)
         return now_bytes + sum(block.assembled_bytes for block in kept.values())
@@ -313,71 +312,71 @@ class SharedListing:
             for block in listing.blocks:
                 block.forget_written()
         self._charged_as_written = False
-        if self._keepers:
+        if self._watchers:
             await self._charge.lower(self._owed_bytes(listing, as_written=False))
         else:
-            self._charge.give_back()
+            self._charge.release()
 
     def _settle_soon(self) -> None:
         if self._charge.size_bytes and (self._settling is None or self._settling.done()):
             self._settling = self._store.loop.create_task(self._settle())
 
     def _close_if_unused(self) -> None:
-        if self._askers or self._keepers or self._senders:
+        if self._askers or self._watchers or self._senders:
             return
         self._hear_no_more()
         self._store.forget(self._filter.wanted, self)
         if self._settling is not None:
             self._settling.cancel()
-        self._charge.give_back()
+        self._charge.release()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _is_behind(self) -> bool:
-        return self._news is not None and self._read < self._news.told
+        return self._events is not None and self._read < self._events.next_number
 
-    def wants_news(self) -> bool:
+    def wants_events(self) -> bool:
         """Whether there are events for a watcher that is ready. Others read when they need the list."""
         return (
             self._is_behind()
             and not self._missed
             and not self._changes  # applied first: many lists with many changes would take much memory
             and self._listing is not None
-            and any(keeper.is_ready() for keeper in self._keepers)
+            and any(watcher.is_ready() for watcher in self._watchers)
         )
 
-    def read_some(self) -> int:
+    def read_events(self) -> int:
         """Store the relevant ones of some events, or that everything must be gathered again."""
-        news = self._news
-        assert news is not None
-        if self._read < news.first:
+        events = self._events
+        assert events is not None
+        if self._read < events.first:
             self._missed = True
-            self._wake_keepers()  # The first keeper has it gathered.
+            self._wake_watchers()  # The first watcher has it gathered.
             return 0
-        events = news.since(self._read, NEWS_PER_STEP)
-        self._read += len(events)
-        wanted = self._filter.wanted_of([event.topic for event in events])
-        for event in events:
+        unread = events.since(self._read, EVENTS_PER_STEP)
+        self._read += len(unread)
+        wanted = self._filter.wanted_of([event.topic for event in unread])
+        for event in unread:
             if event.topic in wanted:
                 self._note(event.topic, there=event.created)
-        return len(events)
+        return len(unread)
 
     def _note(self, topic: str, *, there: bool) -> None:
         self._heard += 1
         self._changes[topic] = there
         if self._listing is not None and not self._refreshing and self._listing.has(topic) is there:
             del self._changes[topic]  # A topic created and deleted while no watcher reads needs no entry.
-        self._wake_keepers()
+        self._wake_watchers()
 
     async def _read_on(self, listing: Listing, owner: Owner, deadline_ns: int | None) -> None:
         """Read some events; if they were dropped, compare with the current names."""
-        news, share = self._news, self._store.share
-        assert news is not None
-        if self._read >= news.first:
+        events, share = self._events, self._store.share
+        assert events is not None
+        if self._read >= events.first:
             await share.run(self._reading(), deadline_ns)
             return
         async with share.slot(owner, deadline_ns):
-            now = news.told
+            now = events.next_number
             fresh = await share.run(gather(self._store.index, self._filter), deadline_ns)
             differing = await share.run(in_steps(differences(listing, fresh)), deadline_ns)
         self._changes.clear()
@@ -387,33 +386,33 @@ class SharedListing:
         self._read, self._missed = now, False
 
     def _reading(self) -> Generator[None, int, None]:
-        self.read_some()
+        self.read_events()
         yield
 
     def _hear_no_more(self) -> None:
-        if self._news is not None:
-            self._news.detach(self)
-            self._store.forget_news(self._filter.wanted.namespace)
-            self._news = None
+        if self._events is not None:
+            self._events.detach(self)
+            self._store.forget_events(self._filter.wanted.namespace)
+            self._events = None
         self._changes.clear()
 
-    def _wake_keepers(self) -> None:
-        if self._keepers and not self._waking:
+    def _wake_watchers(self) -> None:
+        if self._watchers and not self._waking:
             self._waking = True
             self._wake_soon(iter(()), -1)
 
-    def _wake_soon(self, keepers: Iterator[Keeper], heard: int) -> None:
-        self._store.loop.call_soon(self._wake, keepers, heard)
+    def _wake_soon(self, watchers: Iterator[ListingWatcher], heard: int) -> None:
+        self._store.loop.call_soon(self._wake, watchers, heard)
 
-    def _wake(self, keepers: Iterator[Keeper], heard: int) -> None:
-        """Notify the keepers; start again if an event came since the first was notified."""
-        some = list(islice(keepers, KEEPERS_PER_TURN))
-        for keeper in some:
-            keeper.tell()
+    def _wake(self, watchers: Iterator[ListingWatcher], heard: int) -> None:
+        """Notify the watchers; start again if an event came since the first was notified."""
+        some = list(islice(watchers, WATCHERS_PER_TURN))
+        for watcher in some:
+            watcher.notify()
         if some:
-            self._wake_soon(keepers, heard)
+            self._wake_soon(watchers, heard)
         elif heard != self._heard:
-            self._wake(iter(list(self._keepers)), self._heard)
+            self._wake(iter(list(self._watchers)), self._heard)
         else:
             self._waking = False
 
@@ -439,7 +438,7 @@ class SharedListings:
         self.chance = chance
         self.share = LoopShare(limiter, clock, loop)
         self._lists: dict[Wanted, SharedListing] = {}
-        self._news: dict[str, NamespaceNews] = {}
+        self._events: dict[str, NamespaceEvents] = {}
 
     def __len__(self) -> int:
         return len(self._lists)
@@ -456,28 +455,27 @@ class SharedListings:
         return replace(seen, heap=heap)
 
     def of(self, wanted: Wanted) -> SharedListing:
-        """The list with these parameters. Call `asked` or `keep` on it in the same turn."""
+        """The list with these parameters. Call `asked` or `add_watcher` on it in the same turn."""
         shared = self._lists.get(wanted)
         if shared is None:
             shared = self._lists[wanted] = SharedListing(self, Filter(wanted))
         return shared
 
-    def news_of(self, namespace: str) -> NamespaceNews:
+    def events_of(self, namespace: str) -> NamespaceEvents:
         """The events of a namespace. Attach a list in the same turn."""
-        news = self._news.get(namespace)
-        if news is None:
-            news = self._news[namespace] = NamespaceNews(self.feed, namespace, self.share, self.loop)
-        return news
+        events = self._events.get(namespace)
+        if events is None:
+            events = self._events[namespace] = NamespaceEvents(self.feed, namespace, self.share, self.loop)
+        return events
 
-    def forget_news(self, namespace: str) -> None:
+    def forget_events(self, namespace: str) -> None:
         """Drop the events of a namespace, unless a list reads them."""
-        news = self._news.get(namespace)
-        if news is not None and not news.is_read:
-            del self._news[namespace]
-            news.stop()
+        events = self._events.get(namespace)
+        if events is not None and not events.is_read:
+            del self._events[namespace]
+            events.stop()
 
     def forget(self, wanted: Wanted, shared: SharedListing) -> None:
-        """Remove a list that is no longer in use."""
         if self._lists.get(wanted) is shared:
             del self._lists[wanted]
 

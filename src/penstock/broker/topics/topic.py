@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.policies.policy_table import EffectivePolicies
+    from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
     from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
     from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
     from penstock.broker.publishing.producer import Producer
@@ -35,17 +36,21 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.subscriptions.tail import TailCache
     from penstock.broker.topics.delayed_index import DelayedIndex
-    from penstock.broker.topics.delayed_upkeep import Delays
+    from penstock.broker.topics.delayed_indexes import DelayedIndexes
     from penstock.broker.topics.subscription_store import SubscriptionStore
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.groups.group import Group
+    from penstock.groups.group_publish import GroupPublish
     from penstock.storage.entry_log import Batch
 
 # Acknowledged entries are trimmed in steps: a subscription created shortly after still finds the last ones, as in
 # Pulsar, which trims whole ledgers.
 TRIM_STEP_ENTRIES: Final = 1_000
+# Above all entry ids: usage is not counted, so that trimming waits for nothing.
+NOT_COUNTED: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ class TopicServices:
     states: TopicStates
     rates: Rates
     deduplication: Deduplication
-    delays: Delays
+    delayed_indexes: DelayedIndexes
     store: SubscriptionStore
     tail_cache: TailCache
     dispatch: DispatchServices
@@ -74,10 +79,12 @@ class Topic:
 
     __slots__ = (
         "_services",
+        "adaptive",
         "bytes_in",
         "bytes_out_before",
         "closed",
         "compacted",
+        "counted_before",
         "created_ms",
         "deduplication",
         "delayed",
@@ -91,6 +98,7 @@ class Topic:
         "ledger_id",
         "messages_in",
         "messages_out_before",
+        "messages_when_idle",
         "name",
         "next_entry_id",
         "partition",
@@ -99,7 +107,9 @@ class Topic:
         "producers",
         "publish_limited_times",
         "publish_limiters",
+        "publish_lines",
         "replay_reads",
+        "resource_groups",
         "subscriptions",
         "tail",
         "terminated",
@@ -123,6 +133,8 @@ class Topic:
         # When the last subscription was deleted, all had acknowledged the entries before this. Not stored: a topic
         # that is loaded again keeps messages until a subscription acknowledges them.
         self.unneeded_before = 0
+        # Entries from here on are not in the stored counters of usage yet: after a crash they must be there.
+        self.counted_before = NOT_COUNTED
         self.last_entry_id: int = last_entry_id
         self.next_entry_id = last_entry_id + 1
         # An entry id, and the index of the last message in it, for GET_LAST_MESSAGE_ID.
@@ -148,7 +160,11 @@ class Topic:
         self.messages_out_before = 0
         self.bytes_out_before = 0
         self.publish_limited_times = 0  # how often a rate limit stopped one of its producers
-        self.publish_limiters: tuple[PublishLimiter, ...] = ()
+        self.publish_limiters: tuple[PublishLimiter | GroupPublish, ...] = ()
+        self.publish_lines: tuple[GroupPublish, ...] = ()
+        self.resource_groups: tuple[Group, ...] = ()
+        self.adaptive: AdaptiveTopic | None = None
+        self.messages_when_idle = 0
         self.dispatch_limiter: DispatchLimiter | None = None
         services.rates.topic_changed(self)
 
@@ -191,7 +207,6 @@ class Topic:
             raise TopicTerminated(self.text)
 
     def add_subscription(self, name: str, *, cursor: Cursor, durable: bool) -> Subscription:
-        """Attach a subscription with a loaded or new cursor."""
         self.pass_cancelled(cursor)
         subscription = Subscription(self, name, cursor=cursor, durable=durable, services=self._services.dispatch)
         self.subscriptions[name] = subscription
@@ -210,7 +225,7 @@ class Topic:
 
     def join_delayed(self, subscription: SubscriptionState) -> DelayedDeliveryView:
         """The subscription's view of the delayed messages; creates the index if necessary."""
-        return self._services.delays.index_of(self).view_of(subscription)
+        return self._services.delayed_indexes.index_of(self).view_of(subscription)
 
     def leave_delayed(self, subscription: SubscriptionState) -> None:
         """Remove the subscription's view; the index is removed with the last view."""
@@ -297,6 +312,7 @@ class Topic:
         needed = self.first_needed()
         if needed is None or retains(self.policies):
             return self.first_entry_id
+        needed = min(needed, self.counted_before)
         return max(self.first_entry_id, needed // TRIM_STEP_ENTRIES * TRIM_STEP_ENTRIES)
 
     def first_needed(self) -> int | None:

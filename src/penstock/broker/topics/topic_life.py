@@ -8,30 +8,32 @@ A deleted topic is first removed from the catalog, durably, then from the log. A
 without a topic, which `ledgers` deletes at the next start.
 
 Where: the admin API calls this, and so does the deletion of inactive topics; the directory makes other callers wait
-meanwhile (`leaving`).
+meanwhile (`locked`).
 """
 
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from penstock.broker.elsewhere import of_topic
 from penstock.broker.topics.detaching import detach, disconnect_producers
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER
-from penstock.broker.topics.topic_states import KIND as STATE
-from penstock.core.errors import PenstockError, PreconditionFailed, TopicNotFound
+from penstock.core.errors import NotFound, PenstockError, PreconditionFailed, TopicNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.broker.changes import Changes
+    from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.retention import Retention
     from penstock.broker.subscriptions.cursor_saves import CursorSaves
     from penstock.broker.topics.compaction import Compactor
-    from penstock.broker.topics.delayed_upkeep import Delays
+    from penstock.broker.topics.delayed_indexes import DelayedIndexes
     from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.names import TopicName
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
     from penstock.storage.entry_log import EntryLog
 
 log = logging.getLogger(__name__)
-
-# Documents that go with their topic.
-DOCUMENTS: Final = (STATE, "dedup")
 
 
 class TopicLife:
@@ -57,9 +56,11 @@ class TopicLife:
         topics: TopicDirectory,
         states: TopicStates,
         cursors: CursorSaves,
-        delays: Delays,
+        delayed_indexes: DelayedIndexes,
         compaction: Compactor,
         retention: Retention[Topic],
+        placement: Placement,
+        elsewhere: Elsewhere,
         forget: Callable[[TopicName], Awaitable[object]],
     ) -> None:
         """Args: forget: removes other data kept under the name of a deleted topic."""
@@ -70,9 +71,11 @@ class TopicLife:
         self._topics = topics
         self._states = states
         self._cursors = cursors
-        self._delays = delays
+        self._indexes = delayed_indexes
         self._compaction = compaction
         self._retention = retention
+        self._placement = placement
+        self._elsewhere = elsewhere
         self._forget = forget
 
     # -- unload -------------------------------------------------------------------------------------------------------
@@ -82,17 +85,17 @@ class TopicLife:
         await self._changes.finish(self._unload(name))
 
     async def _unload(self, name: TopicName) -> None:
-        async with self._topics.leaving(name) as topic:
+        async with self._topics.locked(name) as topic:
             if topic is None:
                 return
             await detach(topic, self._reads)
             try:
                 await self._cursors.save(*topic.subscriptions.values())
-                await self._delays.save_of(topic)
+                await self._indexes.save_of(topic)
             finally:
                 # Also if cursors cannot be stored: later acknowledgements are then lost, and messages delivered
                 # again.
-                self._topics.unloaded(topic)
+                self._topics.remove(topic)
         log.info("topic %s unloaded", name)
 
     # -- terminate ----------------------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ class TopicLife:
             log.info("topic %s terminated after entry %d", topic.text, topic.last_entry_id)
             await disconnect_producers(topic, self._reads)
         for subscription in list(topic.subscriptions.values()):
-            subscription.topic_terminated()
+            subscription.tell_of_end()
         return topic.last_entry_id
 
     # -- truncate -----------------------------------------------------------------------------------------------------
@@ -124,10 +127,10 @@ class TopicLife:
         """Delete all entries, for all subscriptions. Raises MetadataFailed."""
         end = topic.last_entry_id + 1
         # The compacted ledger would show older values than the deleted ones.
-        await self._compaction.give_up(topic)
+        await self._compaction.drop_compacted(topic)
         for subscription in list(topic.subscriptions.values()):
-            subscription.skip_all()
-        await self._retention.give_up_all(topic, end)
+            subscription.moves.skip_all()
+        await self._retention.delete_acknowledged(topic, end)
 
     # -- delete -------------------------------------------------------------------------------------------------------
 
@@ -136,12 +139,18 @@ class TopicLife:
         topic = self._topics.get(name)
         if topic is None:
             return
-        producers, consumers = len(topic.producers), sum(len(s.consumers) for s in topic.subscriptions.values())
-        if producers or consumers:
-            raise PreconditionFailed(
-                f"Topic has {producers + consumers} clients connected Including {consumers} consumers, "
-                f"{producers} producers, and 0 replicators."
-            )
+        _check_no_clients(len(topic.producers), sum(len(s.consumers) for s in topic.subscriptions.values()))
+
+    async def check_unused_anywhere(self, name: TopicName) -> None:
+        """As `check_unused`, for a topic of any broker."""
+        broker = self._placement.broker_of(name)
+        if broker is None or broker == self._placement.own:
+            self.check_unused(name)
+            return
+        with suppress(NotFound):
+            stats = await self._elsewhere.ask(broker, "GET", of_topic(name, "/stats"))
+            consumers = sum(len(one["consumers"]) for one in stats["subscriptions"].values())
+            _check_no_clients(len(stats["publishers"]), consumers)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete a topic with all its data; its clients are told to reconnect.
@@ -155,20 +164,32 @@ class TopicLife:
             raise TopicNotFound(str(name))
 
     async def delete_if_there(self, name: TopicName, *, force: bool) -> bool:
-        """As `delete`, but returns False if the topic does not exist."""
+        """As `delete`, but returns False if the topic does not exist. Asks the broker that serves it."""
         return await self._changes.finish(self._delete_if_there(name, force=force))
 
     async def _delete_if_there(self, name: TopicName, *, force: bool) -> bool:
-        async with self._topics.leaving(name):
-            if not self._topics.exists(name):
-                return False
-            if not force:
-                self.check_unused(name)
-            await self.carry_out(name)
+        if self._placement.is_ours(name):
+            async with self._topics.locked(name):
+                # Another broker may have created the topic while this waited.
+                if self._placement.is_ours(name):
+                    if not self._topics.exists(name):
+                        return False
+                    if not force:
+                        self.check_unused(name)
+                    await self.carry_out(name)
+                    return True
+        broker = self._placement.broker_of(name)
+        return broker is not None and await self._delete_elsewhere(name, broker, force=force)
+
+    async def _delete_elsewhere(self, name: TopicName, broker: int, *, force: bool) -> bool:
+        try:
+            await self._elsewhere.ask(broker, "DELETE", of_topic(name, "?force=true" if force else ""))
+        except NotFound:
+            return False
         return True
 
     async def carry_out(self, name: TopicName) -> None:
-        """Delete a topic and its data; call inside `leaving`. Raises MetadataFailed."""
+        """Delete a topic and its data; call inside `locked`. Raises MetadataFailed."""
         text = str(name)
         topic = self._topics.get(name)
         record = self._catalog.topic(text)
@@ -177,17 +198,19 @@ class TopicLife:
             await detach(topic, self._reads)
         if record is not None:
             try:
-                await self._changes.stored(lambda done: self._catalog.delete_topic(text, done, documents=DOCUMENTS))
+                await self._changes.stored(lambda done: self._catalog.delete_topic(text, done, record.ledger_id))
             except PenstockError:
                 if topic is not None:
                     _open_again(topic)
                 raise
         if topic is not None:
-            self._topics.unloaded(topic)
-        self._topics.vanished(text)
+            self._topics.remove(topic)
+        if self._catalog.topic(text) is None:  # Another broker may have created it again.
+            self._topics.remove_name(text)
+        self._placement.deleted()
         self._compaction.forget(text)
         if record is not None:
-            self._delays.dropped(record.ledger_id)
+            self._indexes.dropped(record.ledger_id)
             self._log.drop(record.ledger_id)
             if compacted is not None:
                 self._log.drop(int(compacted))
@@ -204,10 +227,14 @@ class TopicLife:
     async def forget_partitioned(self, name: TopicName) -> None:
         """Remove data kept under the name of a deleted partitioned topic."""
         await self._forget_rest(name)
-        text, catalog = str(name), self._catalog
-        for kind in DOCUMENTS:
-            if text in catalog.documents(kind):
-                await self._changes.stored(partial(catalog.put_document, kind, text, None))
+
+
+def _check_no_clients(producers: int, consumers: int) -> None:
+    if producers or consumers:
+        raise PreconditionFailed(
+            f"Topic has {producers + consumers} clients connected Including {consumers} consumers, "
+            f"{producers} producers, and 0 replicators."
+        )
 
 
 def _open_again(topic: Topic) -> None:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Done
 
 KIND: Final = "topic-state"
-# The kind and the name of the document that lists ledgers which are kept though no topic has them.
-KEPT: Final = "kept-ledgers"
-LOG: Final = "broker-0"
 COMPACTED_LEDGER: Final = "compacted_ledger"
 _COMPACTED_HORIZON: Final = "compacted_horizon"
 _COMPACTED_ENTRIES: Final = "compacted_entries"
@@ -91,7 +88,6 @@ def cancelled_of(state: Mapping[str, Any]) -> list[int]:
 
 
 def compacted_in(state: Mapping[str, Any]) -> CompactedLedger | None:
-    """The compacted ledger named by a topic's state."""
     if state.get(COMPACTED_LEDGER) is None:
         return None
     return CompactedLedger(state[COMPACTED_LEDGER], state[_COMPACTED_ENTRIES], state[_COMPACTED_HORIZON])
@@ -112,12 +108,8 @@ def not_compacted_state() -> dict[str, None]:
 
 
 def ledgers_in_use(catalog: Catalog) -> set[int]:
-    """All ledgers in the catalog: of topics, compacted ones, and those kept without a topic."""
+    """All ledgers of this broker: of topics, compacted ones, and those kept without a topic."""
     states = catalog.documents(KIND).values()
     compacted = {int(state[COMPACTED_LEDGER]) for state in states if state.get(COMPACTED_LEDGER) is not None}
-    return {record.ledger_id for record in catalog.topics()} | compacted | kept_ledgers(catalog)
-
-
-def kept_ledgers(catalog: Catalog) -> set[int]:
-    """Ledgers without a known topic that are kept, because the catalog was older than the log."""
-    return set(catalog.documents(KEPT).get(LOG, {}).get("ledgers", ()))
+    own = {record.ledger_id for record in catalog.topics() if catalog.is_own(record)}
+    return own | compacted | catalog.kept_ledgers()

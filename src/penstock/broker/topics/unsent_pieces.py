@@ -62,7 +62,6 @@ class UnsentPieces:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes charged for pieces now."""
         return self._permit.size if self._permit is not None else 0
 
     async def charge(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One client's WATCH_TOPIC_LIST: watches the topics of a namespace that match a pattern.
 
-Why no queue of updates: a watcher keeps the list that its client was told, which it shares with other watchers. The
+Why no queue of updates: a watcher keeps the list that its client received, which it shares with other watchers. The
 next update is the difference to the current list. So nothing overflows; a client that reads slowly gets fewer updates,
 and each is correct.
 Where: discovery makes watchers; the shared listing notifies them, the session owns and stops them.
@@ -49,7 +49,7 @@ RETRY_LAST_S: Final = 25.0
 
 
 class TopicListWatcher:
-    """One client's watch of one namespace, and the list that the client was told."""
+    """One client's watch of one namespace, and the list that the client received."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TopicListWatcher:
         chance: Random,
     ) -> None:
         """Args: memory: is charged for the watcher. chance: randomizes the back-off of retries."""
-        self.known: Listing | None = None  # the list that the client was told; None: none yet
+        self.known: Listing | None = None  # the list that the client received; None: none yet
         self.charged_bytes = 0  # charged to the sessions' memory
         self._connection = connection
         self._memory = memory
@@ -71,24 +71,23 @@ class TopicListWatcher:
         self._watcher_id = watcher_id
         self._owner = owner
         self._shared = shared
-        self._shared.keep(self)
+        self._shared.add_watcher(self)
         self._backoff = Backoff(chance, first_s=RETRY_FIRST_S, last_s=RETRY_LAST_S)
         self._said = self._sent = 0  # answers and updates: queued, and sent by the transport
         self._answering: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     @property
     def namespace(self) -> str:
         return self._shared.namespace
 
     def stop(self) -> None:
-        """Send no more updates."""
-        for task in (self._answering, self._telling):
+        for task in (self._answering, self._sending):
             if task is not None:
                 task.cancel()
-        self._telling = None
-        self._shared.leave(self)
-        self._memory.give_back(self.charged_bytes)
+        self._sending = None
+        self._shared.remove_watcher(self)
+        self._memory.release(self.charged_bytes)
         self.charged_bytes = 0
 
     # -- the answer ---------------------------------------------------------------------------------------------------
@@ -100,9 +99,9 @@ class TopicListWatcher:
             PermitError: there was no memory until the deadline, or the list can never fit.
             ServiceNotReady: the watcher was stopped meanwhile.
         """
-        if self._telling is not None:
-            self._telling.cancel()  # The list contains the pending update.
-            self._telling = None
+        if self._sending is not None:
+            self._sending.cancel()  # The list contains the pending update.
+            self._sending = None
         answering = asyncio.get_running_loop().create_task(self._answer(request_id, client_hash, deadline_ns))
         self._answering = answering
         try:
@@ -113,13 +112,13 @@ class TopicListWatcher:
         if answering.cancelled():
             raise ServiceNotReady(f"watcher {self._watcher_id} was closed before it watched")
         answering.result()
-        self.tell()
+        self.notify()
 
     async def _answer(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
         clock = self._clock
         while True:
             try:
-                await self._say_all(request_id, client_hash, deadline_ns)
+                await self._send_list(request_id, client_hash, deadline_ns)
             except (PermitAcquireTimeout, PermitAcquireQueueFull):
                 wait_s = self._backoff.next_s()
                 if clock.monotonic_ns() + wait_s * NS_PER_S >= deadline_ns:
@@ -129,7 +128,7 @@ class TopicListWatcher:
                 self._backoff.reset()
                 return
 
-    async def _say_all(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
+    async def _send_list(self, request_id: int, client_hash: str, deadline_ns: int) -> None:
         async with self._shared.asked(self._owner, deadline_ns) as listing:
             blocks = () if client_hash == listing.digest else listing.blocks
             shared_bytes = listing.written_bytes if blocks else 0
@@ -148,10 +147,10 @@ class TopicListWatcher:
 
     # -- updates ------------------------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Send an update. If the client has unread bytes, the update is sent when they have drained."""
-        if self.known is not None and self._telling is None and self._answering is None and self._may_say_more():
-            self._telling = asyncio.get_running_loop().create_task(self._tell())
+        if self.known is not None and self._sending is None and self._answering is None and self._may_send():
+            self._sending = asyncio.get_running_loop().create_task(self._send_updates())
 
     def is_ready(self) -> bool:
         """Whether the client was answered and has received the previous frames.
@@ -160,38 +159,38 @@ class TopicListWatcher:
         """
         return self.known is not None and self._said == self._sent and self._connection.writable
 
-    def _may_say_more(self) -> bool:
-        return self.is_ready() and self._shared.is_news_to(self)
+    def _may_send(self) -> bool:
+        return self.is_ready() and self._shared.has_changes_for(self)
 
     def _was_sent(self) -> None:
         self._sent += 1
-        self.tell()
+        self.notify()
 
-    async def _tell(self) -> None:
+    async def _send_updates(self) -> None:
         try:
-            while self._may_say_more():
-                await self._tell_next()
+            while self._may_send():
+                await self._send_next()
         except PermitError as error:
-            log.debug("watcher %d of %s says no more: %s", self._watcher_id, self._connection.peer, error)
+            log.debug("watcher %d of %s sends no more updates: %s", self._watcher_id, self._connection.peer, error)
         except Exception:
             log.exception("watcher %d of %s failed", self._watcher_id, self._connection.peer)
-        self._telling = None
+        self._sending = None
 
-    async def _tell_next(self) -> None:
+    async def _send_next(self) -> None:
         """Send one update, or schedule a retry if its memory was refused."""
         try:
             await self._shared.latest(self._owner)
-            assert self.known is not None, "news before the answer"
+            assert self.known is not None, "an update before the answer"
             step = self._shared.step(self.known)
             if step is not None and step.written:
                 head = listings.update_head(self._watcher_id, step.after.digest, len(step.written))
                 await self._shared.write(
-                    self._connection, head, Step.told, (step,), owner=self._owner, passed=self._was_sent
+                    self._connection, head, Step.encoded, (step,), owner=self._owner, passed=self._was_sent
                 )
                 self._said += 1
             if step is not None:
                 self.known = step.after
-                self._shared.has_told(self)
+                self._shared.was_notified(self)
         except (PermitAcquireCancelled, PermitAcquireAlreadyClosed):
             raise  # The client disconnected, or the broker stops.
         except PermitError:

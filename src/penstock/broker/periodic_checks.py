@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds: periodic checks of all loaded topics, such as retention, expiry, idle subscriptions, backlog quotas.
+"""Periodic checks of all loaded topics, such as retention, expiry, idle subscriptions and backlog quotas.
 
 Why in one place: each check visits all loaded topics and reads a little of the log for some. It must not block the
 loop, must not run twice at a time, and must not end because one topic failed.
@@ -49,7 +49,7 @@ T = TypeVar("T", bound=Visited)
 
 
 @dataclass(frozen=True, slots=True)
-class Round(Generic[T]):
+class PeriodicCheck(Generic[T]):
     """One kind of check: its interval, the topics that it concerns, and the check of one topic."""
 
     name: str
@@ -58,12 +58,12 @@ class Round(Generic[T]):
     work: Callable[[T], Awaitable[object]]
 
 
-class Rounds(Generic[T]):
-    """Starts rounds when they are due; one of each kind at a time."""
+class PeriodicChecks(Generic[T]):
+    """Starts checks when they are due; one of each kind at a time."""
 
     def __init__(
         self,
-        rounds: tuple[Round[T], ...],
+        checks: tuple[PeriodicCheck[T], ...],
         *,
         topics: Callable[[], Sequence[T]],
         changes: Changes,
@@ -71,23 +71,23 @@ class Rounds(Generic[T]):
         now_ns: int,
     ) -> None:
         """Args: topics: returns the loaded topics. stopping: whether the broker is stopping."""
-        self._rounds = rounds
+        self._checks = checks
         self._topics = topics
         self._changes = changes
         self._stopping = stopping
-        self._last_ns = dict.fromkeys((one.name for one in rounds), now_ns)
+        self._last_ns = dict.fromkeys((one.name for one in checks), now_ns)
         self._running: set[str] = set()
 
     def tick(self, now_ns: int) -> None:
-        for one in self._rounds:
+        for one in self._checks:
             due = now_ns - self._last_ns[one.name] >= one.interval_s() * NS_PER_S
             if due and one.name not in self._running and not self._stopping():
                 self._last_ns[one.name] = now_ns
                 self._changes.finish(self.run(one.name))
 
     async def run(self, name: str) -> None:
-        """Run one round now."""
-        (one,) = [each for each in self._rounds if each.name == name]
+        """Run one check of all topics now."""
+        (one,) = [each for each in self._checks if each.name == name]
         self._running.add(name)
         try:
             topics = self._topics()
@@ -101,7 +101,7 @@ class Rounds(Generic[T]):
         finally:
             self._running.discard(name)
 
-    async def _work(self, one: Round[T], topic: T) -> None:
+    async def _work(self, one: PeriodicCheck[T], topic: T) -> None:
         try:
             await one.work(topic)
         except PenstockError as error:
@@ -110,45 +110,44 @@ class Rounds(Generic[T]):
             log.exception("%s of %s failed", one.name, topic.text)
 
 
-def kinds_of_rounds(
+def periodic_checks(
     limits: Callable[[], BrokerLimits],
     *,
     retention: Retention[Topic],
     quotas: Quotas[Topic],
     deduplication: Deduplication,
     compaction: Compactor,
-) -> tuple[Round[Topic], ...]:
-    """All rounds, with the intervals of the limits."""
+) -> tuple[PeriodicCheck[Topic], ...]:
     return (
-        Round(
+        PeriodicCheck(
             "retention",
             lambda: limits().policies.retention_check_interval_in_seconds,
             retention.may_trim,
             retention.trim,
         ),
-        Round(
+        PeriodicCheck(
             "message expiry",
             lambda: limits().policies.message_expiry_check_interval_in_minutes * 60,
             retention.may_expire,
             retention.expire_topic,
         ),
-        Round(
+        PeriodicCheck(
             "subscription expiry",
             lambda: limits().policies.subscription_expiry_check_interval_in_minutes * 60,
             retention.may_end_subscriptions,
             retention.end_idle_subscriptions,
         ),
-        Round(
+        PeriodicCheck(
             "backlog quota check",
             lambda: limits().policies.backlog_quota_check_interval_in_seconds,
             quotas.checks,
             quotas.check,
         ),
-        Round(
+        PeriodicCheck(
             "deduplication snapshot",
             lambda: limits().deduplication_snapshot_check_s or SNAPSHOTS_OFF_CHECK_S,
             deduplication.concerns,
             deduplication.check,
         ),
-        Round("compaction", lambda: limits().compaction_check_s, compaction.concerns, compaction.check),
+        PeriodicCheck("compaction", lambda: limits().compaction_check_s, compaction.concerns, compaction.check),
     )

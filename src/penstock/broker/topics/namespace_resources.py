@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import NamespaceNotFound, TenantNotFound
+from penstock.storage.shared_view import DELETIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from penstock.storage.catalog import Catalog
 
 
-class Places:
+class NamespaceResources:
     """The stored tenants and namespaces.
 
-    `closing` holds the full names of namespaces and partitioned topics that are being deleted: nothing is created in
-    them.
+    `deleting` holds the full names of namespaces and partitioned topics that this broker is deleting: nothing is
+    created in them. Namespaces that any broker is deleting are in the catalog (`deletions`).
     """
 
     def __init__(self, catalog: Catalog, bundles_default: Callable[[], int]) -> None:
         """Args: bundles_default: number of bundles of a namespace that does not set it."""
         self._catalog = catalog
         self._bundles_default = bundles_default
-        self.closing: set[str] = set()
+        self.deleting: set[str] = set()
 
     def check_tenant(self, tenant: str) -> None:
         if tenant not in self._catalog.tenants():
@@ -36,12 +37,18 @@ class Places:
 
     def check_namespace(self, namespace: NamespaceName) -> None:
         """Raises TenantNotFound or NamespaceNotFound, the latter also while the namespace is being deleted."""
-        self.check_tenant(namespace.tenant)
+        self.check_exists(namespace)
         text = str(namespace)
-        if text not in self._catalog.namespaces() or text in self.closing:
+        if text in self.deleting or text in self._catalog.documents(DELETIONS):
             raise NamespaceNotFound(text)
 
-    def boundaries(self, namespace: NamespaceName) -> list[str]:
+    def check_exists(self, namespace: NamespaceName) -> None:
+        """Raises TenantNotFound or NamespaceNotFound; not because the namespace is being deleted."""
+        self.check_tenant(namespace.tenant)
+        if str(namespace) not in self._catalog.namespaces():
+            raise NamespaceNotFound(str(namespace))
+
+    def bundle_boundaries(self, namespace: NamespaceName) -> list[str]:
         """The hash boundaries of a namespace's bundles, from 0x00000000 to 0xffffffff."""
         self.check_namespace(namespace)
         stored = self._catalog.namespaces()[str(namespace)].get("bundles") or {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upkeep of all delayed indexes of a broker: their memory, their snapshots, and reading missing entries again.
+"""All delayed indexes of a broker: their memory, their snapshots, and reading missing entries again.
 
 Why snapshots: the log has everything, but finding the delayed ones among a million messages takes seconds during which
 no client is served. A snapshot covers all entries up to one; later entries are read when the topic is loaded. It lags
@@ -93,7 +93,7 @@ class DelayLimits(Protocol):
         """Whether a message must never be delivered before its delivery time."""
 
 
-class Delays:
+class DelayedIndexes:
     """All delayed indexes of one broker."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Delays:
         for subscription in map(topic.subscriptions.get, names):
             if subscription is not None:
                 subscription.view = index.view_of(subscription)
-        index.look_for_due()
+        index.deliver_due()
 
     async def _catch_up(self, index: DelayedIndex) -> None:
         """Add the entries that were published after the snapshot."""
@@ -206,7 +206,6 @@ class Delays:
         return Found(ids, times_ms, min(result.next_entry_id, stop) if result.next_entry_id > first else stop)
 
     def close(self, topic: Topic) -> None:
-        """Remove the topic's index from memory."""
         index, topic.delayed = topic.delayed, None
         if index is None:
             return
@@ -226,9 +225,9 @@ class Delays:
         if self._snapshots is not None and ledger_id in self._stored:
             self._stored.discard(ledger_id)
             snapshots = self._snapshots
-            self._changes.finish(self._told(self._reads.in_thread(lambda: snapshots.forget(ledger_id))))
+            self._changes.finish(self._logged(self._reads.in_thread(lambda: snapshots.forget(ledger_id))))
 
-    async def _told(self, work: asyncio.Future[None]) -> None:
+    async def _logged(self, work: asyncio.Future[None]) -> None:
         try:
             await work
         except OSError as error:
@@ -283,7 +282,6 @@ class Delays:
             self._saving.discard(index)
 
     async def save_of(self, topic: Topic) -> None:
-        """Save the index of a topic that is about to be unloaded, if it has changed."""
         if topic.delayed in self._changed:
             await self.save(topic.delayed)
 
@@ -297,7 +295,7 @@ class Delays:
 
     # -- reading again ------------------------------------------------------------------------------------------------
 
-    def look_after(self, index: DelayedIndex) -> None:
+    def start_back_fill(self, index: DelayedIndex) -> None:
         """Start to read entries that an index does not hold, if they are needed now."""
         if index.reading or index.topic.fenced or not self._goes_on(index):
             return
@@ -321,7 +319,7 @@ class Delays:
         except (OSError, PenstockError) as error:
             if not isinstance(error, ReadFailed):  # The log has reported that already.
                 log.warning("%s: reading its delayed messages again failed: %s", index.topic.text, error)
-            self.loop.call_later(READ_RETRY_S, self.look_after, index)
+            self.loop.call_later(READ_RETRY_S, self.start_back_fill, index)
         finally:
             index.reading = False
 

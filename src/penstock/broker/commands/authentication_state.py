@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Login:
+class AuthenticationState:
     """Authentication state of a client."""
 
     method: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 
-class Gate:
+class ConcurrencyLimit:
     """Admits at most `limit()` operations at a time. An operation leaves at the end of its `with` block."""
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -27,7 +27,7 @@ class Gate:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @contextmanager
-    def pass_or_refuse(self, what: str, key: str) -> Iterator[None]:
+    def enter_or_refuse(self, what: str, key: str) -> Iterator[None]:
         """Enter now. Raises TooManyRequests; `what` names the operation and `key` the setting in its message."""
         if self.inside >= self._limit():
             raise TooManyRequests(f"Too many concurrent {what} requests: all {self._limit()} places ({key}) are taken")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import UnsupportedVersion
 from penstock.core.units import KIB
-from penstock.storage.latest_keys import Place
+from penstock.storage.latest_keys import MessageLocation
 from penstock.wire import batches, metadata
 from penstock.wire.errors import ProtocolError
 
@@ -52,7 +52,7 @@ class Read(NamedTuple):
 
     said: MessageMetadata | None  # None: the entry cannot be decoded
     payload: bytes = b""
-    members: list[batches.Member] | None = None  # None: a single message, or a batch that is kept whole
+    members: list[batches.SingleMessage] | None = None  # None: a single message, or a batch that is kept whole
     whole: bool = False  # a batch that cannot be decoded
 
 
@@ -64,7 +64,7 @@ class Outcome:
     messages_dropped: int = 0
 
 
-class TwoPasses:
+class TwoPhaseCompactor:
     """One compaction. All functions block.
 
     Args:
@@ -96,7 +96,7 @@ class TwoPasses:
     # -- first --------------------------------------------------------------------------------------------------------
 
     def _first_pass(self) -> None:
-        changes: list[tuple[str, Place | None]] = []
+        changes: list[tuple[str, MessageLocation | None]] = []
         for stored in self._read():
             changes += self._changes(stored)
             if len(changes) >= CHANGES_AT_ONCE:
@@ -104,7 +104,7 @@ class TwoPasses:
                 changes = []
         self._keys.apply(changes)
 
-    def _changes(self, stored: Stored) -> Iterator[tuple[str, Place | None]]:
+    def _changes(self, stored: Stored) -> Iterator[tuple[str, MessageLocation | None]]:
         """Yield each key in an entry with the position of its last message, or None if the key was deleted."""
         found = self._look_into(stored.entry)
         if found.members is None:
@@ -113,7 +113,7 @@ class TwoPasses:
             return
         for index, member in enumerate(found.members):
             if member.key is not None and not member.compacted_out:
-                yield member.key, Place(stored.entry_id, index) if member.message_bytes else None
+                yield member.key, MessageLocation(stored.entry_id, index) if member.message_bytes else None
 
     # -- second -------------------------------------------------------------------------------------------------------
 
@@ -136,7 +136,6 @@ class TwoPasses:
         return outcome
 
     def _wanted(self, stored: Stored, outcome: Outcome) -> Stored | None:
-        """The part of an entry to keep, or None."""
         found = self._look_into(stored.entry)
         if found.whole:
             return stored
@@ -157,11 +156,11 @@ class TwoPasses:
         left = [index for index, kept in enumerate(keep) if kept]
         return stored._replace(entry=batches.without(found.said, found.payload, found.members, keep), members=left)
 
-    def _is_latest(self, entry_id: int, index: int, member: batches.Member) -> bool:
+    def _is_latest(self, entry_id: int, index: int, member: batches.SingleMessage) -> bool:
         self._pause()
         if member.key is None or member.compacted_out or not member.message_bytes:
             return False
-        return self._keys.find(member.key) == Place(entry_id, index)
+        return self._keys.find(member.key) == MessageLocation(entry_id, index)
 
     def _is_latest_single(self, stored: Stored, said: MessageMetadata) -> bool:
         if not said.HasField("partition_key"):
@@ -184,7 +183,7 @@ class TwoPasses:
         try:
             payload = batches.decompressed(entry, said)
             members = []
-            for member in batches.members(payload, said.num_messages_in_batch):
+            for member in batches.single_messages(payload, said.num_messages_in_batch):
                 self._pause()
                 members.append(member)
         except (ProtocolError, UnsupportedVersion):
@@ -192,7 +191,7 @@ class TwoPasses:
         return Read(said, payload, members)
 
 
-def _change_of_single(stored: Stored, said: MessageMetadata) -> Iterator[tuple[str, Place | None]]:
+def _change_of_single(stored: Stored, said: MessageMetadata) -> Iterator[tuple[str, MessageLocation | None]]:
     if not said.HasField("partition_key"):
         return
     key = said.partition_key
@@ -200,7 +199,7 @@ def _change_of_single(stored: Stored, said: MessageMetadata) -> Iterator[tuple[s
         # A message whose last chunk is missing does not count as the key's last. Missing earlier chunks are left to
         # the readers, as without compaction.
         if said.chunk_id == said.num_chunks_from_msg - 1:
-            yield key, Place(stored.entry_id, chunks=said.uuid)
+            yield key, MessageLocation(stored.entry_id, chunks=said.uuid)
         return
     size = said.uncompressed_size if said.HasField("uncompressed_size") else len(batches.payload_of(stored.entry))
-    yield key, Place(stored.entry_id) if size else None
+    yield key, MessageLocation(stored.entry_id) if size else None

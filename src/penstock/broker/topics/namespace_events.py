@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.net.loop_share import LoopShare
 
 # Events beyond this number are dropped even if not read: about 200 bytes each.
-NEWS_MAX: Final = 2_000
+EVENTS_MAX: Final = 2_000
 # Matching a topic against a pattern takes 3 to 15 microseconds.
 COMPARED_PER_STEP: Final = 30
 
@@ -31,33 +31,32 @@ COMPARED_PER_STEP: Final = 30
 class Reader(Protocol):
     """A list that reads events."""
 
-    def wants_news(self) -> bool:
+    def wants_events(self) -> bool:
         """Whether the list has unread events, and a watcher that can be notified."""
 
-    def read_some(self) -> int:
+    def read_events(self) -> int:
         """Read some events; returns how many."""
 
 
-class NamespaceNews:
+class NamespaceEvents:
     """Numbered events; those that no list needs are dropped."""
 
-    __slots__ = ("_events", "_loop", "_readers", "_share", "_spreading", "_stop_hearing", "first")
+    __slots__ = ("_events", "_loop", "_readers", "_share", "_spreading", "_stop_listening", "first")
 
     def __init__(self, feed: TopicFeed, namespace: str, share: LoopShare, loop: asyncio.AbstractEventLoop) -> None:
-        self.first = feed.told  # number of the first kept event
+        self.first = feed.last_number  # number of the first kept event
         self._events: deque[TopicEvent] = deque()
         self._readers: dict[Reader, None] = {}
         self._share = share
         self._loop = loop
         self._spreading: asyncio.Task[None] | None = None
-        self._stop_hearing = feed.listen(namespace, self._hear)
+        self._stop_listening = feed.listen(namespace, self._receive)
 
     def __len__(self) -> int:
         return len(self._events)
 
     @property
-    def told(self) -> int:
-        """Number of the next event."""
+    def next_number(self) -> int:
         return self.first + len(self._events)
 
     @property
@@ -72,8 +71,7 @@ class NamespaceNews:
         self._readers.pop(reader, None)
 
     def stop(self) -> None:
-        """Stop listening to the feed."""
-        self._stop_hearing()
+        self._stop_listening()
         if self._spreading is not None:
             self._spreading.cancel()
 
@@ -82,16 +80,16 @@ class NamespaceNews:
         assert number >= self.first, "that is forgotten"
         return list(islice(self._events, number - self.first, number - self.first + count))
 
-    def _hear(self, event: TopicEvent) -> None:
+    def _receive(self, event: TopicEvent) -> None:
         self._events.append(event)
-        if len(self._events) > NEWS_MAX:
+        if len(self._events) > EVENTS_MAX:
             self._events.popleft()
             self.first += 1
         if self._spreading is None or self._spreading.done():
             self._spreading = self._loop.create_task(self._spread())
 
     async def _spread(self) -> None:
-        while any(reader.wants_news() for reader in self._readers):
+        while any(reader.wants_events() for reader in self._readers):
             await self._share.run(self._round())
             await asyncio.sleep(0)
 
@@ -99,8 +97,8 @@ class NamespaceNews:
         """Let each list that wants to read some events."""
         compared = 0
         for reader in list(self._readers):
-            if reader in self._readers and reader.wants_news():
-                compared += reader.read_some()
+            if reader in self._readers and reader.wants_events():
+                compared += reader.read_events()
                 if compared >= COMPARED_PER_STEP:
                     compared = 0
                     yield

@@ -57,11 +57,11 @@ class _Notes(NamedTuple):
     """One sample, by `_key`: it must not keep removed objects and their buffers alive."""
 
     at_ns: int
-    taken_in: dict[Key, In]
-    given_out: dict[Key, Out]
+    rates_in: dict[Key, In]
+    rates_out: dict[Key, Out]
 
 
-class Meters:
+class MessageRates:
     """The last two samples of all loaded topics."""
 
     def __init__(self, loaded: Callable[[], Iterable[Topic]], *, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
@@ -96,14 +96,14 @@ class Meters:
                 await asyncio.sleep(0)
         self._older, self._newer = self._newer, notes
 
-    def taken_in(self, what: Topic | Producer) -> In:
+    def rates_in(self, what: Topic | Producer) -> In:
         """Messages and bytes received per second."""
-        before = self._older.taken_in.get(_key(what), _NO_IN)
+        before = self._older.rates_in.get(_key(what), _NO_IN)
         return In._make(self._grown((what.messages_in, what.bytes_in), before))
 
-    def given_out(self, what: Subscription | Consumer) -> Out:
+    def rates_out(self, what: Subscription | Consumer) -> Out:
         """Messages and bytes delivered, and acknowledgements, per second."""
-        before = self._older.given_out.get(_key(what), _NO_OUT)
+        before = self._older.rates_out.get(_key(what), _NO_OUT)
         return Out._make(self._grown(_out(what), before))
 
     def _grown(self, now: Iterable[float], before: Iterable[float]) -> Iterator[float]:
@@ -118,13 +118,13 @@ def _note_topic(notes: _Notes, topic: Topic) -> int:
     """Sample the non-zero counters of a topic; returns the number of objects visited."""
     rows = len(topic.producers)
     if topic.messages_in:
-        notes.taken_in[_key(topic)] = In(topic.messages_in, topic.bytes_in)
+        notes.rates_in[_key(topic)] = In(topic.messages_in, topic.bytes_in)
         for producer in topic.producers.values():
-            notes.taken_in[_key(producer)] = In(producer.messages_in, producer.bytes_in)
+            notes.rates_in[_key(producer)] = In(producer.messages_in, producer.bytes_in)
     for subscription in topic.subscriptions.values():
-        notes.given_out[_key(subscription)] = _out(subscription)
+        notes.rates_out[_key(subscription)] = _out(subscription)
         for consumer in subscription.consumers:
-            notes.given_out[_key(consumer)] = _out(consumer)
+            notes.rates_out[_key(consumer)] = _out(consumer)
         rows += 1 + len(subscription.consumers)
     return rows
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.key_shared import KeySharing
     from penstock.governance.memory_row import MemoryRow
 
-MEMBER_BYTES: Final = KIB
+OBJECT_BYTES: Final = KIB
 OWN_SUBSCRIPTION_BYTES: Final = 2 * KIB
 # Overhead of a metadata pair beside its two strings.
 PAIR_BYTES: Final = 104
@@ -34,7 +34,7 @@ RANGE_BYTES: Final = 240
 POINT_BYTES: Final = 12
 
 
-class Member(Protocol):
+class Charged(Protocol):
     """An object with a memory charge."""
 
     charged_bytes: int
@@ -64,14 +64,14 @@ def sharing_bytes(sharing: KeySharing, points: int) -> int:
     return RANGE_BYTES * len(sharing.ranges) if sharing.sticky else POINT_BYTES * points
 
 
-def charge(memory: MemoryRow, member: Member, who: str, nbytes: int) -> None:
-    """Charge a member that is about to be added. Raises SessionsFull."""
+def charge(memory: MemoryRow, owner: Charged, who: str, nbytes: int) -> None:
+    """Charge an owner that is about to be added. Raises SessionsFull."""
     if not memory.try_take(nbytes):
         raise SessionsFull(who, nbytes=nbytes, memory=memory)
-    member.charged_bytes += nbytes
+    owner.charged_bytes += nbytes
 
 
-def give_back(memory: MemoryRow, member: Member) -> None:
-    """Release a member's charge. May be called again."""
-    memory.give_back(member.charged_bytes)
-    member.charged_bytes = 0
+def release(memory: MemoryRow, owner: Charged) -> None:
+    """Release an owner's charge. May be called again."""
+    memory.release(owner.charged_bytes)
+    owner.charged_bytes = 0

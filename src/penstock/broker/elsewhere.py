@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other brokers of the cluster do for this one: operations on their topics, asked for as administrators do.
+
+Why the admin API: every operation on a topic is one of its requests, so brokers need no second protocol.
+Where: operations on a namespace, a tenant or a partitioned topic do their part here, and ask the others for the rest.
+An operation on one topic of another broker is passed on whole, by the admin port.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote, quote_plus
+
+from penstock.core.errors import NotFound, PenstockError, ServiceNotReady
+from penstock.core.membership import MemberState, alone
+
+if TYPE_CHECKING:
+    from penstock.core.membership import Membership
+    from penstock.core.names import NamespaceName, TopicName
+
+
+class Requests(Protocol):
+    """Requests to the admin APIs of other brokers."""
+
+    async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
+        """Return the JSON of the answer. Raises the error that the broker answered with, or ServiceNotReady."""
+
+
+class Elsewhere:
+    """The other brokers. All methods are called on the event loop."""
+
+    def __init__(self, membership: Membership, requests: Requests | None) -> None:
+        """Args: requests: None if nobody may be asked."""
+        self._membership = membership
+        self._requests = requests
+
+    async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
+        """As `Requests.ask`."""
+        if self._requests is None:
+            raise ServiceNotReady(f"broker {broker} serves that; try again")
+        return await self._requests.ask(broker, method, target, value)
+
+    async def ask_all(self, method: str, target: str) -> None:
+        """Ask all other brokers that serve, one after the other. Raises what `ask` does."""
+        if self._requests is None:
+            return
+        members = self._membership.members.values()
+        for number in sorted(one.number for one in members if one.state is MemberState.READY):
+            if number != self._membership.own:
+                await self._requests.ask(number, method, target)
+
+    async def answers(self, target: str) -> tuple[list[Any], list[int]]:
+        """Return the answers of all other brokers to a GET, without those that know nothing (404).
+
+        Also the numbers of the brokers that do not answer, or do not serve.
+        """
+        found, missing = [], []
+        for number, member in sorted(self._membership.members.items()):
+            if number == self._membership.own or self._requests is None:
+                continue
+            try:
+                if member.state is not MemberState.READY:
+                    raise ServiceNotReady(f"broker {number} does not serve")
+                found.append(await self._requests.ask(number, "GET", target))
+            except NotFound:
+                continue
+            except PenstockError:
+                missing.append(number)
+        return found, missing
+
+
+NOWHERE: Final = Elsewhere(alone(), None)
+
+
+def of_topic(name: TopicName, rest: str = "") -> str:
+    """Return the path of a topic, followed by `rest`."""
+    return f"/admin/v2/{name.domain}/{quote(name.tenant)}/{quote(name.namespace)}/{quote_plus(name.local)}{rest}"
+
+
+def of_namespace(name: NamespaceName, rest: str = "") -> str:
+    """Return the path of a namespace, followed by `rest`."""
+    return f"/admin/v2/namespaces/{quote(name.tenant)}/{quote(name.namespace)}{rest}"
+
+
+def of_subscription(name: str) -> str:
+    """Return the name of a subscription as it is in a path."""
+    return quote(quote_plus(name), safe="")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of this process: what the operating system says, and what the rows of the budget account for.
+
+Where: snapshots, and the sensor of adaptive throttling.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.governance.resident_memory import ResidentMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_STATM: Final = Path("/proc/self/statm")
+_PAGE_BYTES: Final = resource.getpagesize()
+
+
+def resident_bytes() -> int:
+    """Resident memory, which is the second number in Linux's statm, in pages."""
+    return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
+
+
+def give_back() -> bool:
+    """Let the allocator return free memory to the operating system; returns whether it could be asked.
+
+    Blocks for some milliseconds; call it in a thread. Only glibc has it: others return memory by themselves, or never.
+    """
+    import ctypes  # noqa: PLC0415 -- half a megabyte, of which most brokers need nothing
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return False
+    trim(0)
+    return True
+
+
+class ProcessMemory(NamedTuple):
+    """One measurement, in bytes."""
+
+    limit: int  # memoryLimitMB; 0: unknown
+    used: int  # without what the allocator keeps
+    resident: int
+    owners: Mapping[str, int]  # the rows of the budget
+
+    @property
+    def part(self) -> float:
+        """The part of the limit that is in use."""
+        return self.used / self.limit if self.limit > 0 else 0.0
+
+
+class MemorySensor:
+    """Measures when called."""
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        owners: Callable[[], Mapping[str, int]],
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._owners = owners
+        self._resident = resident
+        self._estimate = ResidentMemory()
+
+    def __call__(self) -> ProcessMemory:
+        owners, resident = self._owners(), self._resident()
+        used = self._estimate.update(resident, sum(owners.values()))
+        return ProcessMemory(self._limit_bytes, used, resident, owners)

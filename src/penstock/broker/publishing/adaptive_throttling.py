@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive publish throttling, live: the timer, what is measured, and the limits that are put into force.
+
+Why apart from the controller: it decides, and knows no topic, clock or log.
+Where: the broker has one if `adaptivePublisherThrottlingEnabled` was true at the start. Otherwise nothing of this
+module is imported: no timer, no object per topic, no metric.
+
+A cycle measures memory and the disk, then visits the loaded topics in turns of the loop. It uses at most 10 ms of the
+loop: if there are more topics than that allows, the next cycle goes on where this one ended. What a visit decides is
+put into force at once.
+
+Failures never end the timer. They are counted and logged; limits stay for some cycles, then they are released in steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
+from penstock.broker.publishing.throttle_log import ThrottleLog
+from penstock.core.names import is_system_topic
+from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.governance.adaptive_controller import ThrottleController
+from penstock.governance.adaptive_throttle import Seen, ThrottleOptions, TopicThrottle, Watermarks
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.broker.limit_rows import ThrottlingLimits
+    from penstock.broker.process_memory import ProcessMemory
+    from penstock.broker.publishing.backlog_sizes import BacklogSizes
+    from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.broker.publishing.rates import Rates
+    from penstock.core.clock import Clock
+    from penstock.governance.adaptive_throttle import ThrottleDecision
+
+log = logging.getLogger(__name__)
+
+# Topics visited in one turn of the loop: less than a millisecond.
+TOPICS_PER_TURN: Final = 100
+# How long a cycle may use the loop, in all its turns.
+CYCLE_NS_MAX: Final = 10 * NS_PER_MS
+# While memory matters, the allocator is asked so often to return what is free: it takes a thread for milliseconds.
+GIVE_BACK_NS: Final = 10 * NS_PER_S
+# People search logs for these words.
+CYCLE_FAILED: Final = "[AdaptiveThrottle] Evaluation cycle failed"
+# Topics of which metrics are exported, if they are asked for: six series each.
+TOPICS_SHOWN_MAX: Final = 5_000
+
+
+class DiskDelay(Protocol):
+    """Measures how long appends wait."""
+
+    def __call__(self) -> float:
+        """Seconds from an append until it is durable."""
+
+
+class TopicThrottling(NamedTuple):
+    """One topic, for metrics. Rates are per second."""
+
+    topic: str
+    active: bool
+    natural_messages: float
+    effective_messages: float
+    memory_pressure: float
+    backlog_pressure: float
+
+    @property
+    def reduction(self) -> float:
+        """The part of the natural rate that is taken away, from 0 to 1."""
+        natural = self.natural_messages
+        return max(0.0, 1.0 - self.effective_messages / natural) if natural > 0 else 0.0
+
+
+class ThrottlingSnapshot(NamedTuple):
+    """The whole controller, for metrics."""
+
+    memory_pressure: float
+    queueing_pressure: float
+    active_topics: int
+    observed_topics: int
+    activations: int
+    last_evaluation_ms: int  # since 1970; 0: never
+    evaluation_ns: int  # of the last cycle, in all its turns
+    interval_ns: int  # between two evaluations, as it is set now
+    failures: int
+    memory: ProcessMemory | None
+    topics: tuple[TopicThrottling, ...]
+    topics_left_out: int
+
+
+def throttle_options(limits: ThrottlingLimits) -> ThrottleOptions:
+    """Return the options of these settings."""
+    return ThrottleOptions(
+        observe_only=limits.adaptive_observe_only,
+        interval_ns=limits.adaptive_interval_ms * NS_PER_MS,
+        memory=Watermarks(low=limits.adaptive_memory_low, high=limits.adaptive_memory_high),
+        backlog=Watermarks(low=limits.adaptive_backlog_low, high=limits.adaptive_backlog_high),
+        min_rate_factor=limits.adaptive_min_rate_factor,
+        max_rate_change_factor=limits.adaptive_max_rate_change_factor,
+    )
+
+
+class AdaptiveThrottling:
+    """Throttles the topics of a broker. All methods are called on the event loop.
+
+    Attributes:
+        memory: measures memory.
+        disk_delay: measures the disk.
+        observer: is told every decision, beside the log; None: nobody.
+        give_back: asks the allocator to return free memory.
+        measured: memory, at the last cycle.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Callable[[], ThrottlingLimits],
+        topics: Callable[[], Sequence[PublishedTopic]],
+        rates: Rates,
+        backlogs: BacklogSizes,
+        memory: Callable[[], ProcessMemory],
+        disk_delay: DiskDelay,
+        give_back: Callable[[], object] = lambda: None,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.memory = memory
+        self.disk_delay = disk_delay
+        self.give_back = give_back
+        self.observer: Callable[[ThrottleDecision], None] | None = None
+        self._limits = limits
+        self._topics = topics
+        self._rates = rates
+        self._backlogs = backlogs
+        self._clock = clock
+        self._loop = loop
+        self._log = ThrottleLog()
+        self._options = throttle_options(limits())
+        self.controller = ThrottleController(self._options, self._decided)
+        self.measured: ProcessMemory | None = None
+        self._limited: dict[TopicThrottle, PublishedTopic] = {}  # where limits are in force
+        self._round: Iterator[PublishedTopic] | None = None
+        self._started_ns = 0
+        self._used_ns = 0
+        self._gave_back_ns: int | None = None
+        self._failed = False  # something, in this cycle
+        self.evaluation_ns = 0
+        self.last_evaluation_ms = 0
+        self._turn_handle: asyncio.Handle | None = None
+        self._timer = loop.call_later(self._interval_s, self._cycle)
+
+    @property
+    def _interval_s(self) -> float:
+        return self._options.interval_ns / NS_PER_S
+
+    def stop(self) -> None:
+        """End the timer. Limits stay as they are: the broker stops."""
+        self._timer.cancel()
+        if self._turn_handle is not None:
+            self._turn_handle.cancel()
+
+    def options_changed(self) -> None:
+        """Apply changed settings. If nothing is to be enforced any more, all limits are lifted now (A10)."""
+        before, options = self._options, throttle_options(self._limits())
+        if options == before:
+            return
+        self._options = self.controller.options = options
+        if options.observe_only != before.observe_only:
+            why = "observe-only was switched " + ("on" if options.observe_only else "off")
+            self._log.begin()
+            self._release([*self.controller.active, *self.controller.observed], why)
+        if options.interval_ns != before.interval_ns:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(self._interval_s, self._cycle)
+
+    def forget_topic(self, topic: PublishedTopic) -> None:
+        """A topic is unloaded or deleted: its debt and its rates go with it."""
+        adaptive, topic.adaptive = topic.adaptive, None
+        if adaptive is not None:
+            self._limited.pop(adaptive.throttle, None)
+            self.controller.release(adaptive.throttle, self._clock.monotonic_ns(), "the topic was unloaded")
+
+    def _release(self, throttles: Sequence[TopicThrottle], why: str) -> None:
+        """Lift limits, of some topics in each turn of the loop."""
+        now_ns = self._clock.monotonic_ns()
+        for throttle in throttles[:TOPICS_PER_TURN]:
+            self.controller.release(throttle, now_ns, why)
+            self._enforce_of(throttle)
+        if len(throttles) > TOPICS_PER_TURN:
+            self._loop.call_soon(self._release, throttles[TOPICS_PER_TURN:], why)
+        else:
+            self._log.end()
+
+    # -- a cycle
+
+    def _cycle(self) -> None:
+        self._timer = self._loop.call_later(self._interval_s, self._cycle)
+        if self._turn_handle is not None:
+            return  # The loop is so busy that the turns of the last cycle have not ended.
+        self._started_ns = self._clock.monotonic_ns()
+        self._used_ns = 0
+        self._failed = False
+        self._log.begin()
+        try:
+            self.measured = measured = self.memory()
+            self.controller.begin(self._options, memory=measured.part, queueing_s=self.disk_delay())
+            self._log.memory(self.controller.memory_pressure, measured)
+            self._give_back()
+        except Exception:
+            self._failed = True
+            log.exception(CYCLE_FAILED)
+            if self.controller.cycle_failed():
+                self._release_step([*self.controller.active, *self.controller.observed])
+            return
+        if self._round is None:
+            self._round = iter(self._topics())
+        self._turn()
+
+    def _give_back(self) -> None:
+        """Freed memory that the allocator keeps counts as used as far as no row of the budget has accounted for it."""
+        due = self._gave_back_ns is None or self._started_ns - self._gave_back_ns >= GIVE_BACK_NS
+        if self.controller.memory_pressure > 0.0 and due:
+            self._gave_back_ns = self._started_ns
+            self.give_back()
+
+    def _turn(self) -> None:
+        self._turn_handle = None
+        began_ns = self._clock.monotonic_ns()
+        more = self._visit_some(began_ns)
+        self._used_ns += self._clock.monotonic_ns() - began_ns
+        if more and self._used_ns < CYCLE_NS_MAX:
+            self._turn_handle = self._loop.call_soon(self._turn)
+            return
+        if not more:
+            self._round = None
+            self.controller.end_round()
+        self.evaluation_ns = self._used_ns
+        if self._failed:
+            self.controller.failures += 1
+        else:
+            self.last_evaluation_ms = self._clock.wall_ms()
+        self.controller.cycle_succeeded()
+        self._log.end()
+
+    def _visit_some(self, now_ns: int) -> bool:
+        """Visit the next topics; returns whether there are more."""
+        assert self._round is not None
+        for count, topic in enumerate(self._round, 1):
+            adaptive = topic.adaptive
+            try:
+                if adaptive is not None:
+                    self._visit(topic, adaptive, now_ns)
+                elif (
+                    topic.messages_in != topic.messages_when_idle
+                    and not topic.closed
+                    and not is_system_topic(topic.text)
+                ):
+                    throttle = TopicThrottle(topic.text, _payer(topic), Seen(topic.messages_in, topic.bytes_in), now_ns)
+                    topic.adaptive = AdaptiveTopic(throttle)
+            except Exception:
+                if not self._failed:  # Once in a cycle: ten thousand topics may fail for one reason.
+                    self._failed = True
+                    log.exception(CYCLE_FAILED)
+                if adaptive is not None:
+                    self.controller.visit_failed(adaptive.throttle, now_ns)
+                    self._enforce(topic, adaptive)
+            if count >= TOPICS_PER_TURN:
+                return True
+        return False
+
+    def _visit(self, topic: PublishedTopic, adaptive: AdaptiveTopic, now_ns: int) -> None:
+        if topic.closed:
+            return
+        throttle = adaptive.throttle
+        throttle.payer = _payer(topic)
+        backlog = self._backlogs.part(topic, adaptive, self._options.backlog.low)
+        decision = self.controller.visit(throttle, adaptive.seen(topic, now_ns), backlog, now_ns)
+        throttle.failures = 0
+        if decision is not None:
+            self._enforce(topic, adaptive)
+        elif throttle.idle:
+            topic.adaptive, topic.messages_when_idle = None, topic.messages_in
+
+    def _enforce(self, topic: PublishedTopic, adaptive: AdaptiveTopic) -> None:
+        enforced, was_enforced = adaptive.throttle.enforced, adaptive.throttle in self._limited
+        if enforced:
+            adaptive.set_rates(self._clock, self._loop)
+            self._limited[adaptive.throttle] = topic
+        if enforced != was_enforced:
+            if not enforced:
+                del self._limited[adaptive.throttle]
+            self._rates.adaptive_changed(topic)
+
+    def _enforce_of(self, throttle: TopicThrottle) -> None:
+        topic = self._limited.get(throttle)
+        if topic is not None and topic.adaptive is not None:
+            self._enforce(topic, topic.adaptive)
+
+    def _decided(self, decision: ThrottleDecision) -> None:
+        self._log.decided(decision)
+        if self.observer is not None:
+            self.observer(decision)
+
+    def _release_step(self, throttles: Sequence[TopicThrottle]) -> None:
+        """Raise limits by a step, of some topics in each turn of the loop."""
+        now_ns = self._clock.monotonic_ns()
+        for throttle in throttles[:TOPICS_PER_TURN]:
+            self.controller.release_step(throttle, now_ns)
+            self._enforce_of(throttle)
+        if len(throttles) > TOPICS_PER_TURN:
+            self._loop.call_soon(self._release_step, throttles[TOPICS_PER_TURN:])
+        else:
+            self._log.end()
+
+    # -- for metrics and explanations
+
+    def snapshot(self) -> ThrottlingSnapshot:
+        """Return the present state. Of topics only if metrics of each are asked for."""
+        controller = self.controller
+        shown: list[TopicThrottling] = []
+        left_out = 0
+        if self._limits().adaptive_per_topic_metrics:
+            for topic in self._topics():
+                if topic.adaptive is not None:
+                    if len(shown) < TOPICS_SHOWN_MAX:
+                        shown.append(_shown(topic.adaptive.throttle))
+                    else:
+                        left_out += 1
+        return ThrottlingSnapshot(
+            memory_pressure=controller.memory_pressure,
+            queueing_pressure=controller.queueing_pressure,
+            active_topics=len(controller.active),
+            observed_topics=len(controller.observed),
+            activations=controller.activations,
+            last_evaluation_ms=self.last_evaluation_ms,
+            evaluation_ns=self.evaluation_ns,
+            interval_ns=self._options.interval_ns,
+            failures=controller.failures,
+            memory=self.measured,
+            topics=tuple(shown),
+            topics_left_out=left_out,
+        )
+
+
+def _payer(topic: PublishedTopic) -> str:
+    """What the traffic of a topic counts for. A slash is in no tenant's name."""
+    groups = topic.resource_groups
+    return f"group/{groups[0].name}" if groups else topic.name.tenant
+
+
+def _shown(throttle: TopicThrottle) -> TopicThrottling:
+    natural, rate = throttle.messages.natural, throttle.messages.rate
+    return TopicThrottling(
+        topic=throttle.topic,
+        active=throttle.enforced,
+        natural_messages=natural,
+        effective_messages=min(natural, rate) if throttle.enforced and rate is not None else natural,
+        memory_pressure=throttle.pressures.memory,
+        backlog_pressure=throttle.pressures.backlog,
+    )
