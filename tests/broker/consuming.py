@@ -12,7 +12,7 @@ from penstock.wire.client import entries
 from penstock.wire.client.commands import ANSWERS
 from penstock.wire.client.frames import payload_in
 from penstock.wire.pulsar_pb2 import IntRange, KeySharedMeta, KeyValue
-from tests.net.harness import TOPIC, Client, Harness, connect, until
+from tests.net.harness import TOPIC, Client, Harness, connect, topic_of, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.delayed_index import DelayedIndex
 
 Type = codec.BaseCommand.Type
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
@@ -55,6 +55,13 @@ class Peer:
         peer = cls(await Client.open(harness.port))
         peer.client.write(connect())
         await peer.next(Type.CONNECTED)
+        return peer
+
+    @classmethod
+    async def producing(cls, harness: Harness) -> Peer:
+        """One that has a producer on TOPIC."""
+        peer = await cls.connected(harness)
+        await peer.produce()
         return peer
 
     # -- any command
@@ -197,13 +204,21 @@ class Peer:
         await self.request(Type.CLOSE_CONSUMER, codec.CommandCloseConsumer(consumer_id=consumer_id, request_id=0))
 
 
-def topic_of(harness: Harness, name: str = TOPIC) -> Topic:
-    (topic,) = [topic for topic in harness.broker.topics.loaded() if topic.text == name]
-    return topic
-
-
 def subscription_of(harness: Harness, name: str = "s", topic: str = TOPIC) -> Subscription:
     return topic_of(harness, topic).subscriptions[name]
+
+
+def delayed_of(harness: Harness) -> DelayedIndex:
+    """The index of the topic's delayed messages, of which there are some."""
+    index = topic_of(harness).delayed
+    assert index is not None
+    return index
+
+
+def pass_time(harness: Harness, ms: int) -> None:
+    """Let time pass, and the timer of the topic's delayed messages have its turn."""
+    harness.clock.advance(ms=ms)
+    delayed_of(harness).deliver_due()
 
 
 async def nothing_more(harness: Harness, *peers: Peer, name: str = "s") -> None:

@@ -7,25 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.testing.client import Type, entry, frame, send
-from tests.net.harness import TOPIC, Client
+from tests.net.harness import TOPIC, Client, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.topics.topic import Topic
     from tests.net.harness import Harness
 
 NAMESPACE = "public/default"
 OTHER = "persistent://public/default/other"
 MINUTE_MS = 60_000
-
-
-def topic_of(harness: Harness, name: str = TOPIC) -> Topic:
-    """A topic that is loaded."""
-    topic = harness.broker.topics.get(name)
-    assert topic is not None
-    return topic
 
 
 def subscription_of(harness: Harness, name: str = "s") -> Subscription:

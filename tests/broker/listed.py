@@ -32,7 +32,7 @@ async def list_topics(
     broker: Broker, namespace: NamespaceName, *, persistent: bool = True, system: bool = False
 ) -> list[str]:
     """Full names, partitions one by one. Raises TenantNotFound, NamespaceNotFound."""
-    broker.places.check_namespace(namespace)
+    broker.resources.check_namespace(namespace)
     mode = Mode.PERSISTENT if persistent else Mode.NON_PERSISTENT
     wanted = Wanted(str(namespace), mode, system=system)
     async with broker.shared_listings.of(wanted).asked(NOBODY, None) as listing:
@@ -61,7 +61,7 @@ async def listed(
     async with running(directory, listings=limits, **others) as harness:
         names = [full_name(number, length) for number in range(count)]
         for name in names:
-            harness.broker.topics.appeared(name)
+            harness.broker.topics.add_name(name)
         yield harness, await Client.connected(harness.port), names
         # Whatever came of it, each request has left.
         await until(lambda: harness.broker.lookups.inside == 0)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.outbound import Holder
-    from penstock.net.connection import QueuedEntries as Queued
     from penstock.net.send_queue import Buffer
+    from penstock.net.send_queue import QueuedEntries as Queued
     from penstock.storage.entry_log import EntryLog
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.access.actions import Action
-from penstock.broker.access.authorization import Authority
+from penstock.broker.access.authorization import Authorizer
 from penstock.broker.access.rules import AccessRules
 from penstock.core.names import NamespaceName, TopicName
 
@@ -29,7 +29,7 @@ def may(
     wildcards: bool = False,
     **policies: Any,  # noqa: ANN401
 ) -> bool:
-    authority = Authority(
+    authority = Authorizer(
         AccessRules(authorizing=True, super_user_roles=frozenset({"root"}), allow_wildcards=wildcards),
         tenants={"shop": {"adminRoles": ["owner"]}, "other": {"adminRoles": ["stranger"]}, "bare": {}},
         namespaces={"shop/orders": policies, "bare/ns": {}},

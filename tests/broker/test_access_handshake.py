@@ -206,10 +206,9 @@ async def test_a_client_cannot_become_somebody_else(tmp_path: Path) -> None:
         assert not broker.broker.sessions
 
 
-async def test_where_nobody_is_asked_everybody_comes_in_whatever_they_show(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        await came_in(broker, connect("token", "garbage"))
-        assert roles(broker) == [(None, None)]
+async def test_where_nobody_is_asked_everybody_comes_in_whatever_they_show(harness: Harness) -> None:
+    await came_in(harness, connect("token", "garbage"))
+    assert roles(harness) == [(None, None)]
 
 
 @pytest.mark.real
@@ -273,7 +272,7 @@ async def test_a_handshake_that_is_not_done_in_time_is_given_up(
     async with guarded(tmp_path) as broker:
         client = await Client.open(broker.port)
         client.write(connect("basic", "admin:123456"))
-        await until(lambda: [one for one in broker.broker.sessions if one.login is not None])
+        await until(lambda: [one for one in broker.broker.sessions if one.authentication is not None])
         broker.clock.advance(ms=KEEP_ALIVE_S * 1000)
         await client.closed()
         let_go.set()
@@ -445,7 +444,7 @@ async def test_p24_a_client_that_expires_with_requests_in_the_memory_gives_them_
         await until(lambda: broker.used > 140 * KIB)
         broker.clock.advance(ms=60_000)
         await client.closed()
-        broker.disk.let_go()
+        broker.disk.release()
         await until(lambda: broker.used == 0)
 
 
@@ -465,7 +464,7 @@ async def test_p25_a_refresh_between_publishes_leaks_nothing_and_mutes_nobody(tm
         broker.disk.hold()
         client.write(publish(SMALL) + answer(shown) + publish(SMALL, 1) + publish(SMALL, 2))
         await until(lambda: broker.used > 0 or not broker.broker.sessions)
-        broker.disk.let_go()
+        broker.disk.release()
         if shown == expiring(600):
             assert await client.receipts(3) == [0, 1, 2]
             assert not broker.muted()

@@ -110,8 +110,8 @@ def misfits(broker: Broker) -> list[object]:
     for loaded in broker.topics.loaded():
         if loaded.fenced or loaded.closed or loaded.text not in names:
             found.append(("loaded", loaded.text))
-    if broker.topics.closing or broker.topics.loading or broker.changes.lock.locked():
-        found.append(("still held", broker.topics.closing, broker.topics.loading, broker.changes.lock.locked()))
+    if broker.topics.deleting or broker.topics.loading or broker.changes.lock.locked():
+        found.append(("still held", broker.topics.deleting, broker.topics.loading, broker.changes.lock.locked()))
     return found
 
 

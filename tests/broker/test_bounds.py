@@ -18,7 +18,7 @@ from penstock.testing.process import BrokerProcess
 from penstock.testing.tokens import SECRET, data_url
 from penstock.wire import codec
 from penstock.wire.pulsar_pb2 import MessageMetadata, Schema
-from tests.net.harness import TOPIC, Client, running
+from tests.net.harness import TOPIC, Client, Harness, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,11 +107,10 @@ async def test_a_connect_that_is_too_long_is_answered_and_its_connection_closed(
         await client.closed()
 
 
-async def test_a_command_without_a_request_id_that_is_too_long_ends_its_connection(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.connected(broker.port)
-        client.write(frame(Type.AUTH_RESPONSE, client_version="v" * 2 * KIB))
-        await client.closed()
+async def test_a_command_without_a_request_id_that_is_too_long_ends_its_connection(harness: Harness) -> None:
+    client = await Client.connected(harness.port)
+    client.write(frame(Type.AUTH_RESPONSE, client_version="v" * 2 * KIB))
+    await client.closed()
 
 
 # ------------------------------------------------------------------------------------------------------- what it costs
@@ -170,32 +169,30 @@ def batch(sequence_id: int, stored: bytes) -> bytes:
 
 
 async def test_an_entry_that_says_it_holds_two_thousand_million_messages_is_refused_and_starves_nobody(
-    tmp_path: Path,
+    harness: Harness,
 ) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.producing(broker.port)
-        lie = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2**31 - 1)
-        about = lie.SerializeToString()
-        client.write(batch(0, seal(struct.pack(">I", len(about)) + about + b"x")))
-        refused = (await client.expect(Type.SEND_ERROR)).send_error
-        assert WireCode(refused.error) is WireCode.NOT_ALLOWED_ERROR
-        assert refused.message.startswith("num_messages_in_batch is 2,147,483,647: at least 6 bytes each do not fit")
-        client.write(batch(1, entry(b"x", sequence_id=1)))  # no batch at all, by its metadata
-        assert await client.receipts(1) == [1]
-        (topic,) = broker.broker.topics.loaded()
-        assert (topic.entries_in, topic.messages_in) == (1, 1)
+    client = await Client.producing(harness.port)
+    lie = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2**31 - 1)
+    about = lie.SerializeToString()
+    client.write(batch(0, seal(struct.pack(">I", len(about)) + about + b"x")))
+    refused = (await client.expect(Type.SEND_ERROR)).send_error
+    assert WireCode(refused.error) is WireCode.NOT_ALLOWED_ERROR
+    assert refused.message.startswith("num_messages_in_batch is 2,147,483,647: at least 6 bytes each do not fit")
+    client.write(batch(1, entry(b"x", sequence_id=1)))  # no batch at all, by its metadata
+    assert await client.receipts(1) == [1]
+    (topic,) = harness.broker.topics.loaded()
+    assert (topic.entries_in, topic.messages_in) == (1, 1)
 
-        consumer = await Client.consuming(broker.port, permits=1)
-        assert (await consumer.message()).endswith(b"x")
-        assert [one.permits for one in topic.subscriptions["s"].consumers] == [0]
+    consumer = await Client.consuming(harness.port, permits=1)
+    assert (await consumer.message()).endswith(b"x")
+    assert [one.permits for one in topic.subscriptions["s"].consumers] == [0]
 
 
-async def test_permits_have_a_largest_number(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        consumer = await Client.consuming(broker.port, permits=2**32 - 1)
-        for _ in range(3):
-            consumer.write(frame(Type.FLOW, consumer_id=0, messagePermits=2**32 - 1))
-        consumer.write(frame(Type.PING))
-        await consumer.expect(Type.PONG)
-        (topic,) = broker.broker.topics.loaded()
-        assert [one.permits for one in topic.subscriptions["s"].consumers] == [2**31 - 1]
+async def test_permits_have_a_largest_number(harness: Harness) -> None:
+    consumer = await Client.consuming(harness.port, permits=2**32 - 1)
+    for _ in range(3):
+        consumer.write(frame(Type.FLOW, consumer_id=0, messagePermits=2**32 - 1))
+    consumer.write(frame(Type.PING))
+    await consumer.expect(Type.PONG)
+    (topic,) = harness.broker.topics.loaded()
+    assert [one.permits for one in topic.subscriptions["s"].consumers] == [2**31 - 1]

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.composition.administration import administration
-from penstock.broker.topics.compacting import Outcome, Stored, TwoPasses
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER
+from penstock.broker.topics.two_phase_compactor import Outcome, Stored, TwoPhaseCompactor
 from penstock.core.checksum import is_sealed, seal
 from penstock.core.errors import AlreadyExists, MetadataFailed, NotAllowed, PreconditionFailed
 from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.position import LATEST
-from penstock.storage.latest_keys import LatestKeys, Place
+from penstock.storage.latest_keys import LatestKeys, MessageLocation
 from penstock.testing.client import Type, frame
 from penstock.wire import batches, metadata
 from penstock.wire import compression as codecs
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
-from tests.net.harness import Client, Harness, running, until
+from tests.net.harness import Client, Harness, running, topic_of, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -75,7 +75,7 @@ def messages_in(entry: bytes) -> list[tuple[int, str, bytes]]:
     if not said.HasField("num_messages_in_batch"):
         return [(-1, said.partition_key, bytes(batches.payload_of(entry)))]
     payload = batches.decompressed(entry, said)
-    found = list(batches.members(payload, said.num_messages_in_batch))
+    found = list(batches.single_messages(payload, said.num_messages_in_batch))
     return [
         (index, one.key or "", payload[one.stop - one.message_bytes : one.stop])
         for index, one in enumerate(found)
@@ -89,7 +89,7 @@ def compact(entries: Iterable[tuple[int, bytes]]) -> tuple[dict[int, bytes], Out
     kept: list[Stored] = []
     keys = LatestKeys()
     try:
-        outcome = TwoPasses(read=lambda: iter(stored), write=kept.extend, keys=keys, pause=lambda: None).run()
+        outcome = TwoPhaseCompactor(read=lambda: iter(stored), write=kept.extend, keys=keys, pause=lambda: None).run()
     finally:
         keys.close()
     return {one.entry_id: bytes(one.entry) for one in kept}, outcome
@@ -201,10 +201,10 @@ def test_compressed_and_empty_is_empty() -> None:
 def test_keys_that_do_not_fit_into_memory_are_found_all_the_same() -> None:
     keys = LatestKeys(cache_bytes=64 * 1024)
     count = 20_000
-    keys.apply((f"key {i}", Place(i, i % 3)) for i in range(count))
+    keys.apply((f"key {i}", MessageLocation(i, i % 3)) for i in range(count))
     keys.apply((f"key {i}", None) for i in range(0, count, 2))
     assert len(keys) == count // 2
-    assert keys.find("key 7") == Place(7, 1)
+    assert keys.find("key 7") == MessageLocation(7, 1)
     assert keys.find("key 8") is None
     keys.close()
 
@@ -247,12 +247,6 @@ async def finished(harness: Harness, name: str = TOPIC) -> str:
 async def compacted(harness: Harness) -> None:
     harness.broker.compaction.start(topic_of(harness))
     assert await finished(harness) == "SUCCESS", harness.broker.compaction.progress(TOPIC)
-
-
-def topic_of(harness: Harness) -> Topic:
-    topic = harness.broker.topics.get(TOPIC)
-    assert topic is not None
-    return topic
 
 
 async def reading(harness: Harness, *, read_compacted: bool = True, **fields: Any) -> Client:  # noqa: ANN401
@@ -303,10 +297,10 @@ async def test_nothing_is_trimmed_that_is_not_compacted_and_the_rest_may_go(harn
     await publish(producer, [(f"k{i % 1_500}", b"%d" % i) for i in range(3_000)])
     topic = topic_of(harness)
     await topic.open_subscription("s", durable=True, start=0)
-    topic.subscriptions["s"].skip_all()
+    topic.subscriptions["s"].moves.skip_all()
     await compacted(harness)
     await publish(producer, [("new", b"x")] * 2_000, first=3_000)
-    topic.subscriptions["s"].skip_all()
+    topic.subscriptions["s"].moves.skip_all()
     assert topic.subscriptions[COMPACTION_SUBSCRIPTION].cursor.mark_delete == 2_999
     assert topic.retained_from() == 3_000
     topic.first_entry_id = topic.retained_from()
@@ -382,7 +376,7 @@ async def test_two_compactions_at_a_time_are_one_too_many(harness: Harness) -> N
     harness.broker.compaction.start(topic_of(harness))
     with pytest.raises(AlreadyExists, match="in progress"):
         harness.broker.compaction.start(topic_of(harness))
-    harness.disk.let_go()
+    harness.disk.release()
     assert await finished(harness) == "SUCCESS"
     await compacted(harness)
 
@@ -412,14 +406,14 @@ async def test_a_topic_is_compacted_by_itself_when_its_threshold_is_reached(harn
     producer = await Client.producing(harness.port)
     await publish(producer, [("a", b"1"), ("a", b"2")])
     await harness.broker.policies.set_topic(TOPIC, "compactionThreshold", 100_000)
-    await harness.broker.rounds.run("compaction")
+    await harness.broker.periodic_checks.run("compaction")
     assert harness.broker.compaction.progress(TOPIC).status == "NOT_RUN"
     assert topic_of(harness).subscriptions[COMPACTION_SUBSCRIPTION].cursor.mark_delete == -1
     await publish(producer, [("a", bytes(1_000))] * 150, first=2)
-    await harness.broker.rounds.run("compaction")
+    await harness.broker.periodic_checks.run("compaction")
     assert await finished(harness) == "SUCCESS"
     assert topic_of(harness).subscriptions[COMPACTION_SUBSCRIPTION].backlog == 0
-    await harness.broker.rounds.run("compaction")
+    await harness.broker.periodic_checks.run("compaction")
     assert harness.broker.compaction.progress(TOPIC).status == "SUCCESS"
 
 
@@ -443,7 +437,7 @@ async def test_a_topic_that_is_deleted_while_it_is_compacted_stays_deleted(harne
     harness.disk.hold()
     deleting = asyncio.ensure_future(harness.broker.topic_life.delete(topic.name, force=True))
     await until(lambda: topic.fenced)
-    harness.disk.let_go()
+    harness.disk.release()
     await deleting
     assert await finished(harness) in ("ERROR", "NOT_RUN")  # forgotten with its topic
     assert harness.broker.states.of(TOPIC) == {}
@@ -556,7 +550,7 @@ async def test_a_compacted_topic_goes_with_its_subscription_and_shows_no_old_val
         await topic.open_subscription("s", durable=True, start=0)
         await administration(harness.broker).subscriptions.delete(T, COMPACTION_SUBSCRIPTION)
         await publish(producer, [("k", b"new")], first=1)
-        topic.subscriptions["s"].skip_all()
+        topic.subscriptions["s"].moves.skip_all()
         await harness.broker.subscription_store.delete(topic.subscriptions["s"])
         assert topic.compacted is None
         await close_clients()

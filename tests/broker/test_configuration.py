@@ -183,11 +183,10 @@ async def test_a_stored_value_that_is_no_good_any_more_is_told_by_name_and_does_
             assert configuration.overridden() == {"maxConsumersPerTopic": "2"}
 
 
-async def test_a_broker_without_settings_of_its_own_has_nothing_to_change(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        assert harness.broker.configuration.dynamic() == []
-        with pytest.raises(PreconditionFailed, match="non-dynamic"):
-            await harness.broker.configuration.put("logLevel", "debug")
+async def test_a_broker_without_settings_of_its_own_has_nothing_to_change(harness: Harness) -> None:
+    assert harness.broker.configuration.dynamic() == []
+    with pytest.raises(PreconditionFailed, match="non-dynamic"):
+        await harness.broker.configuration.put("logLevel", "debug")
 
 
 async def test_a_change_that_nobody_waits_for_any_more_is_in_force_when_it_is_stored(tmp_path: Path) -> None:
@@ -213,3 +212,31 @@ async def test_the_memory_of_listings_changes_while_others_wait_for_it(tmp_path:
             limiter.release(await waiting)
         await configuration.remove("maxTopicListInFlightHeapMemSizeMB")
         assert limiter.snapshot().heap.permits_max == 100 * MIB
+
+
+async def test_adaptive_throttling_is_changed_at_run_time_but_for_its_first_key(tmp_path: Path) -> None:
+    keys = live(adaptivePublisherThrottlingEnabled="true")
+    async with configured(tmp_path, keys) as (harness, configuration):
+        prefix = "adaptivePublisherThrottling"
+        dynamic = {key.removeprefix(prefix): value for key, value in configuration.runtime().items() if prefix in key}
+        assert len(dynamic) == 10
+        assert {key for key in configuration.dynamic() if prefix in key} == {
+            prefix + name for name in dynamic if name != "Enabled"
+        }
+        with pytest.raises(PreconditionFailed, match="read at the start only"):
+            await configuration.put(f"{prefix}Enabled", "false")
+        await configuration.put(f"{prefix}MemoryHighWatermarkPct", "0.9")
+        await configuration.put(f"{prefix}MemoryLowWatermarkPct", "0.8")
+        assert harness.broker.limits.adaptive_memory_low == 0.8
+        with pytest.raises(
+            PreconditionFailed, match=r"MemoryLowWatermarkPct=0.95 must be below .*MemoryHighWatermarkPct=0.9$"
+        ):
+            await configuration.put(f"{prefix}MemoryLowWatermarkPct", "0.95")
+        with pytest.raises(PreconditionFailed, match=r"BacklogHighWatermarkPct=0\.5"):
+            await configuration.put(f"{prefix}BacklogHighWatermarkPct", "0.5")
+        for value in ("0", "1.5", "nan", "a lot"):
+            with pytest.raises(PreconditionFailed, match="want a number above 0 and up to 1"):
+                await configuration.put(f"{prefix}MinRateFactor", value)
+        # Without its pair, a stored value may be wrong: it cannot be removed alone.
+        with pytest.raises(PreconditionFailed, match="must be below"):
+            await configuration.put(f"{prefix}MemoryHighWatermarkPct", "0.75")

@@ -21,13 +21,12 @@ from penstock.core.errors import WireCode
 from penstock.testing.client import RawClient, Type, entry, frame, send
 from penstock.testing.process import BrokerProcess
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
-from tests.net.harness import Client, Harness, running, until
+from tests.net.harness import Client, Harness, running, topic_of, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from penstock.broker.topics.topic import Topic
 
 TOPIC = "persistent://public/default/t"
 
@@ -230,12 +229,6 @@ async def receipt(client: Client) -> tuple[int, int]:
     return got.sequence_id, -1 if position == (2**64 - 1, 2**64 - 1) else got.message_id.entryId
 
 
-def topic_of(harness: Harness) -> Topic:
-    topic = harness.broker.topics.get(TOPIC)
-    assert topic is not None
-    return topic
-
-
 def document(harness: Harness) -> dict[str, Any] | None:
     found = harness.broker.catalog.documents(KIND).get(TOPIC)
     return None if found is None else dict(found)
@@ -259,7 +252,7 @@ async def test_a_message_that_is_on_its_way_to_the_disk_is_answered_with_an_erro
     reads = harness.connection_of(first).read_count
     first.write(sending(0))
     await until(lambda: harness.connection_of(first).read_count > reads)
-    harness.disk.let_go()
+    harness.disk.release()
     assert await receipt(first) == (0, 0)
     refused = (await first.expect(Type.SEND_ERROR)).send_error
     assert (refused.sequence_id, int(refused.error)) == (0, WireCode.PERSISTENCE_ERROR)
@@ -331,7 +324,7 @@ async def test_what_is_published_while_it_is_switched_on_counts(tmp_path: Path) 
         await set_policy(harness, value=True)
         client.write(sending(1))
         await until(lambda: topic_of(harness).next_entry_id == 2)
-        harness.disk.let_go()
+        harness.disk.release()
         assert [await receipt(client), await receipt(client)] == [(0, 0), (1, 1)]
         await until(lambda: (d := topic_of(harness).deduplication) is not None and d.known)
         client.write(sending(0) + sending(1) + sending(2))

@@ -6,46 +6,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from penstock.broker.administration import delayed_admin
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position
-from tests.broker.consuming import EXCLUSIVE, SHARED, Peer, nothing_more, subscription_of, topic_of
-from tests.net.harness import TOPIC, Harness, running, until
+from tests.broker.consuming import EXCLUSIVE, SHARED, Peer, nothing_more, pass_time, subscription_of
+from tests.net.harness import TOPIC, Harness, running, topic_of, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 HOUR_MS = 3_600_000
 NAME = TopicName.parse(TOPIC)
 
 
-@pytest_asyncio.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
-
-
 async def with_delayed(harness: Harness, count: int = 3) -> tuple[Peer, list[Position]]:
     """A shared subscription that holds so many messages; where they are."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     ids = [(await peer.publish(b"%d" % number, deliver_at_time=due_ms))[0] for number in range(count)]
     await until(lambda: subscription_of(harness).delayed == count)
     return peer, [Position(topic_of(harness).ledger_id, entry_id) for entry_id in ids]
-
-
-def pass_an_hour(harness: Harness) -> None:
-    harness.clock.advance(ms=HOUR_MS + 1_000)
-    index = topic_of(harness).delayed
-    assert index is not None
-    index.look_for_due()
 
 
 async def test_a_cancelled_message_is_delivered_to_no_subscription(harness: Harness) -> None:
@@ -55,7 +39,7 @@ async def test_a_cancelled_message_is_delivered_to_no_subscription(harness: Harn
     await administration(harness.broker).delayed.cancel(NAME, positions[1])
     assert [subscription_of(harness, name).delayed for name in ("s", "other")] == [2, 2]
     assert [subscription_of(harness, name).backlog for name in ("s", "other")] == [2, 2]
-    pass_an_hour(harness)
+    pass_time(harness, HOUR_MS + 1_000)
     assert sorted(await peer.payloads(4)) == [b"0", b"0", b"2", b"2"]
     await nothing_more(harness, peer)
 
@@ -80,7 +64,7 @@ async def test_it_stays_cancelled_over_a_restart(tmp_path: Path) -> None:
         peer = await Peer.connected(harness)
         for consumer_id, name in enumerate(("s", "new")):
             await peer.subscribe(SHARED, name=name, consumer_id=consumer_id)
-        pass_an_hour(harness)
+        pass_time(harness, HOUR_MS + 1_000)
         assert sorted(await peer.payloads(4)) == [b"1", b"1", b"2", b"2"]
 
 

@@ -16,11 +16,12 @@ from tests.broker.consuming import (
     KEY_SHARED,
     SHARED,
     Peer,
+    delayed_of,
     nothing_more,
+    pass_time,
     subscription_of,
-    topic_of,
 )
-from tests.net.harness import TOPIC, Harness, running, until
+from tests.net.harness import TOPIC, Harness, running, topic_of, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,14 +38,6 @@ async def harness(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         yield harness
 
 
-def pass_time(harness: Harness, ms: int) -> None:
-    """Let time pass, and the topic's timer have its turn."""
-    harness.clock.advance(ms=ms)
-    index = topic_of(harness).delayed
-    assert index is not None
-    index.look_for_due()
-
-
 async def held(harness: Harness, count: int, name: str = "s") -> None:
     """Wait until so many messages wait to be due."""
     await until(lambda: subscription_of(harness, name).delayed == count)
@@ -55,8 +48,7 @@ async def held(harness: Harness, count: int, name: str = "s") -> None:
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 async def test_a_delayed_message_comes_when_it_is_due_and_costs_nothing_before(harness: Harness, kind: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(kind, permits=10)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     await peer.publish(b"now 0", partition_key="k")
@@ -76,8 +68,7 @@ async def test_a_delayed_message_comes_when_it_is_due_and_costs_nothing_before(h
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 async def test_the_timer_finds_what_is_due_by_itself(tmp_path: Path, kind: int) -> None:
     async with running(tmp_path, delayed_strict=True) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await harness.broker.policies.set_topic(TOPIC, "delayedDelivery", {"active": True, "tickTime": 20})
         await peer.subscribe(kind)
         at_ms = harness.clock.wall_ms()
@@ -96,8 +87,7 @@ async def test_a_message_comes_within_a_tick_of_its_time_and_in_strict_mode_not_
 ) -> None:
     chance = random.Random(7)
     async with running(tmp_path, delayed_strict=strict) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.subscribe(SHARED)
         start_ms = harness.clock.wall_ms()
         delays_ms = [chance.randrange(2_000, 8_000) for _ in range(40)]
@@ -128,8 +118,7 @@ async def arrived(harness: Harness, peer: Peer) -> list[tuple[object, bytes]]:
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
 async def test_a_single_consumer_gets_delayed_messages_at_once(harness: Harness, kind: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(kind)
     await peer.publish(b"later", deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
     assert (await peer.message()).payload == b"later"
@@ -137,8 +126,7 @@ async def test_a_single_consumer_gets_delayed_messages_at_once(harness: Harness,
 
 
 async def test_many_delayed_messages_among_others_are_each_delivered_once(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     for number in range(60):
         delay = {"deliver_at_time": due_ms + number % 7} if number % 3 else {}
@@ -152,13 +140,11 @@ async def test_many_delayed_messages_among_others_are_each_delivered_once(harnes
 
 
 async def test_a_hundred_thousand_entries_held_in_a_row_are_passed_in_one_step(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     await peer.publish(*(b"later" for _ in range(300)), deliver_at_time=due_ms)
-    index = topic_of(harness).delayed
-    assert index is not None
+    index = delayed_of(harness)
     index.manager.add_run(range(300, 100_000), [due_ms] * 99_700, harness.clock.wall_ms())
     view = subscription_of(harness).view
     assert view is not None
@@ -169,8 +155,7 @@ async def test_a_hundred_thousand_entries_held_in_a_row_are_passed_in_one_step(h
 
 
 async def test_no_more_is_taken_out_than_there_are_permits_for(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED, permits=3)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     for number in range(10):
@@ -189,8 +174,7 @@ async def test_no_more_is_taken_out_than_there_are_permits_for(harness: Harness)
 
 async def test_after_a_pause_without_permits_later_messages_come_in_time(tmp_path: Path) -> None:
     async with running(tmp_path, delayed_strict=True) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await harness.broker.policies.set_topic(TOPIC, "delayedDelivery", {"active": True, "tickTime": 20})
         await peer.subscribe(SHARED, permits=1)
         at_ms = harness.clock.wall_ms()
@@ -246,8 +230,7 @@ def number_of(entry: bytes) -> int:
 
 
 async def test_those_who_want_the_same_entries_at_the_same_time_share_one_read(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(*(b"%d" % number for number in range(20)))
     again = topic_of(harness).replay_reads
     first = again.read([2, 5, 9])
@@ -265,13 +248,11 @@ async def test_those_who_want_the_same_entries_at_the_same_time_share_one_read(h
 
 
 async def test_every_subscription_gets_each_message_once_and_shares_one_index(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     names = [f"s{number}" for number in range(5)]
     for consumer_id, name in enumerate(names):
         await peer.subscribe(SHARED, name=name, consumer_id=consumer_id)
-    index = topic_of(harness).delayed
-    assert index is not None
+    index = delayed_of(harness)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     for number in range(20):
         await peer.publish(b"%d" % number, deliver_at_time=due_ms + 10 * number)
@@ -286,15 +267,14 @@ async def test_every_subscription_gets_each_message_once_and_shares_one_index(ha
         assert sorted(map(int, mine)) == list(range(20))
     for name in names:
         await nothing_more(harness, peer, name=name)
-    assert harness.broker.delays.memory.used_bytes == 0
+    assert harness.broker.delayed_indexes.memory.used_bytes == 0
 
 
 async def test_a_thousand_subscriptions_cost_the_index_of_one(tmp_path: Path) -> None:
     sizes = []
     for count in (1, 10, 1_000):
         async with running(tmp_path / str(count)) as harness:
-            peer = await Peer.connected(harness)
-            await peer.produce()
+            peer = await Peer.producing(harness)
             await peer.subscribe(SHARED)
             topic, index = topic_of(harness), topic_of(harness).delayed
             assert index is not None
@@ -308,8 +288,7 @@ async def test_a_thousand_subscriptions_cost_the_index_of_one(tmp_path: Path) ->
 
 
 async def test_a_subscription_made_later_finds_what_was_delayed_before(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     await peer.publish(b"now")
@@ -323,8 +302,7 @@ async def test_a_subscription_made_later_finds_what_was_delayed_before(harness: 
 
 
 async def test_messages_published_before_anybody_shared_are_found_in_the_log(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     for number in range(30):
         delay = {"deliver_at_time": harness.clock.wall_ms() + HOUR_MS} if number % 3 == 0 else {}
         await peer.publish(b"%d" % number, **delay)
@@ -341,8 +319,7 @@ async def test_messages_published_before_anybody_shared_are_found_in_the_log(har
 
 async def test_what_was_acknowledged_above_others_is_not_offered_again(harness: Harness) -> None:
     """Left open by PIP-448: positions that were acknowledged above the mark-delete position come back for ever."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     await peer.publish(b"kept")
     due_ms = harness.clock.wall_ms() + HOUR_MS
@@ -361,8 +338,7 @@ async def test_what_was_acknowledged_above_others_is_not_offered_again(harness: 
 
 async def test_a_stuck_subscription_keeps_nothing_from_others_and_does_not_spin(harness: Harness) -> None:
     """Left open by PIP-448: one subscription that takes nothing pins the index, and keeps dispatch in a loop."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     await peer.subscribe(SHARED, name="stuck", consumer_id=1, permits=0)
     for number in range(20):
@@ -379,8 +355,7 @@ async def test_a_stuck_subscription_keeps_nothing_from_others_and_does_not_spin(
 
 async def test_a_subscription_that_changes_its_type_takes_its_progress_along(harness: Harness) -> None:
     """Left open by PIP-448: the index goes on talking to the dispatcher of the type before."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     await peer.publish(b"later", partition_key="k", deliver_at_time=due_ms)
@@ -401,14 +376,13 @@ async def test_a_subscription_that_changes_its_type_takes_its_progress_along(har
 
 async def test_clearing_the_backlog_clears_what_is_delayed(harness: Harness) -> None:
     """Left open by PIP-448: clear-backlog leaves delayed messages to be delivered later."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     await peer.subscribe(SHARED, name="other", consumer_id=1)
     for number in range(10):
         await peer.publish(b"%d" % number, deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
     await held(harness, 10)
-    subscription_of(harness).skip_all()
+    subscription_of(harness).moves.skip_all()
     assert (subscription_of(harness).delayed, subscription_of(harness, "other").delayed) == (0, 10)
     pass_time(harness, HOUR_MS + TICK_MS)
     came = await peer.messages(10)
@@ -418,8 +392,7 @@ async def test_clearing_the_backlog_clears_what_is_delayed(harness: Harness) -> 
 
 async def test_each_subscription_counts_its_own(harness: Harness) -> None:
     """Left open by PIP-448: what one subscription holds is told of all, and pauses all."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     await peer.subscribe(SHARED)
     for number in range(4):
@@ -428,7 +401,7 @@ async def test_each_subscription_counts_its_own(harness: Harness) -> None:
     await peer.publish(b"4", deliver_at_time=due_ms)
     await held(harness, 5)
     await held(harness, 1, "late")
-    subscription_of(harness).skip(2)
+    subscription_of(harness).moves.skip(2)
     assert (subscription_of(harness).delayed, subscription_of(harness, "late").delayed) == (3, 1)
 
 
@@ -436,8 +409,7 @@ async def test_each_subscription_counts_its_own(harness: Harness) -> None:
 
 
 async def test_what_is_held_waits_for_the_next_consumer_too(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"later", deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
     await peer.subscribe(SHARED)
     await held(harness, 1)
@@ -451,8 +423,7 @@ async def test_what_is_held_waits_for_the_next_consumer_too(harness: Harness) ->
 
 
 async def test_what_was_due_and_not_acknowledged_comes_again_for_the_next_consumer(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     for number in range(6):
         await peer.publish(b"%d" % number, deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
@@ -467,8 +438,7 @@ async def test_what_was_due_and_not_acknowledged_comes_again_for_the_next_consum
 
 
 async def test_a_delayed_message_that_is_given_back_comes_again_with_a_count(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     await peer.publish(b"later", deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
     await held(harness, 1)
@@ -480,8 +450,7 @@ async def test_a_delayed_message_that_is_given_back_comes_again_with_a_count(har
 
 async def test_seeking_back_finds_delayed_messages_that_everybody_had_acknowledged(harness: Harness) -> None:
     """Left open by PIP-448: what was pruned is lost to who seeks back."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_topic(TOPIC, "retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
     await peer.subscribe(SHARED)
     due_ms = harness.clock.wall_ms() + HOUR_MS
@@ -490,7 +459,7 @@ async def test_seeking_back_finds_delayed_messages_that_everybody_had_acknowledg
     assert await peer.payloads(3) == [b"0", b"2", b"4"]
     await held(harness, 3)
     subscription = subscription_of(harness)
-    subscription.skip_all()
+    subscription.moves.skip_all()
     assert subscription.delayed == 0
     await subscription.move_to(0)
     await peer.subscribe(SHARED)
@@ -501,14 +470,13 @@ async def test_seeking_back_finds_delayed_messages_that_everybody_had_acknowledg
 
 
 async def test_skipped_and_expired_messages_are_not_delivered_when_due(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     for number in range(9):
         await peer.publish(b"%d" % number, deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
     await held(harness, 9)
     subscription = subscription_of(harness)
-    subscription.skip(3)
+    subscription.moves.skip(3)
     subscription.expire_through(5)
     assert subscription.delayed == 3
     pass_time(harness, HOUR_MS + TICK_MS)
@@ -517,24 +485,22 @@ async def test_skipped_and_expired_messages_are_not_delivered_when_due(harness: 
 
 
 async def test_the_last_subscription_that_goes_takes_the_index_along(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     await peer.publish(b"later", deliver_at_time=harness.clock.wall_ms() + HOUR_MS)
     await held(harness, 1)
-    assert harness.broker.delays.memory.used_bytes > 0
+    assert harness.broker.delayed_indexes.memory.used_bytes > 0
     await peer.close_consumer()
     await harness.broker.subscription_store.delete(subscription_of(harness))
     assert topic_of(harness).delayed is None
-    assert harness.broker.delays.memory.used_bytes == 0
+    assert harness.broker.delayed_indexes.memory.used_bytes == 0
 
 
 # -- policies ---------------------------------------------------------------------------------------------------------
 
 
 async def test_where_delays_are_switched_off_nothing_is_held(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_topic(TOPIC, "delayedDelivery", {"active": False, "tickTime": 1_000})
     for kind, name in ((SHARED, "shared"), (KEY_SHARED, "keys")):
         await peer.subscribe(kind, name=name, consumer_id=kind)
@@ -546,8 +512,7 @@ async def test_where_delays_are_switched_off_nothing_is_held(harness: Harness) -
 async def test_switching_delays_off_delivers_what_is_held_at_once_and_on_again_holds_what_comes(
     harness: Harness, kind: int
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(kind)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     for number in range(5):
@@ -569,8 +534,7 @@ async def test_switching_delays_off_delivers_what_is_held_at_once_and_on_again_h
 
 async def test_a_change_of_the_tick_delivers_nothing_twice(harness: Harness) -> None:
     """Left open by PIP-448: a message that two ticks were in force for lies in two places."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     for tick_ms in (1_000, 100, 5_000):
@@ -589,8 +553,7 @@ async def test_a_change_of_the_tick_delivers_nothing_twice(harness: Harness) -> 
 
 async def test_a_clock_set_back_does_not_lose_what_is_held(tmp_path: Path) -> None:
     async with running(tmp_path, delayed_strict=True) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.subscribe(SHARED)
         await peer.publish(b"later", deliver_at_time=harness.clock.wall_ms() + 20)
         await held(harness, 1)
@@ -603,8 +566,7 @@ async def test_a_clock_set_back_does_not_lose_what_is_held(tmp_path: Path) -> No
 
 async def test_a_clock_set_forward_delivers_what_is_due_by_it(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.subscribe(SHARED)
         for hours in (1, 2, 3):
             await peer.publish(b"%d" % hours, deliver_at_time=harness.clock.wall_ms() + hours * HOUR_MS)
@@ -616,8 +578,7 @@ async def test_a_clock_set_forward_delivers_what_is_due_by_it(tmp_path: Path) ->
 
 
 async def test_a_large_delayed_message_is_held_as_a_small_one_is(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     large = bytes(600_000)
     await peer.publish(large + b"later", deliver_at_time=harness.clock.wall_ms() + HOUR_MS)

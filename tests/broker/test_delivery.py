@@ -200,7 +200,7 @@ def test_skipped_entries_are_neither_owed_nor_delivered(kind: int) -> None:
     _, outlet = world.consumer(permits=2)
     world.loop.turn()
     assert outlet.entry_ids() == [0, 1]
-    world.subscription.skip(4)
+    world.subscription.moves.skip(4)
     assert world.subscription.unacked == 0
     assert (world.subscription.backlog, world.saves.moves) == (2, 1)
 

@@ -123,7 +123,7 @@ async def test_a_blank_listener_is_none_and_an_unknown_one_is_refused(tmp_path: 
 async def test_too_many_lookups_at_a_time_are_refused_and_their_places_come_back(tmp_path: Path) -> None:
     async with connected(tmp_path, lookups_max=1) as (harness, client):
         broker = harness.broker
-        with broker.lookups.pass_or_refuse("lookup", "key"):
+        with broker.lookups.enter_or_refuse("lookup", "key"):
             assert (await lookup(client, str(T))).error == WireCode.TOO_MANY_REQUESTS
             assert (await ask_partitions(client, T)).error == WireCode.TOO_MANY_REQUESTS
             error = await refusal(client, Type.GET_TOPICS_OF_NAMESPACE, namespace="public/default")
@@ -143,20 +143,18 @@ async def test_too_many_lookups_at_a_time_are_refused_and_their_places_come_back
 # -- made on the way --------------------------------------------------------------------------------------------------
 
 
-async def test_many_who_ask_for_one_topic_at_a_time_get_one(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        got = await asyncio.gather(*(harness.broker.topics.get_or_create(T, create=True) for _ in range(50)))
-        assert len({id(topic) for topic in got}) == 1
+async def test_many_who_ask_for_one_topic_at_a_time_get_one(harness: Harness) -> None:
+    got = await asyncio.gather(*(harness.broker.topics.get_or_create(T, create=True) for _ in range(50)))
+    assert len({id(topic) for topic in got}) == 1
 
 
-async def test_whoever_may_create_does_also_while_somebody_who_may_not_asks(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        topics = harness.broker.topics
-        refused, made = await asyncio.gather(
-            topics.get_or_create(T, create=False), topics.get_or_create(T, create=True), return_exceptions=True
-        )
-        assert isinstance(refused, TopicNotFound)
-        assert topics.get(T) is made
+async def test_whoever_may_create_does_also_while_somebody_who_may_not_asks(harness: Harness) -> None:
+    topics = harness.broker.topics
+    refused, made = await asyncio.gather(
+        topics.get_or_create(T, create=False), topics.get_or_create(T, create=True), return_exceptions=True
+    )
+    assert isinstance(refused, TopicNotFound)
+    assert topics.get(T) is made
 
 
 async def test_topics_are_made_on_the_way_only_where_policies_let_them(tmp_path: Path) -> None:

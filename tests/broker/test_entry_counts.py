@@ -106,31 +106,30 @@ async def test_without_memory_for_what_it_would_owe_a_consumer_gets_the_rest_whe
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 async def test_what_is_owed_waits_or_was_given_back_is_charged_until_the_last_consumer_leaves(
-    tmp_path: Path, kind: int
+    harness: Harness, kind: int
 ) -> None:
-    async with running(tmp_path) as harness:
-        row = harness.broker.dispatch_memory
-        first, second = await Peer.connected(harness), await Peer.connected(harness)
-        await first.produce()
-        await first.publish(*[b"x"] * 60, messages=3)
-        await first.subscribe(kind, permits=1_000)
-        received = await first.messages(60)
-        assert books_agree(harness)
-        assert row.used_bytes == owed_of(harness).held_bytes() > 0
-        first.redeliver(*received[:20])
-        again = await first.messages(20)
-        assert [one.message.redelivery_count for one in again] == [1] * 20
-        first.acknowledge(*received[:10])
-        await until(lambda: subscription_of(harness).unacked == 150)
-        await second.subscribe(kind, permits=0)
-        assert books_agree(harness)
-        first.client.abort()
-        await until(lambda: len(subscription_of(harness).consumers) == 1)
-        assert books_agree(harness)
-        second.flow(1_000)
-        assert len(await second.messages(50)) == 50
-        assert books_agree(harness)
-        subscription_of(harness).skip_all()
-        assert books_agree(harness)
-        assert row.used_bytes == subscription_of(harness).memory.charged_bytes  # of the cursor
-        await second.close_consumer()
+    row = harness.broker.dispatch_memory
+    first, second = await Peer.connected(harness), await Peer.connected(harness)
+    await first.produce()
+    await first.publish(*[b"x"] * 60, messages=3)
+    await first.subscribe(kind, permits=1_000)
+    received = await first.messages(60)
+    assert books_agree(harness)
+    assert row.used_bytes == owed_of(harness).held_bytes() > 0
+    first.redeliver(*received[:20])
+    again = await first.messages(20)
+    assert [one.message.redelivery_count for one in again] == [1] * 20
+    first.acknowledge(*received[:10])
+    await until(lambda: subscription_of(harness).unacked == 150)
+    await second.subscribe(kind, permits=0)
+    assert books_agree(harness)
+    first.client.abort()
+    await until(lambda: len(subscription_of(harness).consumers) == 1)
+    assert books_agree(harness)
+    second.flow(1_000)
+    assert len(await second.messages(50)) == 50
+    assert books_agree(harness)
+    subscription_of(harness).moves.skip_all()
+    assert books_agree(harness)
+    assert row.used_bytes == subscription_of(harness).memory.charged_bytes  # of the cursor
+    await second.close_consumer()

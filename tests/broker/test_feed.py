@@ -17,11 +17,11 @@ A, OTHER = "persistent://acme/sales/a", "persistent://acme/other/a"
 def test_a_listener_hears_of_its_namespace_only_in_order_with_the_numbers_of_all() -> None:
     feed, heard = TopicFeed(), list[TopicEvent]()
     feed.listen("acme/sales", heard.append)
-    feed.tell(A, created=True)
-    feed.tell(OTHER, created=True)
-    feed.tell(A, created=False)
+    feed.report(A, created=True)
+    feed.report(OTHER, created=True)
+    feed.report(A, created=False)
     assert heard == [TopicEvent(1, A, created=True), TopicEvent(3, A, created=False)]
-    assert feed.told == 3
+    assert feed.last_number == 3
 
 
 def test_a_listener_that_has_stopped_hears_nothing_and_one_that_fails_keeps_nobody_from_hearing() -> None:
@@ -33,7 +33,7 @@ def test_a_listener_that_has_stopped_hears_nothing_and_one_that_fails_keeps_nobo
     feed.listen("acme/sales", fail)
     feed.listen("acme/sales", heard.append)
     stop()
-    feed.tell(A, created=True)
+    feed.report(A, created=True)
     assert len(heard) == 1
 
 

@@ -80,7 +80,7 @@ async def test_the_bytes_that_go_out_are_the_same_objects_for_everybody(tmp_path
                 ask(client)
             await until(lambda: waiting(harness, DIRECT) == 1 and harness.broker.lookups.inside == 2)
         await until(lambda: acquired(harness, HEAP) == 0)
-        queues = [{id(buffer) for buffer in harness.connection_of(client)._queue} for client in clients]  # noqa: SLF001
+        queues = [{id(buffer) for buffer in harness.connection_of(client).queue.buffers} for client in clients]
         assert len(queues[0] & queues[1]) > 0
 
 
@@ -92,15 +92,15 @@ async def test_who_asks_while_another_still_reads_gets_the_same_bytes_and_only_t
         _, written = await list_sizes(harness)
         ask(slow)
         await until(lambda: acquired(harness, DIRECT) and not acquired(harness, HEAP))
-        before = {id(buffer) for buffer in harness.connection_of(slow)._queue}  # noqa: SLF001
+        before = {id(buffer) for buffer in harness.connection_of(slow).queue.buffers}
         other = await Client.connected(harness.port)
         other.stop_reading()
-        harness.broker.topics.vanished(names[-1])
+        harness.broker.topics.remove_name(names[-1])
         ask(other)
         await until(lambda: harness.connection_of(other).out_bytes and not acquired(harness, HEAP))
         # Both versions share all blocks but the last one.
         assert written < acquired(harness, DIRECT) < written + written // 10
-        assert len(before & {id(buffer) for buffer in harness.connection_of(other)._queue}) > 1  # noqa: SLF001
+        assert len(before & {id(buffer) for buffer in harness.connection_of(other).queue.buffers}) > 1
         for client in (slow, other):
             client.go_on_reading()
         assert [len((await answer(client)).topics) for client in (slow, other)] == [20_000, 19_999]
@@ -112,7 +112,7 @@ async def test_a_list_is_as_new_as_the_request_though_an_older_one_was_being_gat
         async with all_taken(harness, DIRECT):
             ask(client, 1)
             await until(lambda: waiting(harness, DIRECT) == 1)
-            harness.broker.topics.appeared(f"{names[500]}-new")
+            harness.broker.topics.add_name(f"{names[500]}-new")
             ask(client, 2)
             await until(lambda: harness.broker.lookups.inside == 2)
             await turns()
@@ -190,7 +190,7 @@ async def test_a_list_that_can_never_fit_is_refused_each_time_and_spoils_nothing
             assert key in error.message
         assert (acquired(harness, HEAP), acquired(harness, DIRECT)) == (0, 0)
         for name in names[10:]:
-            harness.broker.topics.vanished(name)
+            harness.broker.topics.remove_name(name)
         ask(client)
         assert len((await answer(client)).topics) == 10
 
@@ -420,9 +420,9 @@ async def test_old_versions_that_slow_clients_still_read_are_charged_and_bounded
             assert charged[-1] - charged[-2] > written
             assert charged[-1] <= LIMITS.direct_bytes_max
             for number, name in enumerate(names):  # no block is as it was
-                harness.broker.topics.vanished(name)
+                harness.broker.topics.remove_name(name)
                 names[number] = f"{name}+"
-                harness.broker.topics.appeared(names[number])
+                harness.broker.topics.add_name(names[number])
         assert len(readers) >= LIMITS.direct_bytes_max // written - 1
         for client in readers:
             client.abort()
@@ -512,7 +512,7 @@ async def test_whoever_comes_goes_and_changes_things_each_request_is_answered_on
         restless = [asyncio.ensure_future(_restless(harness, chance)) for _ in range(15)]
         for _ in range(40):
             name = chance.choice(names)
-            harness.broker.topics.vanished(name)
+            harness.broker.topics.remove_name(name)
             await turns(1)
-            harness.broker.topics.appeared(name)
+            harness.broker.topics.add_name(name)
         await asyncio.gather(*restless)

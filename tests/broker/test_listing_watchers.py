@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.topics.listing_blocks import BLOCK_BYTES, REFERENCE_BYTES, topics_hash
-from penstock.broker.topics.namespace_news import NEWS_MAX
+from penstock.broker.topics.namespace_events import EVENTS_MAX
 from penstock.broker.topics.patterns import Pattern
-from penstock.broker.topics.shared_listings import KEEPERS_PER_TURN, NEWS_PER_STEP
+from penstock.broker.topics.shared_listings import EVENTS_PER_STEP, WATCHERS_PER_TURN
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, MIB, NS_PER_MS
 from penstock.net.topic_list_limiter import INITIAL_BYTES
@@ -116,7 +116,7 @@ async def test_a_watcher_without_memory_is_refused_before_its_client_gives_up_an
             assert len(harness.broker.shared_listings) == 0
         assert list((await watching(client)).topic) == names
         await turns()
-        harness.broker.topics.appeared(full_name(77))
+        harness.broker.topics.add_name(full_name(77))
         assert list((await update(client)).new_topics) == [full_name(77)]  # and no second SUCCESS before it
 
 
@@ -143,8 +143,8 @@ async def test_no_update_comes_before_the_answer_and_what_happened_meanwhile_com
         async with all_taken(harness, DIRECT):
             watch(client)
             await until(lambda: waiting(harness, DIRECT) == 1)
-            harness.broker.topics.vanished(names[3])
-            harness.broker.topics.appeared(full_name(77))
+            harness.broker.topics.remove_name(names[3])
+            harness.broker.topics.add_name(full_name(77))
             await turns()
         assert list((await success(client)).topic) == names
         now = await update(client)
@@ -157,14 +157,14 @@ async def test_asking_again_brings_the_list_as_it_is_in_place_of_an_update_that_
     async with listed(tmp_path, 3) as (harness, client, names):
         known = await watching(client)
         async with all_taken(harness, DIRECT):
-            harness.broker.topics.appeared(full_name(77))
+            harness.broker.topics.add_name(full_name(77))
             await until(lambda: waiting(harness, DIRECT) == 1)
             watch(client, topics_hash=known.topics_hash)
             await turns()
             assert waiting(harness, DIRECT) == 1
         again = await success(client)
         assert list(again.topic) == [*names, full_name(77)]
-        harness.broker.topics.appeared(full_name(78))
+        harness.broker.topics.add_name(full_name(78))
         assert list((await update(client)).new_topics) == [full_name(78)]
 
 
@@ -175,9 +175,9 @@ async def test_an_update_that_finds_no_memory_in_time_is_sent_later(tmp_path: Pa
     async with listed(tmp_path, 10, BRIEF) as (harness, client, _):
         await watching(client)
         async with all_taken(harness, DIRECT):
-            harness.broker.topics.appeared(full_name(77))
+            harness.broker.topics.add_name(full_name(77))
             await until(lambda: harness.broker.listings.snapshot().direct.timeouts_total == 2)
-            harness.broker.topics.appeared(full_name(78))
+            harness.broker.topics.add_name(full_name(78))
         assert list((await update(client)).new_topics) == [full_name(77), full_name(78)]
 
 
@@ -186,7 +186,7 @@ async def test_an_update_larger_than_all_direct_memory_is_sent_once_the_limit_is
     async with listed(tmp_path, 1, limits) as (harness, client, names):
         await watching(client)
         for number in range(70, 80):
-            harness.broker.topics.appeared(full_name(number))
+            harness.broker.topics.add_name(full_name(number))
         await until(lambda: harness.broker.listings.snapshot().direct.beyond_limit_total == 1)
         harness.broker.listings.set_limits(LIMITS)
         new = [full_name(number) for number in range(70, 80)]
@@ -199,10 +199,10 @@ async def test_one_watchers_failures_do_not_slow_another_nor_its_success_hurry_t
     async with listed(tmp_path, 1, limits) as (harness, client, _):
         await watching(client, 7, f"{NAMESPACE}/(large.*|t-.*)")
         await watching(client, 8, f"{NAMESPACE}/s.*")
-        harness.broker.topics.appeared(f"persistent://{NAMESPACE}/large-{1_000 * 'x'}")
+        harness.broker.topics.add_name(f"persistent://{NAMESPACE}/large-{1_000 * 'x'}")
         for number in range(3):
             await until(lambda: harness.broker.listings.snapshot().direct.beyond_limit_total > number)  # noqa: B023
-            harness.broker.topics.appeared(f"persistent://{NAMESPACE}/s-{number}")
+            harness.broker.topics.add_name(f"persistent://{NAMESPACE}/s-{number}")
             assert (await update(client)).watcher_id == 8
         waits = [watcher_of(harness, one)._backoff.next_s() for one in (7, 8)]  # noqa: SLF001
         assert waits[0] > 0.7
@@ -210,13 +210,13 @@ async def test_one_watchers_failures_do_not_slow_another_nor_its_success_hurry_t
 
 
 async def test_more_watchers_than_are_woken_in_a_turn_all_hear_of_everything_once(tmp_path: Path) -> None:
-    count = 2 * KEEPERS_PER_TURN + 10
+    count = 2 * WATCHERS_PER_TURN + 10
     async with listed(tmp_path, 5) as (harness, client, names):
         for watcher_id in range(count):
             await watching(client, watcher_id)
         heard: dict[int, list[str]] = {watcher_id: [] for watcher_id in range(count)}
         for number in range(70, 75):
-            harness.broker.topics.appeared(full_name(number))
+            harness.broker.topics.add_name(full_name(number))
             await turns(1)
         wanted = [full_name(number) for number in range(70, 75)]
         while any(one != wanted for one in heard.values()):
@@ -239,7 +239,7 @@ async def test_whatever_comes_and_goes_each_client_ends_with_what_there_is(tmp_p
         known = [set((await watching(client)).topic) for client in clients]
         for _ in range(150):
             name = full_name(chance.randrange(40))
-            (harness.broker.topics.vanished if name in there else harness.broker.topics.appeared)(name)
+            (harness.broker.topics.remove_name if name in there else harness.broker.topics.add_name)(name)
             there ^= {name}
             await turns(chance.randrange(2))
         for client, told in zip(clients, known, strict=True):
@@ -267,7 +267,7 @@ async def test_what_watchers_remember_is_charged_once_for_all_who_know_the_same(
         await watching(client, 99, f"{NAMESPACE}/t-0.*")
         remembered_2 = BLOCK_BYTES + 500 * REFERENCE_BYTES + Pattern(f"{NAMESPACE}/t-0.*").size_bytes
         await until(lambda: acquired(harness, HEAP) == remembered + remembered_2)
-        harness.broker.topics.appeared(full_name(777))
+        harness.broker.topics.add_name(full_name(777))
         for _ in range(31):
             await update(client)
         await until(lambda: acquired(harness, HEAP) == remembered + remembered_2 + 2 * REFERENCE_BYTES)
@@ -291,11 +291,11 @@ async def test_a_watcher_that_does_not_read_is_charged_for_the_names_it_has_not_
             connection.write_frame(bytes(64 * KIB))
             await turns(1)
         for name in names[:499]:
-            harness.broker.topics.vanished(name)
+            harness.broker.topics.remove_name(name)
         assert len((await update(quick)).deleted_topics) == 499
         await until(lambda: acquired(harness, HEAP) == watched_bytes + 500 * (100 + 32))
         slow.abort()
-        harness.broker.topics.appeared(names[0])
+        harness.broker.topics.add_name(names[0])
         await update(quick)
         await until(lambda: acquired(harness, HEAP) == watched_bytes)
 
@@ -327,7 +327,7 @@ async def test_a_watched_list_that_cannot_grow_now_is_told_when_it_can(tmp_path:
     async with listed(tmp_path, 10, BRIEF) as (harness, client, _):
         await watching(client)
         async with all_taken(harness, HEAP):
-            harness.broker.topics.appeared(full_name(77))
+            harness.broker.topics.add_name(full_name(77))
             await until(lambda: harness.broker.listings.snapshot().heap.timeouts_total == 2)
         assert list((await update(client)).new_topics) == [full_name(77)]
 
@@ -376,15 +376,15 @@ async def test_a_client_that_does_not_read_has_one_update_under_way_however_many
             connection.deliver((bytes(MIB),), MIB)
             await turns(2)
         for number in range(100, 300):
-            harness.broker.topics.appeared(full_name(number))
+            harness.broker.topics.add_name(full_name(number))
             await turns(3)
-        assert len(connection._passing) <= 5  # noqa: SLF001
+        assert len(connection.queue.passing) <= 5
         assert acquired(harness, DIRECT) < 10 * KIB
         client.abort()
         assert len(names) == 5
 
 
-# -- news -------------------------------------------------------------------------------------------------------------
+# -- events -----------------------------------------------------------------------------------------------------------
 
 
 async def stuffed(harness: Harness, client: Client) -> None:
@@ -406,7 +406,7 @@ async def test_topics_that_come_at_once_are_compared_with_no_pattern_in_the_turn
         before = [one._read for one in lists]  # noqa: SLF001
         names = [full_name(number) for number in range(100, 600)]
         for name in names:
-            harness.broker.topics.appeared(name)
+            harness.broker.topics.add_name(name)
         assert [one._read for one in lists] == before  # noqa: SLF001
         wanted = {number: {name for name in names if name.rstrip("x").endswith(f"{number}-")} for number in range(50)}
         heard: dict[int, set[str]] = {number: set() for number in range(50)}
@@ -422,19 +422,19 @@ async def test_of_more_news_than_is_kept_a_client_that_reads_again_hears_what_it
         await watching(client)
         there = set(names)
         await stuffed(harness, client)
-        for number in range(200, 200 + NEWS_MAX):
+        for number in range(200, 200 + EVENTS_MAX):
             name = full_name(number)
-            (harness.broker.topics.vanished if name in there else harness.broker.topics.appeared)(name)
+            (harness.broker.topics.remove_name if name in there else harness.broker.topics.add_name)(name)
             there ^= {name}
             if number % 100 == 0:
                 await turns(2)
-        (news,) = harness.broker.shared_listings._news.values()  # noqa: SLF001
+        (events,) = harness.broker.shared_listings._events.values()  # noqa: SLF001
         for number in range(100):
-            harness.broker.topics.vanished(names[number])
+            harness.broker.topics.remove_name(names[number])
             there.discard(names[number])
-        assert len(news) == NEWS_MAX
+        assert len(events) == EVENTS_MAX
         (shared,) = harness.broker.shared_listings._lists.values()  # noqa: SLF001
-        assert len(shared._changes) <= NEWS_PER_STEP  # noqa: SLF001
+        assert len(shared._changes) <= EVENTS_PER_STEP  # noqa: SLF001
         client.go_on_reading()
         told = set(names)
         while told != there:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
+    from tests.net.harness import Harness
+
 LENGTHS = (LONG_KEY_BYTES, LONG_KEY_BYTES + 1, 9 * KIB, KEYS_BYTES_MAX + 1)
 KEYS = [letter * length for length in LENGTHS for letter in "abc"]
 
@@ -60,8 +62,7 @@ async def test_messages_with_long_keys_go_out_in_order_to_one_consumer_each_and_
     tmp_path: Path, *, cached: bool
 ) -> None:
     async with running(tmp_path, tail_cache_bytes=(1 << 24) * cached) as harness:
-        producer = await Peer.connected(harness)
-        await producer.produce()
+        producer = await Peer.producing(harness)
         remembered = key_shared._remembered_hash.cache_info().currsize  # noqa: SLF001 - that is what must not grow
         expected: dict[str, list[bytes]] = {key: [] for key in KEYS}
         for number in range(3):
@@ -93,40 +94,35 @@ async def test_messages_with_long_keys_go_out_in_order_to_one_consumer_each_and_
         assert all(isinstance(one, int) for one in delivery._long_hashes.values())  # noqa: SLF001
 
 
-async def test_a_delayed_message_with_a_long_key_comes_when_it_is_due(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
-        await peer.subscribe(KEY_SHARED)
-        key = "k" * (64 * KIB)
-        await peer.publish(b"later", partition_key=key, deliver_at_time=harness.clock.wall_ms() + 60_000)
-        await peer.publish(b"now", partition_key=key)
-        assert (await peer.message()).payload == b"now"
-        harness.clock.advance(ns=61 * 10**9)
-        subscription_of(harness).wake()
-        assert (await peer.message()).payload == b"later"
+async def test_a_delayed_message_with_a_long_key_comes_when_it_is_due(harness: Harness) -> None:
+    peer = await Peer.producing(harness)
+    await peer.subscribe(KEY_SHARED)
+    key = "k" * (64 * KIB)
+    await peer.publish(b"later", partition_key=key, deliver_at_time=harness.clock.wall_ms() + 60_000)
+    await peer.publish(b"now", partition_key=key)
+    assert (await peer.message()).payload == b"now"
+    harness.clock.advance(ns=61 * 10**9)
+    subscription_of(harness).wake()
+    assert (await peer.message()).payload == b"later"
 
 
-async def test_a_consumer_that_leaves_while_its_keys_are_hashed_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
-        await peer.publish(b"x", partition_key="k" * (500 * KIB))
-        await peer.subscribe(KEY_SHARED)
-        await peer.close_consumer()
-        await peer.subscribe(KEY_SHARED)
-        assert (await peer.message()).payload == b"x"
-        await turns()
+async def test_a_consumer_that_leaves_while_its_keys_are_hashed_leaves_nothing_behind(harness: Harness) -> None:
+    peer = await Peer.producing(harness)
+    await peer.publish(b"x", partition_key="k" * (500 * KIB))
+    await peer.subscribe(KEY_SHARED)
+    await peer.close_consumer()
+    await peer.subscribe(KEY_SHARED)
+    assert (await peer.message()).payload == b"x"
+    await turns()
 
 
-async def test_a_topic_that_stores_nothing_drops_what_would_take_long_to_hash(tmp_path: Path) -> None:
+async def test_a_topic_that_stores_nothing_drops_what_would_take_long_to_hash(harness: Harness) -> None:
     topic = "non-persistent://public/default/t"
-    async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce(topic)
-        await peer.subscribe(KEY_SHARED, topic=topic)
-        await peer.settled()
-        await peer.publish(b"long", partition_key="k" * (100 * KIB))
-        await peer.publish(b"short", partition_key="k" * KIB)
-        assert (await peer.message()).payload == b"short"
-        assert subscription_of(harness, topic=topic).dropped == 1
+    peer = await Peer.connected(harness)
+    await peer.produce(topic)
+    await peer.subscribe(KEY_SHARED, topic=topic)
+    await peer.settled()
+    await peer.publish(b"long", partition_key="k" * (100 * KIB))
+    await peer.publish(b"short", partition_key="k" * KIB)
+    assert (await peer.message()).payload == b"short"
+    assert subscription_of(harness, topic=topic).dropped == 1

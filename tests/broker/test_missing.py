@@ -11,8 +11,8 @@ from penstock.broker.composition.administration import administration
 from penstock.core.names import TopicName
 from penstock.storage.limits import LogLimits
 from penstock.wire import codec
-from tests.broker.consuming import EXCLUSIVE, SHARED, Peer, Type, nothing_more, subscription_of, topic_of
-from tests.net.harness import TOPIC, running, until
+from tests.broker.consuming import EXCLUSIVE, SHARED, Peer, Type, nothing_more, subscription_of
+from tests.net.harness import TOPIC, running, topic_of, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +45,7 @@ async def filled(directory: Path, *, subscribed: Sequence[str] = (), key: str | 
     """A topic in three segments, for each run of the broker seals one."""
     for part in range(3):
         async with running(directory, log_limits=APART) as harness:
-            peer = await Peer.connected(harness)
-            await peer.produce()
+            peer = await Peer.producing(harness)
             for name in subscribed if part == 0 else ():
                 await peer.subscribe(SHARED, name=name, permits=0)
                 await peer.close_consumer()

@@ -22,7 +22,7 @@ from penstock.core.errors import (
 from penstock.core.names import NamespaceName, TopicName
 from penstock.testing.client import Type
 from tests.broker.listed import list_topics
-from tests.net.harness import Client, running, turns
+from tests.net.harness import Client, Harness, running, turns
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -68,16 +68,14 @@ async def test_a_tenant_is_made_read_changed_and_deleted(tmp_path: Path) -> None
             administration(broker).tenants.get("acme")
 
 
-async def test_the_tenants_that_are_there_from_the_start_are_in_this_cluster(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        assert administration(harness.broker).tenants.get("public") == {"adminRoles": [], "allowedClusters": ["test"]}
+async def test_the_tenants_that_are_there_from_the_start_are_in_this_cluster(harness: Harness) -> None:
+    assert administration(harness.broker).tenants.get("public") == {"adminRoles": [], "allowedClusters": ["test"]}
 
 
-async def test_what_is_there_from_the_start_is_not_created_again(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker, default = harness.broker, NamespaceName.parse("public/default")
-        await refused(administration(broker).tenants.create("public", INFO), AlreadyExists, 409, "Tenant already exist")
-        await refused(administration(broker).namespaces.create(default), AlreadyExists, 409, "Namespace already exists")
+async def test_what_is_there_from_the_start_is_not_created_again(harness: Harness) -> None:
+    broker, default = harness.broker, NamespaceName.parse("public/default")
+    await refused(administration(broker).tenants.create("public", INFO), AlreadyExists, 409, "Tenant already exist")
+    await refused(administration(broker).namespaces.create(default), AlreadyExists, 409, "Namespace already exists")
 
 
 async def test_under_authorization_what_is_there_from_the_start_is_created_once(tmp_path: Path) -> None:
@@ -104,21 +102,19 @@ async def test_under_authorization_what_is_there_from_the_start_is_created_once(
         ({"allowedClusters": ["test"], "adminRoles": [" root"]}, "AdminRoles contains whitespace"),
     ],
 )
-async def test_a_tenant_must_be_in_clusters_that_exist(tmp_path: Path, info: dict[str, Any], words: str) -> None:
-    async with running(tmp_path) as harness:
-        await refused(administration(harness.broker).tenants.create("acme", info), PreconditionFailed, 412, words)
-        await refused(administration(harness.broker).tenants.update("public", info), PreconditionFailed, 412, words)
+async def test_a_tenant_must_be_in_clusters_that_exist(harness: Harness, info: dict[str, Any], words: str) -> None:
+    await refused(administration(harness.broker).tenants.create("acme", info), PreconditionFailed, 412, words)
+    await refused(administration(harness.broker).tenants.update("public", info), PreconditionFailed, 412, words)
 
 
-async def test_tenants_that_are_there_are_not_made_and_others_not_changed(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await refused(administration(broker).tenants.create("public", INFO), AlreadyExists, 409, "already")
-        await refused(administration(broker).tenants.create("a/b", INFO), PreconditionFailed, 412, "not valid")
-        await refused(
-            administration(broker).tenants.update("acme", INFO), TenantNotFound, 404, "Tenant acme does not exist"
-        )
-        await refused(administration(broker).tenants.delete("acme"), TenantNotFound, 404, "does not exist")
+async def test_tenants_that_are_there_are_not_made_and_others_not_changed(harness: Harness) -> None:
+    broker = harness.broker
+    await refused(administration(broker).tenants.create("public", INFO), AlreadyExists, 409, "already")
+    await refused(administration(broker).tenants.create("a/b", INFO), PreconditionFailed, 412, "not valid")
+    await refused(
+        administration(broker).tenants.update("acme", INFO), TenantNotFound, 404, "Tenant acme does not exist"
+    )
+    await refused(administration(broker).tenants.delete("acme"), TenantNotFound, 404, "does not exist")
 
 
 async def test_a_tenant_with_namespaces_goes_by_force_and_only_where_that_is_allowed(tmp_path: Path) -> None:
@@ -157,18 +153,17 @@ async def test_a_namespace_keeps_the_policies_it_was_made_with(tmp_path: Path) -
         assert harness.broker.policies.of_namespace("acme/sales").ttl_s == 60
 
 
-async def test_a_namespace_is_made_once_and_in_a_tenant(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await refused(administration(broker).namespaces.create(SALES), TenantNotFound, 404, "acme")
-        await administration(broker).tenants.create("acme", INFO)
-        outcomes = await asyncio.gather(
-            *(administration(broker).namespaces.create(SALES) for _ in range(5)), return_exceptions=True
-        )
-        assert [type(outcome) for outcome in outcomes if outcome is not None] == 4 * [AlreadyExists]
-        for policies in ({"replication_clusters": ["elsewhere"]}, {"bundles": {"numBundles": -1}}):
-            with pytest.raises(PreconditionFailed):
-                await administration(broker).namespaces.create(NamespaceName.parse("acme/other"), policies)
+async def test_a_namespace_is_made_once_and_in_a_tenant(harness: Harness) -> None:
+    broker = harness.broker
+    await refused(administration(broker).namespaces.create(SALES), TenantNotFound, 404, "acme")
+    await administration(broker).tenants.create("acme", INFO)
+    outcomes = await asyncio.gather(
+        *(administration(broker).namespaces.create(SALES) for _ in range(5)), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes if outcome is not None] == 4 * [AlreadyExists]
+    for policies in ({"replication_clusters": ["elsewhere"]}, {"bundles": {"numBundles": -1}}):
+        with pytest.raises(PreconditionFailed):
+            await administration(broker).namespaces.create(NamespaceName.parse("acme/other"), policies)
 
 
 @pytest.mark.parametrize("topic", ["persistent://acme/sales/t", "non-persistent://acme/sales/t"])
@@ -210,100 +205,95 @@ async def test_nothing_is_made_in_a_namespace_while_it_is_being_deleted(tmp_path
         assert not [record for record in broker.catalog.topics() if "/acme/" in record.name]
 
 
-async def test_a_topic_that_is_on_its_way_when_its_namespace_is_deleted_does_not_outlive_it(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await make_sales(broker)
-        with harness.catalog_held():
-            coming = asyncio.ensure_future(broker.topics.get_or_create(ORDERS, create=True))
-            await turns(2)
-            deleting = asyncio.ensure_future(administration(broker).namespaces.delete(SALES))
-            await turns(2)
-        await asyncio.wait((coming, deleting))
-        there = str(SALES) in broker.catalog.namespaces()
-        assert there or not broker.topics.exists(ORDERS)
+async def test_a_topic_that_is_on_its_way_when_its_namespace_is_deleted_does_not_outlive_it(harness: Harness) -> None:
+    broker = harness.broker
+    await make_sales(broker)
+    with harness.catalog_held():
+        coming = asyncio.ensure_future(broker.topics.get_or_create(ORDERS, create=True))
+        await turns(2)
+        deleting = asyncio.ensure_future(administration(broker).namespaces.delete(SALES))
+        await turns(2)
+    await asyncio.wait((coming, deleting))
+    there = str(SALES) in broker.catalog.namespaces()
+    assert there or not broker.topics.exists(ORDERS)
 
 
-async def test_a_partitioned_topic_that_waits_for_its_turn_is_not_made_in_a_namespace_that_went(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await make_sales(broker)
-        async with broker.changes.lock:
-            making = asyncio.ensure_future(broker.partitions.create(ORDERS, 2))
-            await turns(2)
-            deleting = asyncio.ensure_future(administration(broker).namespaces.delete(SALES))
-            await turns(2)
-        await deleting
-        with pytest.raises(NamespaceNotFound):
-            await making
-        assert not broker.catalog.documents("partitioned")
+async def test_a_partitioned_topic_that_waits_for_its_turn_is_not_made_in_a_namespace_that_went(
+    harness: Harness,
+) -> None:
+    broker = harness.broker
+    await make_sales(broker)
+    async with broker.changes.lock:
+        making = asyncio.ensure_future(broker.partitions.create(ORDERS, 2))
+        await turns(2)
+        deleting = asyncio.ensure_future(administration(broker).namespaces.delete(SALES))
+        await turns(2)
+    await deleting
+    with pytest.raises(NamespaceNotFound):
+        await making
+    assert not broker.catalog.documents("partitioned")
 
 
-async def test_a_tenant_and_a_namespace_in_it_are_not_deleted_and_made_at_the_same_time(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await administration(broker).tenants.create("acme", INFO)
-        with harness.catalog_held():
-            deleting = asyncio.ensure_future(administration(broker).tenants.delete("acme"))
-            await turns(2)
-            making = asyncio.ensure_future(administration(broker).namespaces.create(SALES))
-            changing = asyncio.ensure_future(administration(broker).tenants.update("acme", INFO))
-            await turns(2)
-        await deleting
-        for outcome in await asyncio.gather(making, changing, return_exceptions=True):
-            assert isinstance(outcome, TenantNotFound)
-        assert "acme" not in broker.catalog.tenants()
-        assert str(SALES) not in broker.catalog.namespaces()
+async def test_a_tenant_and_a_namespace_in_it_are_not_deleted_and_made_at_the_same_time(harness: Harness) -> None:
+    broker = harness.broker
+    await administration(broker).tenants.create("acme", INFO)
+    with harness.catalog_held():
+        deleting = asyncio.ensure_future(administration(broker).tenants.delete("acme"))
+        await turns(2)
+        making = asyncio.ensure_future(administration(broker).namespaces.create(SALES))
+        changing = asyncio.ensure_future(administration(broker).tenants.update("acme", INFO))
+        await turns(2)
+    await deleting
+    for outcome in await asyncio.gather(making, changing, return_exceptions=True):
+        assert isinstance(outcome, TenantNotFound)
+    assert "acme" not in broker.catalog.tenants()
+    assert str(SALES) not in broker.catalog.namespaces()
 
 
-async def test_pulsars_own_topics_do_not_keep_a_namespace(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await make_sales(broker)
-        await administration(broker).topics.create(TopicName.parse("acme/sales/__change_events"))
-        await administration(broker).namespaces.delete(SALES)
-        assert not broker.catalog.topics()
+async def test_pulsars_own_topics_do_not_keep_a_namespace(harness: Harness) -> None:
+    broker = harness.broker
+    await make_sales(broker)
+    await administration(broker).topics.create(TopicName.parse("acme/sales/__change_events"))
+    await administration(broker).namespaces.delete(SALES)
+    assert not broker.catalog.topics()
 
 
-async def test_an_unloaded_namespace_loads_its_topics_anew(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await make_sales(broker)
-        for name in ("acme/sales/a", "acme/sales/b", "public/default/c"):
-            await administration(broker).topics.create(TopicName.parse(name))
-        await administration(broker).namespaces.unload(SALES)
-        assert [topic.name.local for topic in broker.topics.loaded()] == ["c"]
+async def test_an_unloaded_namespace_loads_its_topics_anew(harness: Harness) -> None:
+    broker = harness.broker
+    await make_sales(broker)
+    for name in ("acme/sales/a", "acme/sales/b", "public/default/c"):
+        await administration(broker).topics.create(TopicName.parse(name))
+    await administration(broker).namespaces.unload(SALES)
+    assert [topic.name.local for topic in broker.topics.loaded()] == ["c"]
 
 
-async def test_a_bundle_is_cut_in_two_and_the_halves_hold_its_topics(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await administration(broker).tenants.create("acme", INFO)
-        await administration(broker).namespaces.create(SALES, {"bundles": {"numBundles": 1}})
-        for number in range(20):
-            await administration(broker).topics.create(TopicName.parse(f"acme/sales/{number}"))
-        await refused(administration(broker).namespaces.split_bundle(SALES, "0x1_0x2"), NotFound, 404, "has no bundle")
-        await administration(broker).namespaces.split_bundle(SALES, "0x00000000_0xffffffff")
-        bundles = administration(broker).namespaces.get(SALES)["bundles"]
-        assert bundles == {"boundaries": ["0x00000000", "0x7fffffff", "0xffffffff"], "numBundles": 2}
-        low = administration(broker).namespaces.topics(SALES, "0x00000000_0x7fffffff")
-        high = administration(broker).namespaces.topics(SALES, "0x7fffffff_0xffffffff")
-        assert (len(low) + len(high), bool(low), bool(high)) == (20, True, True)
-        await administration(broker).namespaces.unload(SALES, "0x00000000_0x7fffffff")
-        assert {topic.text for topic in broker.topics.loaded()} == set(high)
+async def test_a_bundle_is_cut_in_two_and_the_halves_hold_its_topics(harness: Harness) -> None:
+    broker = harness.broker
+    await administration(broker).tenants.create("acme", INFO)
+    await administration(broker).namespaces.create(SALES, {"bundles": {"numBundles": 1}})
+    for number in range(20):
+        await administration(broker).topics.create(TopicName.parse(f"acme/sales/{number}"))
+    await refused(administration(broker).namespaces.split_bundle(SALES, "0x1_0x2"), NotFound, 404, "has no bundle")
+    await administration(broker).namespaces.split_bundle(SALES, "0x00000000_0xffffffff")
+    bundles = administration(broker).namespaces.get(SALES)["bundles"]
+    assert bundles == {"boundaries": ["0x00000000", "0x7fffffff", "0xffffffff"], "numBundles": 2}
+    low = administration(broker).namespaces.topics(SALES, "0x00000000_0x7fffffff")
+    high = administration(broker).namespaces.topics(SALES, "0x7fffffff_0xffffffff")
+    assert (len(low) + len(high), bool(low), bool(high)) == (20, True, True)
+    await administration(broker).namespaces.unload(SALES, "0x00000000_0x7fffffff")
+    assert {topic.text for topic in broker.topics.loaded()} == set(high)
 
 
 # -- clusters ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_brokers_own_cluster_is_there_and_stays(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        assert administration(broker).clusters.names() == ["test"]
-        await refused(administration(broker).clusters.create("test", {}), AlreadyExists, 409, "Cluster already exists")
-        await refused(administration(broker).clusters.delete("test"), PreconditionFailed, 412, "Cluster not empty")
-        await administration(broker).clusters.update("test", {"serviceUrl": "http://here:8080"})
-        assert administration(broker).clusters.get("test")["serviceUrl"] == "http://here:8080"
+async def test_the_brokers_own_cluster_is_there_and_stays(harness: Harness) -> None:
+    broker = harness.broker
+    assert administration(broker).clusters.names() == ["test"]
+    await refused(administration(broker).clusters.create("test", {}), AlreadyExists, 409, "Cluster already exists")
+    await refused(administration(broker).clusters.delete("test"), PreconditionFailed, 412, "Cluster not empty")
+    await administration(broker).clusters.update("test", {"serviceUrl": "http://here:8080"})
+    assert administration(broker).clusters.get("test")["serviceUrl"] == "http://here:8080"
 
 
 async def test_other_clusters_are_made_read_changed_and_deleted(tmp_path: Path) -> None:
@@ -353,15 +343,14 @@ async def test_what_is_granted_is_read_back_and_taken_away(tmp_path: Path) -> No
         assert broker.permissions.get_topic(ORDERS) == {"bob": ["functions"]}
 
 
-async def test_only_what_is_there_is_granted_and_taken_away(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await make_sales(broker)
-        nowhere = NamespaceName.parse("acme/nowhere")
-        for doing, kind, status, words in (
-            (broker.permissions.grant_namespace(SALES, "a", ["fly"]), PreconditionFailed, 412, "fly"),
-            (broker.permissions.grant_namespace(nowhere, "a", ["produce"]), NamespaceNotFound, 404, "nowhere"),
-            (broker.permissions.revoke_topic(ORDERS, "a"), PreconditionFailed, 412, "not set at the topic level"),
-            (broker.permissions.revoke_subscription(SALES, "s", "a"), PreconditionFailed, 412, "not granted"),
-        ):
-            await refused(doing, kind, status, words)
+async def test_only_what_is_there_is_granted_and_taken_away(harness: Harness) -> None:
+    broker = harness.broker
+    await make_sales(broker)
+    nowhere = NamespaceName.parse("acme/nowhere")
+    for doing, kind, status, words in (
+        (broker.permissions.grant_namespace(SALES, "a", ["fly"]), PreconditionFailed, 412, "fly"),
+        (broker.permissions.grant_namespace(nowhere, "a", ["produce"]), NamespaceNotFound, 404, "nowhere"),
+        (broker.permissions.revoke_topic(ORDERS, "a"), PreconditionFailed, 412, "not set at the topic level"),
+        (broker.permissions.revoke_subscription(SALES, "s", "a"), PreconditionFailed, 412, "not granted"),
+    ):
+        await refused(doing, kind, status, words)

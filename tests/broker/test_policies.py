@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.policies.kept_policies import EMPTY_NAMESPACE
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_table import POLICIES, EffectivePolicies, effective, policy
 from penstock.broker.policies.policy_values import (
@@ -20,11 +19,12 @@ from penstock.broker.policies.policy_values import (
     Rate,
     RetentionBounds,
 )
+from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName
 from penstock.settings.model import KEYS
-from tests.broker.governed import NAMESPACE, OTHER, configure, topic_of
-from tests.net.harness import TOPIC, Client, running, turns, until
+from tests.broker.governed import NAMESPACE, OTHER, configure
+from tests.net.harness import TOPIC, Client, running, topic_of, turns, until
 from tools.write_reference import default_keys
 
 if TYPE_CHECKING:
@@ -295,34 +295,32 @@ async def test_a_policy_of_a_topic_holds_for_it_alone_until_it_is_removed(tmp_pa
         assert book.set_in_topic(TOPIC, row.name) is None
 
 
-async def test_the_topic_wins_over_the_namespace_and_that_over_the_configuration(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        book = harness.broker.policies
+async def test_the_topic_wins_over_the_namespace_and_that_over_the_configuration(harness: Harness) -> None:
+    await Client.producing(harness.port)
+    book = harness.broker.policies
 
-        async def change(step: str) -> int:
-            if step == "configuration":
-                configure(harness, ttl_duration_default_in_seconds=1)
-            elif step == "namespace":
-                await book.set_namespace(NAMESPACE, "messageTTL", 2)
-            elif step == "topic":
-                await book.set_topic(TOPIC, "messageTTL", 3)
-            elif step == "topic: none":
-                await book.set_topic(TOPIC, "messageTTL", 0)
-            else:
-                await book.delete_topic_policies(TOPIC)
-            return topic_of(harness).policies.ttl_s
+    async def change(step: str) -> int:
+        if step == "configuration":
+            configure(harness, ttl_duration_default_in_seconds=1)
+        elif step == "namespace":
+            await book.set_namespace(NAMESPACE, "messageTTL", 2)
+        elif step == "topic":
+            await book.set_topic(TOPIC, "messageTTL", 3)
+        elif step == "topic: none":
+            await book.set_topic(TOPIC, "messageTTL", 0)
+        else:
+            await book.delete_topic_policies(TOPIC)
+        return topic_of(harness).policies.ttl_s
 
-        steps = ("configuration", "namespace", "topic", "topic: none", "topic: nothing said")
-        assert [await change(step) for step in steps] == [1, 2, 3, 0, 2]
+    steps = ("configuration", "namespace", "topic", "topic: none", "topic: nothing said")
+    assert [await change(step) for step in steps] == [1, 2, 3, 0, 2]
 
 
-async def test_a_topic_may_say_no_where_its_namespace_says_yes(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        await harness.broker.policies.set_namespace(NAMESPACE, "schemaValidationEnforced", value=True)
-        await harness.broker.policies.set_topic(TOPIC, "schemaValidationEnforced", value=False)
-        assert not topic_of(harness).policies.schema_validation_enforced
+async def test_a_topic_may_say_no_where_its_namespace_says_yes(harness: Harness) -> None:
+    await Client.producing(harness.port)
+    await harness.broker.policies.set_namespace(NAMESPACE, "schemaValidationEnforced", value=True)
+    await harness.broker.policies.set_topic(TOPIC, "schemaValidationEnforced", value=False)
+    assert not topic_of(harness).policies.schema_validation_enforced
 
 
 async def test_policies_are_there_after_a_restart(tmp_path: Path) -> None:
@@ -336,139 +334,127 @@ async def test_policies_are_there_after_a_restart(tmp_path: Path) -> None:
         assert (policies.ttl_s, policies.max_producers) == (2, 3)
 
 
-async def test_changes_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        book = harness.broker.policies
-        changes = [book.set_topic(TOPIC, key, 7) for key in ("messageTTL", "maxProducers", "maxConsumers")]
-        changes += [book.set_namespace(NAMESPACE, key, 8) for key in ("compactionThreshold", "maxTopicsPerNamespace")]
-        await asyncio.gather(*changes)
-        policies = topic_of(harness).policies
-        assert (policies.ttl_s, policies.max_producers, policies.max_consumers) == (7, 7, 7)
-        assert (policies.compaction_threshold, policies.max_topics_per_namespace) == (8, 8)
+async def test_changes_made_at_the_same_time_are_all_kept(harness: Harness) -> None:
+    await Client.producing(harness.port)
+    book = harness.broker.policies
+    changes = [book.set_topic(TOPIC, key, 7) for key in ("messageTTL", "maxProducers", "maxConsumers")]
+    changes += [book.set_namespace(NAMESPACE, key, 8) for key in ("compactionThreshold", "maxTopicsPerNamespace")]
+    await asyncio.gather(*changes)
+    policies = topic_of(harness).policies
+    assert (policies.ttl_s, policies.max_producers, policies.max_consumers) == (7, 7, 7)
+    assert (policies.compaction_threshold, policies.max_topics_per_namespace) == (8, 8)
 
 
-async def test_a_change_reaches_every_loaded_topic(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        names = [TopicName.parse(f"non-persistent://public/default/n{number}") for number in range(450)]
-        topics = [await harness.broker.topics.get_or_create(name, create=True) for name in names]
-        await harness.broker.policies.set_namespace(NAMESPACE, "messageTTL", 9)
-        await until(lambda: all(topic.policies.ttl_s == 9 for topic in topics))
-        assert len({id(topic.policies) for topic in topics}) == 1, "they share one value"
+async def test_a_change_reaches_every_loaded_topic(harness: Harness) -> None:
+    names = [TopicName.parse(f"non-persistent://public/default/n{number}") for number in range(450)]
+    topics = [await harness.broker.topics.get_or_create(name, create=True) for name in names]
+    await harness.broker.policies.set_namespace(NAMESPACE, "messageTTL", 9)
+    await until(lambda: all(topic.policies.ttl_s == 9 for topic in topics))
+    assert len({id(topic.policies) for topic in topics}) == 1, "they share one value"
 
 
-async def test_what_is_set_for_a_partitioned_topic_holds_for_its_partitions(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        document = {"partitions": 2, "properties": {}}
-        await broker.changes.stored(
-            lambda done: broker.catalog.put_document("partitioned", PARTITIONED, document, done)
-        )
-        partition = f"{PARTITIONED}-partition-0"
-        await Client.producing(harness.port, topic=partition)
-        await broker.policies.set_topic(PARTITIONED, "messageTTL", 4)
-        assert topic_of(harness, partition).policies.ttl_s == 4
-        await broker.policies.set_topic(f"{PARTITIONED}-partition-1", "messageTTL", 5)
-        assert topic_of(harness, partition).policies.ttl_s == 5
-        assert broker.catalog.documents("partitioned")[PARTITIONED]["partitions"] == 2
+async def test_what_is_set_for_a_partitioned_topic_holds_for_its_partitions(harness: Harness) -> None:
+    broker = harness.broker
+    document = {"partitions": 2, "properties": {}}
+    await broker.changes.stored(lambda done: broker.catalog.put_document("partitioned", PARTITIONED, document, done))
+    partition = f"{PARTITIONED}-partition-0"
+    await Client.producing(harness.port, topic=partition)
+    await broker.policies.set_topic(PARTITIONED, "messageTTL", 4)
+    assert topic_of(harness, partition).policies.ttl_s == 4
+    await broker.policies.set_topic(f"{PARTITIONED}-partition-1", "messageTTL", 5)
+    assert topic_of(harness, partition).policies.ttl_s == 5
+    assert broker.catalog.documents("partitioned")[PARTITIONED]["partitions"] == 2
 
 
 # -- what is refused
 
 
-async def test_what_does_not_exist_has_no_policies_to_set(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        book = harness.broker.policies
-        with pytest.raises(NamespaceNotFound):
-            await book.set_namespace("public/nowhere", "messageTTL", 1)
-        with pytest.raises(TopicNotFound):
-            await book.set_topic(TOPIC, "messageTTL", 1)
-        await Client.producing(harness.port)
-        with pytest.raises(PreconditionFailed, match="no policy 'noSuchPolicy'"):
-            await book.set_topic(TOPIC, "noSuchPolicy", 1)
-        with pytest.raises(PreconditionFailed, match="no policy 'noSuchPolicy'"):
-            await book.set_namespace(NAMESPACE, "noSuchPolicy", 1)
+async def test_what_does_not_exist_has_no_policies_to_set(harness: Harness) -> None:
+    book = harness.broker.policies
+    with pytest.raises(NamespaceNotFound):
+        await book.set_namespace("public/nowhere", "messageTTL", 1)
+    with pytest.raises(TopicNotFound):
+        await book.set_topic(TOPIC, "messageTTL", 1)
+    await Client.producing(harness.port)
+    with pytest.raises(PreconditionFailed, match="no policy 'noSuchPolicy'"):
+        await book.set_topic(TOPIC, "noSuchPolicy", 1)
+    with pytest.raises(PreconditionFailed, match="no policy 'noSuchPolicy'"):
+        await book.set_namespace(NAMESPACE, "noSuchPolicy", 1)
 
 
-async def test_policies_of_topics_can_be_switched_off(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        configure(harness, topic_level_policies_enabled=False)
-        with pytest.raises(NotAllowed):
-            await harness.broker.policies.set_topic(TOPIC, "messageTTL", 1)
+async def test_policies_of_topics_can_be_switched_off(harness: Harness) -> None:
+    await Client.producing(harness.port)
+    configure(harness, topic_level_policies_enabled=False)
+    with pytest.raises(NotAllowed):
+        await harness.broker.policies.set_topic(TOPIC, "messageTTL", 1)
 
 
 @pytest.mark.parametrize("first", ["retention", "quota"])
-async def test_a_backlog_may_not_be_allowed_to_outgrow_what_is_retained(tmp_path: Path, first: str) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        book = harness.broker.policies
+async def test_a_backlog_may_not_be_allowed_to_outgrow_what_is_retained(harness: Harness, first: str) -> None:
+    await Client.producing(harness.port)
+    book = harness.broker.policies
 
-        async def retain() -> None:
-            await book.set_namespace(NAMESPACE, "retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": 10})
+    async def retain() -> None:
+        await book.set_namespace(NAMESPACE, "retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": 10})
 
-        async def bound() -> None:
-            await book.set_namespace_quota(NAMESPACE, "destination_storage", {"limitSize": 10 << 20})
+    async def bound() -> None:
+        await book.set_namespace_quota(NAMESPACE, "destination_storage", {"limitSize": 10 << 20})
 
-        steps = [retain, bound] if first == "retention" else [bound, retain]
-        await steps[0]()
-        with pytest.raises(PreconditionFailed, match="Retention Quota must exceed configured backlog quota"):
-            await steps[1]()
+    steps = [retain, bound] if first == "retention" else [bound, retain]
+    await steps[0]()
+    with pytest.raises(PreconditionFailed, match="Retention Quota must exceed configured backlog quota"):
+        await steps[1]()
 
 
 # -- the namespace's JSON
 
 
-async def test_the_json_of_a_namespace_has_every_member_that_pulsar_has(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await harness.broker.policies.set_namespace(NAMESPACE, "messageTTL", 2)
-        await _set_publish_rate(harness)
-        shown = harness.broker.policies.as_pulsar_json(NAMESPACE)
-        assert shown.keys() == EMPTY_NAMESPACE.keys()
-        assert shown["message_ttl_in_seconds"] == 2
-        assert shown["publishMaxMessageRate"] == {
-            "test": {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
-        }
-        assert shown["schema_compatibility_strategy"] == "UNDEFINED"
+async def test_the_json_of_a_namespace_has_every_member_that_pulsar_has(harness: Harness) -> None:
+    await harness.broker.policies.set_namespace(NAMESPACE, "messageTTL", 2)
+    await _set_publish_rate(harness)
+    shown = harness.broker.policies.as_pulsar_json(NAMESPACE)
+    assert shown.keys() == EMPTY_NAMESPACE.keys()
+    assert shown["message_ttl_in_seconds"] == 2
+    assert shown["publishMaxMessageRate"] == {
+        "test": {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
+    }
+    assert shown["schema_compatibility_strategy"] == "UNDEFINED"
 
 
 async def _set_publish_rate(harness: Harness) -> None:
     await harness.broker.policies.set_namespace(NAMESPACE, "publishRate", {"publishThrottlingRateInMsg": 5})
 
 
-async def test_members_that_mean_nothing_here_are_kept_as_they_are_set(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        book = harness.broker.policies
-        await book.set_namespace(NAMESPACE, "persistence", {"bookkeeperEnsemble": 2})
-        await book.set_topic(TOPIC, "persistence", {"bookkeeperEnsemble": 3})
-        assert book.set_in_namespace(NAMESPACE, "persistence") == {"bookkeeperEnsemble": 2}
-        assert book.set_in_topic(TOPIC, "persistence") == {"bookkeeperEnsemble": 3}
-        assert book.as_pulsar_json(NAMESPACE)["persistence"] == {"bookkeeperEnsemble": 2}
+async def test_members_that_mean_nothing_here_are_kept_as_they_are_set(harness: Harness) -> None:
+    await Client.producing(harness.port)
+    book = harness.broker.policies
+    await book.set_namespace(NAMESPACE, "persistence", {"bookkeeperEnsemble": 2})
+    await book.set_topic(TOPIC, "persistence", {"bookkeeperEnsemble": 3})
+    assert book.set_in_namespace(NAMESPACE, "persistence") == {"bookkeeperEnsemble": 2}
+    assert book.set_in_topic(TOPIC, "persistence") == {"bookkeeperEnsemble": 3}
+    assert book.as_pulsar_json(NAMESPACE)["persistence"] == {"bookkeeperEnsemble": 2}
 
 
-async def test_what_is_shown_cannot_change_what_is_stored(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await harness.broker.policies.set_namespace(NAMESPACE, "properties", {"ours": "yes"})
-        for _ in range(2):
-            shown = harness.broker.policies.as_pulsar_json(NAMESPACE)
-            assert shown["properties"] == {"ours": "yes"}
-            assert shown["topicDispatchRate"] == {}
-            shown["properties"]["mine"] = "now"
-            shown["topicDispatchRate"]["mine"] = "now"
+async def test_what_is_shown_cannot_change_what_is_stored(harness: Harness) -> None:
+    await harness.broker.policies.set_namespace(NAMESPACE, "properties", {"ours": "yes"})
+    for _ in range(2):
+        shown = harness.broker.policies.as_pulsar_json(NAMESPACE)
+        assert shown["properties"] == {"ours": "yes"}
+        assert shown["topicDispatchRate"] == {}
+        shown["properties"]["mine"] = "now"
+        shown["topicDispatchRate"]["mine"] = "now"
 
 
-async def test_a_change_that_nobody_waits_for_any_more_is_in_force_when_it_is_stored(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        policies = harness.broker.policies
-        topic = await harness.broker.topics.get_or_create(TopicName.parse(TOPIC), create=True)
-        with harness.catalog_held():
-            changes = [
-                asyncio.ensure_future(policies.set_namespace("public/default", "maxProducersPerTopic", 3)),
-                asyncio.ensure_future(policies.set_topic(TOPIC, "maxConsumers", 4)),
-            ]
-            await turns(2)
-            for change in changes:
-                change.cancel()
-            await asyncio.wait(changes)
-        await until(lambda: (topic.policies.max_producers, topic.policies.max_consumers) == (3, 4))
+async def test_a_change_that_nobody_waits_for_any_more_is_in_force_when_it_is_stored(harness: Harness) -> None:
+    policies = harness.broker.policies
+    topic = await harness.broker.topics.get_or_create(TopicName.parse(TOPIC), create=True)
+    with harness.catalog_held():
+        changes = [
+            asyncio.ensure_future(policies.set_namespace("public/default", "maxProducersPerTopic", 3)),
+            asyncio.ensure_future(policies.set_topic(TOPIC, "maxConsumers", 4)),
+        ]
+        await turns(2)
+        for change in changes:
+            change.cancel()
+        await asyncio.wait(changes)
+    await until(lambda: (topic.policies.max_producers, topic.policies.max_consumers) == (3, 4))

@@ -11,26 +11,13 @@ from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
-from tests.net.harness import Client, Harness, running, until
+from tests.net.harness import Client, Harness, topic_of, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from penstock.broker.publishing.producer import Producer
-    from penstock.broker.topics.topic import Topic
 
 TOPIC = "persistent://public/default/t"
 ALL_ONES = 2**64 - 1
-
-
-@pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
-        for client in Client.opened:
-            await client.close()
-        Client.opened.clear()
 
 
 async def ask(client: Client, **fields: Any) -> BaseCommand:  # noqa: ANN401
@@ -48,12 +35,6 @@ async def refused(client: Client, **fields: Any) -> tuple[int, str]:  # noqa: AN
 
 async def set_policy(harness: Harness, key: str, value: object) -> None:
     await harness.broker.policies.set_namespace("public/default", key, value)
-
-
-def topic_of(harness: Harness, name: str = TOPIC) -> Topic:
-    topic = harness.broker.topics.get(name)
-    assert topic is not None
-    return topic
 
 
 def producer_of(harness: Harness) -> Producer:
@@ -117,8 +98,7 @@ async def test_the_initial_subscription_is_there_before_the_producer_and_begins_
     harness: Harness,
 ) -> None:
     client = await Client.producing(harness.port)
-    client.publish(b"before")
-    await client.receipts(1)
+    await client.published(b"before")
     answer = await ask(client, producer_id=1, initial_subscription_name="dead")
     assert answer.type == Type.PRODUCER_SUCCESS
     subscription = topic_of(harness).subscriptions["dead"]
@@ -222,7 +202,7 @@ async def test_closing_answers_behind_the_last_receipt(harness: Harness) -> None
     client.publish(b"x")
     client.write(frame(Type.CLOSE_PRODUCER, request_id=9, producer_id=0) + sending(5))
     await until(lambda: not topic_of(harness).producers)
-    harness.disk.let_go()
+    harness.disk.release()
     assert await client.receipts(1) == [0]
     assert (await client.expect(Type.SUCCESS)).success.request_id == 9  # and what came after was swallowed
 

@@ -6,18 +6,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.publishing.dispatch_gate import throttled_events
+from penstock.broker.publishing.limiters import PublishLimiter
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
-from penstock.net.connection import ARENA_BYTES
+from penstock.net.socket_reader import ARENA_BYTES
 from penstock.testing.client import Type, frame
 from penstock.wire.pulsar_pb2 import ServerError
-from tests.broker.governed import OTHER, configure, topic_of
-from tests.net.harness import KEEP_ALIVE_S, TOPIC, Client, publish, running, turns, until
+from tests.broker.governed import OTHER, configure
+from tests.net.harness import KEEP_ALIVE_S, TOPIC, Client, publish, running, topic_of, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.broker.topics.topic import Topic
     from tests.net.harness import Harness
 
 
@@ -61,170 +63,161 @@ class NeverListed(dict[int, Any]):
         raise AssertionError("all producers of a connection were looked at for the sake of one")
 
 
-async def test_where_no_rate_is_a_producer_comes_and_goes_without_a_look_at_the_others(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        (session,) = harness.broker.sessions
-        session.producers = NeverListed(session.producers)
-        for producer_id in (1, 2):
-            await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=producer_id)
-            await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=producer_id)
-        session.producers = dict(session.producers)
+async def test_where_no_rate_is_a_producer_comes_and_goes_without_a_look_at_the_others(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    (session,) = harness.broker.sessions
+    session.producers = NeverListed(session.producers)
+    for producer_id in (1, 2):
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=producer_id)
+        await client.request(Type.CLOSE_PRODUCER, Type.SUCCESS, producer_id=producer_id)
+    session.producers = dict(session.producers)
 
 
-async def test_a_topic_without_a_rate_has_nothing_that_could_slow_it(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        assert topic_of(harness).publish_limiters == ()
-        assert harness.connection_of(client).read_bytes_max == ARENA_BYTES
+async def test_a_topic_without_a_rate_has_nothing_that_could_slow_it(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    assert topic_of(harness).publish_limiters == ()
+    assert harness.connection_of(client).read_bytes_max == ARENA_BYTES
 
 
-async def test_a_topic_takes_its_burst_and_then_its_rate(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        topic = topic_of(harness)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(1_000))
-        client.publish(*[b""] * 3_000)
-        await until(harness.muted)
+async def test_a_topic_takes_its_burst_and_then_its_rate(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    topic = topic_of(harness)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(1_000))
+    client.publish(*[b""] * 3_000)
+    await until(harness.muted)
+    await turns()
+    overshoot = harness.connection_of(client).read_bytes_max // len(publish(b""))  # one read
+    assert 1_000 <= topic.entries_in <= 1_000 + overshoot
+    for tenths in range(1, 4):
+        harness.clock.advance(ms=100)
+        await reached(lambda: topic.entries_in, 1_000 + 100 * tenths)
         await turns()
-        overshoot = harness.connection_of(client).read_bytes_max // len(publish(b""))  # one read
-        assert 1_000 <= topic.entries_in <= 1_000 + overshoot
-        for tenths in range(1, 4):
-            harness.clock.advance(ms=100)
-            await reached(lambda: topic.entries_in, 1_000 + 100 * tenths)
-            await turns()
-            assert topic.entries_in <= 1_000 + 100 * tenths + overshoot
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
-        await client.receipts(3_000)
+        assert topic.entries_in <= 1_000 + 100 * tenths + overshoot
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
+    await client.receipts(3_000)
 
 
-async def test_bytes_are_limited_as_messages_are(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10 * KIB))
-        client.publish(*[bytes(KIB)] * 30)
-        await until(harness.muted)
-        await turns()
-        assert 10 <= topic_of(harness).entries_in <= 12
+async def test_bytes_are_limited_as_messages_are(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10 * KIB))
+    client.publish(*[bytes(KIB)] * 30)
+    await until(harness.muted)
+    await turns()
+    assert 10 <= topic_of(harness).entries_in <= 12
 
 
-async def test_a_limited_topic_counts_how_often_it_stopped_somebody(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10))
-        client.publish(bytes(KIB))
-        await until(harness.muted)
-        assert topic_of(harness).publish_limited_times == 1
+async def test_a_limited_topic_counts_how_often_it_stopped_somebody(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10))
+    client.publish(bytes(KIB))
+    await until(harness.muted)
+    assert topic_of(harness).publish_limited_times == 1
 
 
-async def test_two_limited_topics_mute_one_connection_independently(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=OTHER, producer_id=1)
-        for name in (TOPIC, OTHER):
-            await harness.broker.policies.set_topic(name, "publishRate", publish_rate(nbytes=10))
-        client.write(publish(bytes(100), 0, 0) + publish(bytes(100), 0, 1))
-        await until(lambda: len(mutes(harness, client)) == 2)
-        assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, TOPIC), (MuteReason.PUBLISH_RATE, OTHER)}
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
-        assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, OTHER)}
-        await harness.broker.policies.set_topic(OTHER, "publishRate", None)
-        assert not mutes(harness, client)
-        await client.receipts(2)
+async def test_two_limited_topics_mute_one_connection_independently(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=OTHER, producer_id=1)
+    for name in (TOPIC, OTHER):
+        await harness.broker.policies.set_topic(name, "publishRate", publish_rate(nbytes=10))
+    client.write(publish(bytes(100), 0, 0) + publish(bytes(100), 0, 1))
+    await until(lambda: len(mutes(harness, client)) == 2)
+    assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, TOPIC), (MuteReason.PUBLISH_RATE, OTHER)}
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
+    assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, OTHER)}
+    await harness.broker.policies.set_topic(OTHER, "publishRate", None)
+    assert not mutes(harness, client)
+    await client.receipts(2)
 
 
-async def test_a_raised_rate_lets_go_at_once_when_the_debt_is_repaid_by_it(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10))
-        client.publish(bytes(KIB), b"next")
-        await until(harness.muted)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=KIB * KIB))
-        assert harness.muted(), "the debt is not forgiven"
-        harness.clock.advance(ms=10)
-        await client.receipts(2)
+async def test_a_raised_rate_lets_go_at_once_when_the_debt_is_repaid_by_it(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10))
+    client.publish(bytes(KIB), b"next")
+    await until(harness.muted)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=KIB * KIB))
+    assert harness.muted(), "the debt is not forgiven"
+    harness.clock.advance(ms=10)
+    await client.receipts(2)
 
 
-async def test_a_muted_publisher_is_not_closed_for_being_silent(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=1))
-        client.publish(bytes(KIB))
-        await until(harness.muted)
-        for _ in range(3):
-            harness.clock.advance(ms=(KEEP_ALIVE_S + 1) * 1000)
-            for session in list(harness.broker.sessions):
-                session.check_alive(harness.clock.monotonic_ns())
-        assert harness.connection_of(client).is_open
+async def test_a_muted_publisher_is_not_closed_for_being_silent(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=1))
+    client.publish(bytes(KIB))
+    await until(harness.muted)
+    for _ in range(3):
+        harness.clock.advance(ms=(KEEP_ALIVE_S + 1) * 1000)
+        for session in list(harness.broker.sessions):
+            session.check_alive(harness.clock.monotonic_ns())
+    assert harness.connection_of(client).is_open
 
 
-async def test_a_publisher_that_goes_away_while_it_waits_is_forgotten(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=100))
-        client.publish(bytes(200))
-        await until(harness.muted)
-        other = await Client.producing(harness.port)
-        harness.connection_of(client).close("the test says so")
-        harness.clock.advance(ms=10_000)
-        other.publish(b"")
-        await other.receipts(1)
+async def test_a_publisher_that_goes_away_while_it_waits_is_forgotten(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=100))
+    client.publish(bytes(200))
+    await until(harness.muted)
+    other = await Client.producing(harness.port)
+    harness.connection_of(client).close("the test says so")
+    harness.clock.advance(ms=10_000)
+    await other.published(b"")
 
 
-async def test_deleting_a_topic_lets_its_publishers_go(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        client = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=1))
-        client.publish(bytes(KIB))
-        await until(harness.muted)
-        topic = topic_of(harness)
-        harness.broker.topics.unloaded(topic)
-        assert not harness.muted()
-        assert topic.publish_limiters == ()
+async def test_deleting_a_topic_lets_its_publishers_go(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=1))
+    client.publish(bytes(KIB))
+    await until(harness.muted)
+    topic = topic_of(harness)
+    harness.broker.topics.remove(topic)
+    assert not harness.muted()
+    assert topic.publish_limiters == ()
 
 
-async def test_the_rate_of_the_broker_holds_over_all_topics_and_can_be_changed_at_run_time(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        first = await Client.producing(harness.port)
-        configure(harness, broker_publisher_throttling_max_byte_rate=1_000)
-        second = await Client.producing(harness.port, topic=OTHER)
-        first.publish(bytes(900))
-        await first.receipts(1)
-        second.publish(bytes(900))
-        await second.receipts(1)
-        await until(lambda: mutes(harness, second) == {(MuteReason.PUBLISH_RATE, "broker")})
-        assert not mutes(harness, first)
-        configure(harness, broker_publisher_throttling_max_byte_rate=0)
-        assert not harness.muted()
-        assert topic_of(harness).publish_limiters == ()
-        assert harness.connection_of(second).read_bytes_max == ARENA_BYTES
+async def test_the_rate_of_the_broker_holds_over_all_topics_and_can_be_changed_at_run_time(harness: Harness) -> None:
+    first = await Client.producing(harness.port)
+    configure(harness, broker_publisher_throttling_max_byte_rate=1_000)
+    second = await Client.producing(harness.port, topic=OTHER)
+    await first.published(bytes(900))
+    await second.published(bytes(900))
+    await until(lambda: mutes(harness, second) == {(MuteReason.PUBLISH_RATE, "broker")})
+    assert not mutes(harness, first)
+    configure(harness, broker_publisher_throttling_max_byte_rate=0)
+    assert not harness.muted()
+    assert topic_of(harness).publish_limiters == ()
+    assert harness.connection_of(second).read_bytes_max == ARENA_BYTES
 
 
-async def test_a_rate_of_the_namespace_holds_for_each_of_its_topics_unless_they_have_their_own(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await Client.producing(harness.port)
-        await Client.producing(harness.port, topic=OTHER)
-        await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(5))
-        await harness.broker.policies.set_topic(OTHER, "publishRate", publish_rate(7))
-        assert [one.rate.messages for one in topic_of(harness).publish_limiters] == [5]
-        assert [one.rate.messages for one in topic_of(harness, OTHER).publish_limiters] == [7]
+def _own_rate(topic: Topic) -> int:
+    (limiter,) = topic.publish_limiters
+    assert isinstance(limiter, PublishLimiter)
+    return limiter.rate.messages
 
 
-async def test_topics_that_pulsar_keeps_for_itself_are_exempt(tmp_path: Path) -> None:
+async def test_a_rate_of_the_namespace_holds_for_each_of_its_topics_unless_they_have_their_own(
+    harness: Harness,
+) -> None:
+    await Client.producing(harness.port)
+    await Client.producing(harness.port, topic=OTHER)
+    await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(5))
+    await harness.broker.policies.set_topic(OTHER, "publishRate", publish_rate(7))
+    assert [_own_rate(topic_of(harness))] == [5]
+    assert [_own_rate(topic_of(harness, OTHER))] == [7]
+
+
+async def test_topics_that_pulsar_keeps_for_itself_are_exempt(harness: Harness) -> None:
     system = "persistent://public/default/__change_events"
-    async with running(tmp_path) as harness:
-        await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(5))
-        await Client.producing(harness.port, topic=system)
-        assert topic_of(harness, system).publish_limiters == ()
+    await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(5))
+    await Client.producing(harness.port, topic=system)
+    assert topic_of(harness, system).publish_limiters == ()
 
 
-async def test_topics_that_are_not_persistent_are_limited_too(tmp_path: Path) -> None:
+async def test_topics_that_are_not_persistent_are_limited_too(harness: Harness) -> None:
     name = "non-persistent://public/default/n"
-    async with running(tmp_path) as harness:
-        await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(nbytes=10))
-        client = await Client.producing(harness.port, topic=name)
-        client.publish(bytes(100))
-        await until(lambda: mutes(harness, client) == {(MuteReason.PUBLISH_RATE, name)})
+    await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(nbytes=10))
+    client = await Client.producing(harness.port, topic=name)
+    client.publish(bytes(100))
+    await until(lambda: mutes(harness, client) == {(MuteReason.PUBLISH_RATE, name)})
 
 
 # -- delivering
@@ -236,150 +229,133 @@ async def delivered(client: Client, count: int) -> None:
         await client.message()
 
 
-async def test_a_subscription_delivers_its_rate_in_each_period_and_no_more(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        producer = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
-        producer.publish(*[b""] * 100)
-        await producer.receipts(100)
-        consumer = await Client.consuming(harness.port)
-        (subscription,) = topic_of(harness).subscriptions.values()
-        for seconds in range(5):
-            await delivered(consumer, 20)
-            await turns()
-            assert subscription.messages_out == 20 * (seconds + 1)
-            harness.clock.advance(ms=1_000)
-            consumer.write(flow(1))  # Whatever asks for a dispatch finds the gate open again.
-        events = dict[str, Any](throttled_events(subscription))
-        assert events["dispatchThrottledMsgEventsBySubscriptionLimit"] == sum(events.values()) == 4
-
-
-async def test_the_timer_wakes_a_subscription_when_its_debt_is_repaid(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        producer = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
-        producer.publish(*[b""] * 30)
-        await producer.receipts(30)
-        consumer = await Client.consuming(harness.port)
+async def test_a_subscription_delivers_its_rate_in_each_period_and_no_more(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
+    await producer.published(*[b""] * 100)
+    consumer = await Client.consuming(harness.port)
+    (subscription,) = topic_of(harness).subscriptions.values()
+    for seconds in range(5):
         await delivered(consumer, 20)
+        await turns()
+        assert subscription.messages_out == 20 * (seconds + 1)
         harness.clock.advance(ms=1_000)
-        await delivered(consumer, 10)
+        consumer.write(flow(1))  # Whatever asks for a dispatch finds the gate open again.
+    events = dict[str, Any](throttled_events(subscription))
+    assert events["dispatchThrottledMsgEventsBySubscriptionLimit"] == sum(events.values()) == 4
 
 
-async def test_all_subscriptions_of_a_topic_share_its_rate(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        producer = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(20))
-        producer.publish(*[b""] * 30)
-        await producer.receipts(30)
-        for name in ("one", "two"):
-            client = await Client.connected(harness.port)
-            await client.request(
-                Type.SUBSCRIBE,
-                Type.SUCCESS,
-                topic=TOPIC,
-                subscription=name,
-                consumer_id=0,
-                subType=1,
-                initialPosition=1,
-            )
-            client.write(flow(1000))
-        subscriptions = topic_of(harness).subscriptions.values()
-        await until(lambda: sum(subscription.messages_out for subscription in subscriptions) >= 20)
-        await turns()
-        assert sum(subscription.messages_out for subscription in subscriptions) == 20
+async def test_the_timer_wakes_a_subscription_when_its_debt_is_repaid(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
+    await producer.published(*[b""] * 30)
+    consumer = await Client.consuming(harness.port)
+    await delivered(consumer, 20)
+    harness.clock.advance(ms=1_000)
+    await delivered(consumer, 10)
 
 
-async def test_bytes_delivered_overshoot_by_one_entry_and_it_is_repaid(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        producer = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(nbytes=5_000))
-        producer.publish(*[bytes(2_000)] * 20)
-        await producer.receipts(20)
-        consumer = await Client.consuming(harness.port)
-        (subscription,) = topic_of(harness).subscriptions.values()
-        for seconds in range(1, 5):
-            await reached(lambda: subscription.bytes_out, 5_000 * seconds)
-            await turns()
-            assert subscription.bytes_out < 5_000 * seconds + 2_100
-            harness.clock.advance(ms=1_000)
-            consumer.write(flow(1))
-
-
-async def test_the_rate_of_the_broker_is_shared_by_all_topics(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        configure(harness, dispatch_throttling_rate_in_msg=10)
-        producer = await Client.producing(harness.port)
-        producer.publish(*[b""] * 30)
-        await producer.receipts(30)
-        consumer = await Client.consuming(harness.port)
-        await delivered(consumer, 10)
-        await turns()
-        (subscription,) = topic_of(harness).subscriptions.values()
-        assert subscription.messages_out == 10
-        assert throttled_events(subscription)["dispatchThrottledMsgEventsByBrokerLimit"] == 1
-        configure(harness, dispatch_throttling_rate_in_msg=0)
-        await delivered(consumer, 20)
-
-
-async def test_consumers_that_keep_up_may_be_exempt(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        configure(
-            harness,
-            dispatch_throttling_rate_per_topic_in_msg=1,
-            dispatch_throttling_on_non_backlog_consumer_enabled=False,
+async def test_all_subscriptions_of_a_topic_share_its_rate(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(20))
+    await producer.published(*[b""] * 30)
+    for name in ("one", "two"):
+        client = await Client.connected(harness.port)
+        await client.request(
+            Type.SUBSCRIBE,
+            Type.SUCCESS,
+            topic=TOPIC,
+            subscription=name,
+            consumer_id=0,
+            subType=1,
+            initialPosition=1,
         )
-        producer = await Client.producing(harness.port)
-        consumer = await Client.consuming(harness.port)
-        producer.publish(*[b""] * 50)
-        await delivered(consumer, 50)
+        client.write(flow(1000))
+    subscriptions = topic_of(harness).subscriptions.values()
+    await until(lambda: sum(subscription.messages_out for subscription in subscriptions) >= 20)
+    await turns()
+    assert sum(subscription.messages_out for subscription in subscriptions) == 20
 
 
-async def test_a_relative_rate_follows_what_is_published(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        producer = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(10, relative=True))
-        consumer = await Client.consuming(harness.port)
-        producer.publish(*[b""] * 100)
-        await producer.receipts(100)
-        await delivered(consumer, 10)
+async def test_bytes_delivered_overshoot_by_one_entry_and_it_is_repaid(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(nbytes=5_000))
+    await producer.published(*[bytes(2_000)] * 20)
+    consumer = await Client.consuming(harness.port)
+    (subscription,) = topic_of(harness).subscriptions.values()
+    for seconds in range(1, 5):
+        await reached(lambda: subscription.bytes_out, 5_000 * seconds)
+        await turns()
+        assert subscription.bytes_out < 5_000 * seconds + 2_100
         harness.clock.advance(ms=1_000)
         consumer.write(flow(1))
-        await delivered(consumer, 10)
-        await until(lambda: topic_of(harness).dispatch_limiter.rate.messages == 110)  # type: ignore[union-attr]
 
 
-async def test_one_subscription_can_have_a_rate_of_its_own(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        producer = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(1))
-        await harness.broker.policies.set_subscription_rate(TOPIC, "s", dispatch_rate(20))
-        producer.publish(*[b""] * 30)
-        await producer.receipts(30)
-        consumer = await Client.consuming(harness.port)
-        await delivered(consumer, 20)
-        await harness.broker.policies.set_subscription_rate(TOPIC, "s", None)
-        harness.clock.advance(ms=1_000)
-        consumer.write(flow(1))
-        await delivered(consumer, 1)
-        await turns()
-        (subscription,) = topic_of(harness).subscriptions.values()
-        assert subscription.messages_out == 21
+async def test_the_rate_of_the_broker_is_shared_by_all_topics(harness: Harness) -> None:
+    configure(harness, dispatch_throttling_rate_in_msg=10)
+    producer = await Client.producing(harness.port)
+    await producer.published(*[b""] * 30)
+    consumer = await Client.consuming(harness.port)
+    await delivered(consumer, 10)
+    await turns()
+    (subscription,) = topic_of(harness).subscriptions.values()
+    assert subscription.messages_out == 10
+    assert throttled_events(subscription)["dispatchThrottledMsgEventsByBrokerLimit"] == 1
+    configure(harness, dispatch_throttling_rate_in_msg=0)
+    await delivered(consumer, 20)
 
 
-async def test_what_is_delivered_again_is_charged_again(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        producer = await Client.producing(harness.port)
-        await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(20))
-        producer.publish(*[b""] * 15)
-        await producer.receipts(15)
-        consumer = await Client.consuming(harness.port)
-        await delivered(consumer, 15)
-        consumer.write(frame(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=0))
-        await delivered(consumer, 5)
-        await turns()
-        (subscription,) = topic_of(harness).subscriptions.values()
-        assert subscription.messages_out == 20
+async def test_consumers_that_keep_up_may_be_exempt(harness: Harness) -> None:
+    configure(
+        harness,
+        dispatch_throttling_rate_per_topic_in_msg=1,
+        dispatch_throttling_on_non_backlog_consumer_enabled=False,
+    )
+    producer = await Client.producing(harness.port)
+    consumer = await Client.consuming(harness.port)
+    producer.publish(*[b""] * 50)
+    await delivered(consumer, 50)
+
+
+async def test_a_relative_rate_follows_what_is_published(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(10, relative=True))
+    consumer = await Client.consuming(harness.port)
+    await producer.published(*[b""] * 100)
+    await delivered(consumer, 10)
+    harness.clock.advance(ms=1_000)
+    consumer.write(flow(1))
+    await delivered(consumer, 10)
+    await until(lambda: topic_of(harness).dispatch_limiter.rate.messages == 110)  # type: ignore[union-attr]
+
+
+async def test_one_subscription_can_have_a_rate_of_its_own(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(1))
+    await harness.broker.policies.set_subscription_rate(TOPIC, "s", dispatch_rate(20))
+    await producer.published(*[b""] * 30)
+    consumer = await Client.consuming(harness.port)
+    await delivered(consumer, 20)
+    await harness.broker.policies.set_subscription_rate(TOPIC, "s", None)
+    harness.clock.advance(ms=1_000)
+    consumer.write(flow(1))
+    await delivered(consumer, 1)
+    await turns()
+    (subscription,) = topic_of(harness).subscriptions.values()
+    assert subscription.messages_out == 21
+
+
+async def test_what_is_delivered_again_is_charged_again(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(20))
+    await producer.published(*[b""] * 15)
+    consumer = await Client.consuming(harness.port)
+    await delivered(consumer, 15)
+    consumer.write(frame(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=0))
+    await delivered(consumer, 5)
+    await turns()
+    (subscription,) = topic_of(harness).subscriptions.values()
+    assert subscription.messages_out == 20
 
 
 # -- subscribing

@@ -11,15 +11,15 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.topics.delayed_upkeep import Delays
+from penstock.broker.topics.delayed_indexes import DelayedIndexes
 from penstock.core.errors import ReadFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position
 from penstock.core.units import NS_PER_S
 from penstock.testing.client import Refused
 from penstock.wire import codec
-from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, subscription_of, topic_of
-from tests.net.harness import TOPIC, Harness, running, turns, until
+from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, delayed_of, subscription_of
+from tests.net.harness import TOPIC, Harness, running, topic_of, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +33,7 @@ T = TopicName.parse(TOPIC)
 
 async def filled(harness: Harness) -> Peer:
     """A client that has published so many messages."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(*PAYLOADS)
     return peer
 
@@ -52,114 +51,107 @@ async def failed_often(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
-async def test_messages_that_could_not_be_read_for_a_while_are_all_delivered(tmp_path: Path, kind: int) -> None:
-    async with running(tmp_path) as harness:
-        peer = await filled(harness)
-        break_reads(harness)
-        await peer.subscribe(kind)
-        await failed_often(harness)
-        subscription = subscription_of(harness)
-        assert (subscription.cursor.mark_delete, subscription.backlog) == (-1, COUNT)
-        harness.disk.read_error = None
-        assert await peer.payloads(COUNT) == PAYLOADS
-        assert harness.broker.log.damage() == []
-        assert topic_of(harness).first_entry_id == 0
+async def test_messages_that_could_not_be_read_for_a_while_are_all_delivered(harness: Harness, kind: int) -> None:
+    peer = await filled(harness)
+    break_reads(harness)
+    await peer.subscribe(kind)
+    await failed_often(harness)
+    subscription = subscription_of(harness)
+    assert (subscription.cursor.mark_delete, subscription.backlog) == (-1, COUNT)
+    harness.disk.read_error = None
+    assert await peer.payloads(COUNT) == PAYLOADS
+    assert harness.broker.log.damage() == []
+    assert topic_of(harness).first_entry_id == 0
 
 
-async def test_messages_that_could_not_be_read_to_be_delivered_again_are(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await filled(harness)
-        await peer.subscribe(SHARED)
-        received = await peer.messages(COUNT)
-        break_reads(harness)
-        peer.redeliver(*received)
-        await failed_often(harness)
-        assert subscription_of(harness).backlog == COUNT
-        harness.disk.read_error = None
-        assert await peer.payloads(COUNT) == PAYLOADS
+async def test_messages_that_could_not_be_read_to_be_delivered_again_are(harness: Harness) -> None:
+    peer = await filled(harness)
+    await peer.subscribe(SHARED)
+    received = await peer.messages(COUNT)
+    break_reads(harness)
+    peer.redeliver(*received)
+    await failed_often(harness)
+    assert subscription_of(harness).backlog == COUNT
+    harness.disk.read_error = None
+    assert await peer.payloads(COUNT) == PAYLOADS
 
 
-async def test_who_seeks_while_nothing_can_be_read_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await filled(harness)
-        break_reads(harness)
-        await peer.subscribe(EXCLUSIVE)
-        await failed_often(harness)
-        harness.disk.read_error = None
-        subscription = subscription_of(harness)
-        subscription.rewind()
-        assert not subscription.reading.under_way  # it reads at the next opportunity
-        assert await peer.payloads(COUNT) == PAYLOADS
+async def test_who_seeks_while_nothing_can_be_read_does_not_wait_for_the_next_try(harness: Harness) -> None:
+    peer = await filled(harness)
+    break_reads(harness)
+    await peer.subscribe(EXCLUSIVE)
+    await failed_often(harness)
+    harness.disk.read_error = None
+    subscription = subscription_of(harness)
+    subscription.reading.rewind()
+    assert not subscription.reading.under_way  # it reads at the next opportunity
+    assert await peer.payloads(COUNT) == PAYLOADS
 
 
-async def test_questions_that_need_the_log_are_answered_with_try_again_and_then_with_the_truth(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await filled(harness)
-        await peer.subscribe(EXCLUSIVE, permits=0)
-        broker, ledger_id = harness.broker, topic_of(harness).ledger_id
-        break_reads(harness)
-        for question in (
-            lambda: administration(broker).messages.peek(T, "s", 1),
-            lambda: administration(broker).messages.get(T, Position(ledger_id, 3)),
-            lambda: administration(broker).messages.examine(T, "latest", 1),
-            lambda: administration(broker).messages.last_id(T),
-            lambda: administration(broker).messages.id_by_time(T, 1),
-        ):
-            with pytest.raises(ReadFailed):
-                await question()
-        last = codec.CommandGetLastMessageId(consumer_id=0, request_id=0)
-        with pytest.raises(Refused, match="cannot be read"):
-            await peer.request(Type.GET_LAST_MESSAGE_ID, last)
-        harness.disk.read_error = None
-        assert (await peer.request(Type.GET_LAST_MESSAGE_ID, last)).last_message_id.entryId == COUNT - 1
-        assert (await administration(broker).messages.peek(T, "s", 1)).entry_id == 0
-
-
-async def test_a_compaction_that_cannot_read_fails_and_leaves_everything_as_it_is(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
-        await peer.publish(*PAYLOADS, partition_key="k")
-        break_reads(harness)
-        await administration(harness.broker).topics.compact(T)
-        await until(lambda: harness.broker.compaction.progress(TOPIC).status == "ERROR")
-        topic = topic_of(harness)
-        assert topic.compacted is None
-        assert topic.subscriptions["__compaction"].cursor.mark_delete == -1
-        harness.disk.read_error = None
-        await administration(harness.broker).topics.compact(T)
-        await until(lambda: harness.broker.compaction.progress(TOPIC).status == "SUCCESS")
-
-
-async def test_messages_that_cannot_be_read_do_not_get_too_old(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await filled(harness)
-        await peer.subscribe(EXCLUSIVE, permits=0)
-        break_reads(harness)
+async def test_questions_that_need_the_log_are_answered_with_try_again_and_then_with_the_truth(
+    harness: Harness,
+) -> None:
+    peer = await filled(harness)
+    await peer.subscribe(EXCLUSIVE, permits=0)
+    broker, ledger_id = harness.broker, topic_of(harness).ledger_id
+    break_reads(harness)
+    for question in (
+        lambda: administration(broker).messages.peek(T, "s", 1),
+        lambda: administration(broker).messages.get(T, Position(ledger_id, 3)),
+        lambda: administration(broker).messages.examine(T, "latest", 1),
+        lambda: administration(broker).messages.last_id(T),
+        lambda: administration(broker).messages.id_by_time(T, 1),
+    ):
         with pytest.raises(ReadFailed):
-            await harness.broker.retention.expire(subscription_of(harness), 1)
-        assert subscription_of(harness).backlog == COUNT
+            await question()
+    last = codec.CommandGetLastMessageId(consumer_id=0, request_id=0)
+    with pytest.raises(Refused, match="cannot be read"):
+        await peer.request(Type.GET_LAST_MESSAGE_ID, last)
+    harness.disk.read_error = None
+    assert (await peer.request(Type.GET_LAST_MESSAGE_ID, last)).last_message_id.entryId == COUNT - 1
+    assert (await administration(broker).messages.peek(T, "s", 1)).entry_id == 0
 
 
-async def test_health_names_what_cannot_be_read_until_it_can_though_nobody_wants_it_any_more(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await filled(harness)
-        break_reads(harness)
-        await peer.subscribe(EXCLUSIVE)
-        await failed_often(harness)
-        assert harness.broker.health.ok
-        assert harness.broker.health.problems == ("segment 1 cannot be read: Input/output error",)
-        await peer.close_consumer()
-        harness.disk.read_error = None
-        harness.clock.advance(ns=5 * NS_PER_S)
-        await until(lambda: not harness.broker.health.problems)
+async def test_a_compaction_that_cannot_read_fails_and_leaves_everything_as_it_is(harness: Harness) -> None:
+    peer = await Peer.producing(harness)
+    await peer.publish(*PAYLOADS, partition_key="k")
+    break_reads(harness)
+    await administration(harness.broker).topics.compact(T)
+    await until(lambda: harness.broker.compaction.progress(TOPIC).status == "ERROR")
+    topic = topic_of(harness)
+    assert topic.compacted is None
+    assert topic.subscriptions["__compaction"].cursor.mark_delete == -1
+    harness.disk.read_error = None
+    await administration(harness.broker).topics.compact(T)
+    await until(lambda: harness.broker.compaction.progress(TOPIC).status == "SUCCESS")
+
+
+async def test_messages_that_cannot_be_read_do_not_get_too_old(harness: Harness) -> None:
+    peer = await filled(harness)
+    await peer.subscribe(EXCLUSIVE, permits=0)
+    break_reads(harness)
+    with pytest.raises(ReadFailed):
+        await harness.broker.retention.expire(subscription_of(harness), 1)
+    assert subscription_of(harness).backlog == COUNT
+
+
+async def test_health_names_what_cannot_be_read_until_it_can_though_nobody_wants_it_any_more(harness: Harness) -> None:
+    peer = await filled(harness)
+    break_reads(harness)
+    await peer.subscribe(EXCLUSIVE)
+    await failed_often(harness)
+    assert harness.broker.health.ok
+    assert harness.broker.health.problems == ("segment 1 cannot be read: Input/output error",)
+    await peer.close_consumer()
+    harness.disk.read_error = None
+    harness.clock.advance(ns=5 * NS_PER_S)
+    await until(lambda: not harness.broker.health.problems)
 
 
 @pytest.mark.real
 async def test_who_seeks_by_time_finds_the_place_though_entries_in_the_middle_are_damaged(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         for number, payload in enumerate(PAYLOADS):
             await peer.publish(payload, publish_time=1_000 + number)
         path = tmp_path / "data" / "broker-0" / "log" / f"{1:016x}.seg"
@@ -175,13 +167,12 @@ async def test_who_seeks_by_time_finds_the_place_though_entries_in_the_middle_ar
 @pytest.mark.real
 async def test_delayed_messages_whose_index_cannot_be_built_again_come_in_time_once_it_can(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.subscribe(SHARED)
         due_ms = harness.clock.wall_ms() + 3_600_000
         for number in range(COUNT):
             await peer.publish(b"%d" % number, deliver_at_time=due_ms)
-        await harness.broker.delays.save_of(topic_of(harness))
+        await harness.broker.delayed_indexes.save_of(topic_of(harness))
     (snapshot,) = (tmp_path / "data" / "broker-0" / "delayed").glob("*.snapshot")
     snapshot.unlink()
     async with running(tmp_path) as harness:
@@ -192,9 +183,8 @@ async def test_delayed_messages_whose_index_cannot_be_built_again_come_in_time_o
         harness.disk.read_error = None
         await until(lambda: subscription_of(harness).delayed == COUNT)
         harness.clock.advance(ms=3_600_000 + 2_000)
-        index = topic_of(harness).delayed
-        assert index is not None
-        index.look_for_due()
+        index = delayed_of(harness)
+        index.deliver_due()
         assert sorted(map(int, await peer.payloads(COUNT))) == list(range(COUNT))
 
 
@@ -222,7 +212,7 @@ async def test_a_topic_that_deduplicates_takes_no_producer_until_its_log_can_be_
 async def test_a_topic_that_cannot_be_loaded_leaves_no_memory_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unreadable(_delays: Delays, _topic: Topic) -> None:
+    async def unreadable(_indexes: DelayedIndexes, _topic: Topic) -> None:
         raise ReadFailed("the disk cannot be read")
 
     async with running(tmp_path) as harness:
@@ -236,7 +226,7 @@ async def test_a_topic_that_cannot_be_loaded_leaves_no_memory_charged(
         await administration(harness.broker).topics.unload(T)
         assert harness.broker.dispatch_memory.used_bytes == 0
         with monkeypatch.context() as patch:
-            patch.setattr(Delays, "load", unreadable)
+            patch.setattr(DelayedIndexes, "load", unreadable)
             with pytest.raises(ReadFailed):
                 await harness.broker.topics.get_or_create(T, create=False)
         assert harness.broker.dispatch_memory.used_bytes == 0

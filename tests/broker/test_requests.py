@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from penstock.broker.commands.requests import Requests
 from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.units import KIB, MIB
 from penstock.governance.command_memory import WAITING_BYTES, CommandMemory, price
 from penstock.governance.memory_row import MemoryRow
 from penstock.governance.muting import MuteReason
+from penstock.net.requests import Requests
 from penstock.wire import codec
 
 if TYPE_CHECKING:

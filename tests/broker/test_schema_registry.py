@@ -21,7 +21,6 @@ from tests.broker.schema_samples import BYTES, INT32, STRING, avro, in_json, pai
 from tests.net.harness import Client, Harness, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -31,15 +30,6 @@ FULL = Strategy.FULL
 A = (("a", "int"),)
 FIRST, SECOND, THIRD = avro(*A), avro(*A, optional={"b": "int"}), avro(*A, optional={"b": "int", "c": "string"})
 INCOMPATIBLE = avro(*A, ("b", "int"))
-
-
-@pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
-        for client in Client.opened:
-            await client.close()
-        Client.opened.clear()
 
 
 @pytest.fixture
@@ -388,8 +378,7 @@ async def test_a_consumer_of_bytes_counts_as_use_one_with_auto_consume_does_not(
 
 async def test_a_topic_that_holds_messages_is_in_use(harness: Harness) -> None:
     producing = await Client.producing(harness.port, topic=TEXT)
-    producing.publish(b"one")
-    await producing.receipts(1)
+    await producing.published(b"one")
     await producing.close()
     asking = await Asking.of(harness)
     with refused(WireCode.INCOMPATIBLE_SCHEMA, "Failed to add schema to an active topic"):

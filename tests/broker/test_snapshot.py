@@ -19,8 +19,10 @@ from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.muting import MuteReason
 from penstock.governance.outbound import Outbound
-from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.governance.request_limits import RequestLimits
+from penstock.governance.request_memory import RequestMemory
 from penstock.net.listener import Connections, Listener
+from penstock.net.listening import listen_for_clients
 from penstock.storage.catalog import Catalog
 from penstock.storage.cursor import Cursor
 from penstock.storage.directory import open_data_directory
@@ -37,6 +39,7 @@ LIMITS = BrokerLimits(
     liveness_check_ns=5 * NS_PER_S,
     failover_delay_s=1,
     round_robin_entries_max=20,
+    memory_limit_bytes=0,
     tail_cache_bytes=MIB,
     cluster_name="here",
 )
@@ -57,7 +60,7 @@ async def broker(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
 
     directory = open_data_directory(tmp_path / "data", files)
     entry_log = EntryLog.open(directory.broker(0), files, LogLimits(), post, clock=clock)
-    catalog = Catalog.open(directory.metadata, post)
+    catalog = Catalog.open(directory, post)
     memory = RequestMemory(RequestLimits(request_bytes_max=4 * MIB, requests_max=0, frame_bytes_max=2 * MIB))
     connections = Connections(
         loop=loop, memory=memory, outbound=Outbound(8 * MIB), clock=clock, frame_bytes_max=2 * MIB - 4
@@ -116,7 +119,7 @@ async def test_a_subscription_of_a_topic_that_stores_nothing_has_no_backlog(brok
 async def test_a_muted_connection_shows_since_when_and_why_oldest_reason_first(
     broker: Broker, clock: ManualClock
 ) -> None:
-    listener = Listener(broker.connections, host="127.0.0.1", port=0)
+    listener = Listener(broker.connections, listen_for_clients("127.0.0.1", 0))
     listener.start(commands(broker).open_session)
     _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     while not broker.connections.accepted:  # noqa: ASYNC110 -- the listener announces nothing
@@ -157,3 +160,45 @@ async def test_many_topics_are_read_in_portions_with_turns_for_others_between(
         turns += 1
     assert len(taking.result().topics) == 95
     assert turns >= 10
+
+
+async def test_a_topic_with_many_subscriptions_is_read_in_portions_too(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "ROWS_PER_TURN", 10)
+    topic = await broker.topics.get_or_create(TopicName.parse("non-persistent://public/default/t"), create=True)
+    for number in range(95):
+        topic.add_subscription(f"s-{number}", cursor=Cursor(), durable=False)
+    taking = asyncio.ensure_future(administration(broker).snapshots.take())
+    turns = 0
+    while not taking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    (seen,) = taking.result().topics
+    assert len(seen.subscriptions) == 95
+    assert turns >= 9
+
+
+async def test_requests_that_arrive_while_a_snapshot_is_taken_share_it_and_a_later_one_gets_its_own(
+    broker: Broker,
+) -> None:
+    snapshots = administration(broker).snapshots
+    first, impatient, second = (asyncio.ensure_future(snapshots.take()) for _ in range(3))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert await first is await second
+    assert impatient.cancelled()
+    assert await snapshots.take() is not await first
+
+
+async def test_snapshots_in_use_are_few_and_a_request_beyond_them_gets_the_newest(
+    broker: Broker, clock: ManualClock
+) -> None:
+    snapshots = administration(broker).snapshots
+    held = [await snapshots.take() for _ in range(snapshot.HELD_MAX)]
+    assert await snapshots.take() is held[-1]
+    held.pop(0)
+    assert await snapshots.take() is not held[-1]
+    held.append(await snapshots.take())
+    clock.advance(ns=snapshot.HELD_NS_MAX)
+    assert await snapshots.take() is not held[-1]

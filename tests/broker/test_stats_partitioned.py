@@ -10,7 +10,6 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.stats.stats_partitioned import added
-from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import NotFound
 from penstock.core.names import TopicName
 from tests.net.harness import running
@@ -99,7 +98,7 @@ async def test_a_partitioned_topic_that_goes_while_its_statistics_are_gathered_i
         await broker.partitions.create(name, 1)
         gathering = asyncio.ensure_future(administration(broker).partitioned_stats.of_topic(name))
         await asyncio.sleep(0)
-        await broker.changes.stored(lambda done: broker.catalog.put_document(PARTITIONED, str(name), None, done))
+        await broker.partitions.delete(name, force=False)
         with pytest.raises(NotFound):
             administration(broker).partitioned_stats.described(name)
         await asyncio.wait((gathering,))

@@ -7,7 +7,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytest_asyncio
 
 from penstock.core.errors import WireCode
 from penstock.core.names import TopicName
@@ -15,18 +14,11 @@ from penstock.core.units import NS_PER_MS
 from penstock.testing.client import Refused
 from penstock.wire import codec
 from penstock.wire.pulsar_pb2 import MessageIdData
-from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, subscription_of, topic_of
-from tests.net.harness import TOPIC, Harness, running, turns, until
+from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Peer, Type, subscription_of
+from tests.net.harness import TOPIC, Harness, running, topic_of, turns, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
-
-
-@pytest_asyncio.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
 
 
 async def refused(peer: Peer, **how: Any) -> tuple[int, str]:  # noqa: ANN401
@@ -58,8 +50,7 @@ async def test_only_single_consumers_read_compacted(harness: Harness, kind: int)
 
 
 async def test_types_that_a_topic_does_not_serve_are_refused(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_topic(TOPIC, "subscriptionTypesEnabled", ["Shared"])
     code, text = await refused(peer, kind=KEY_SHARED)
     assert code == WireCode.NOT_ALLOWED_ERROR
@@ -68,8 +59,7 @@ async def test_types_that_a_topic_does_not_serve_are_refused(harness: Harness) -
 
 
 async def test_a_subscription_that_may_not_be_made_on_the_way_is_not_found(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_namespace(
         "public/default", "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}
     )
@@ -93,8 +83,7 @@ async def test_a_durable_subscription_and_a_reader_do_not_share_a_name(harness: 
 async def test_more_consumers_than_there_may_be_are_refused(
     harness: Harness, policy: str, limits_to: int, words: str
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     key = {"maxConsumersPerTopic": "maxConsumersPerTopic", "maxConsumersPerSubscription": "maxConsumersPerSubscription"}
     await harness.broker.policies.set_topic(TOPIC, key[policy], limits_to)
     for consumer_id in range(limits_to):
@@ -105,8 +94,7 @@ async def test_more_consumers_than_there_may_be_are_refused(
 
 
 async def test_more_subscriptions_than_there_may_be_are_refused(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_topic(TOPIC, "maxSubscriptionsPerTopic", 1)
     await peer.subscribe(name="one")
     code, text = await refused(peer, name="two", consumer_id=1)
@@ -116,8 +104,7 @@ async def test_more_subscriptions_than_there_may_be_are_refused(harness: Harness
 
 
 async def test_an_old_consumer_may_come_back_though_no_other_may_come(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_topic(TOPIC, "maxSubscriptionsPerTopic", 1)
     await peer.subscribe(name="one")
     await peer.close_consumer()
@@ -143,8 +130,7 @@ async def test_a_state_to_be_replicated_is_remembered_and_does_nothing(harness: 
 
 
 async def test_a_refused_consumer_leaves_nothing_behind(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"x")
     await peer.subscribe(KEY_SHARED, ranges=[(0, 65_535)])
     await refused(peer, kind=KEY_SHARED, ranges=[(1, 2)], consumer_id=1)

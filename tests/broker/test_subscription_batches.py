@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.checksum import Buffer
-    from penstock.net.connection import QueuedEntries
+    from penstock.net.send_queue import QueuedEntries
     from penstock.storage.results import ReadResult
     from penstock.wire.pulsar_pb2 import CommandAckResponse
 
@@ -49,8 +49,7 @@ async def harness(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
 async def test_a_batch_comes_again_with_the_members_still_wanted_and_costs_no_more_permits_than_those(
     harness: Harness,
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED, permits=20)
     await peer.publish(b"ten", messages=10)
     first = await peer.message()
@@ -70,8 +69,7 @@ async def test_a_batch_comes_again_with_the_members_still_wanted_and_costs_no_mo
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED])
 async def test_whoever_comes_next_gets_only_what_was_left(harness: Harness, kind: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"one", b"two")
     await peer.publish(b"ten", messages=10)
     await peer.publish(b"three")
@@ -91,8 +89,7 @@ async def test_whoever_comes_next_gets_only_what_was_left(harness: Harness, kind
 
 
 async def test_when_all_members_are_acknowledged_the_entry_is(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED)
     await peer.publish(b"four", messages=4)
     batch = await peer.message()
@@ -105,8 +102,7 @@ async def test_when_all_members_are_acknowledged_the_entry_is(harness: Harness) 
 
 
 async def test_a_cumulative_acknowledgement_may_end_inside_a_batch(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(EXCLUSIVE)
     await peer.publish(b"one")
     await peer.publish(b"ten", messages=10)
@@ -132,8 +128,7 @@ async def test_an_acknowledgement_of_members_by_somebody_else_is_taken_from_whoe
 
 async def test_members_acknowledged_stay_so_over_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.publish(b"ten", messages=10)
         await peer.subscribe(SHARED)
         peer.acknowledge(await peer.message(), words=ALL_BUT_FIRST_3_OF_10)
@@ -146,8 +141,7 @@ async def test_members_acknowledged_stay_so_over_a_restart(tmp_path: Path) -> No
 
 async def test_switched_off_the_whole_batch_comes_again(tmp_path: Path) -> None:
     async with running(tmp_path, batch_index_acks=False) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.subscribe(SHARED)
         await peer.publish(b"ten", messages=10)
         batch = await peer.message()
@@ -158,8 +152,7 @@ async def test_switched_off_the_whole_batch_comes_again(tmp_path: Path) -> None:
 
 async def test_switched_off_a_cumulative_acknowledgement_ends_before_the_batch(tmp_path: Path) -> None:
     async with running(tmp_path, batch_index_acks=False) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.subscribe(EXCLUSIVE)
         await peer.publish(b"one")
         await peer.publish(b"ten", messages=10)
@@ -192,8 +185,7 @@ async def test_no_more_is_read_than_permits_are_there_for_once_it_is_seen_how_la
 
     async with running(tmp_path) as harness:
         harness.broker.tail_cache.budget_bytes = 0
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         payloads = [b"%d" % number for number in range(12)]
         await peer.publish(*payloads, messages=100)
         await peer.publish(*payloads)
@@ -224,8 +216,7 @@ async def asked(peer: Peer, members: Mapping[int, Sequence[int]], *entry_ids: in
 
 async def with_entries(harness: Harness, count: int) -> Peer:
     """A client that has published so many entries, and has a subscription that was sent none of them."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(*(b"ten" for _ in range(count)), messages=10)
     await peer.subscribe(SHARED, permits=0)
     return peer

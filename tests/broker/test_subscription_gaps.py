@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest_asyncio
-
 from penstock.broker.subscriptions.delivery import Delivery
 from penstock.wire import codec
-from tests.broker.consuming import SHARED, Peer, Type, nothing_more, subscription_of, topic_of
-from tests.net.harness import Harness, running, until
+from tests.broker.consuming import SHARED, Peer, Type, nothing_more, subscription_of
+from tests.net.harness import Harness, running, topic_of, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pytest
@@ -28,16 +26,9 @@ ENTRIES = 24_000
 INDIVIDUAL = codec.CommandAck.Individual
 
 
-@pytest_asyncio.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
-
-
 async def published(harness: Harness, entries: int) -> Peer:
     """A client that has published so many entries, and has a Shared subscription that was sent none of them."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED, permits=0)
     for _ in range(0, entries, 1_000):
         await peer.publish(*(b"x" for _ in range(1_000)))
@@ -95,7 +86,7 @@ async def test_a_topic_that_is_loaded_again_knows_what_was_acknowledged_out_of_o
     await peer.close_consumer()
     topic = topic_of(harness)
     await harness.broker.cursors.save(*topic.subscriptions.values())
-    harness.broker.topics.unloaded(topic)
+    harness.broker.topics.remove(topic)
 
     await peer.subscribe(SHARED, permits=0)
 

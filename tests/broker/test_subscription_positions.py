@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.position import EARLIEST, LATEST
@@ -22,19 +21,9 @@ from tests.broker.consuming import (
     nothing_more,
     subscription_of,
 )
-from tests.net.harness import TOPIC, Harness, running, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+from tests.net.harness import TOPIC, Harness, until
 
 TYPES = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
-
-
-@pytest_asyncio.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
 
 
 def seek(entry_id: int | None = None, ledger_id: int = Peer.ledger_id, **fields: Any) -> codec.CommandSeek:  # noqa: ANN401
@@ -84,8 +73,7 @@ async def test_a_seek_disconnects_consumers_first_and_the_entry_named_is_the_nex
 async def test_a_seek_to_a_word_or_another_ledger_goes_to_an_end(
     harness: Harness, position: tuple[int, int], expected: list[bytes]
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1", b"2")
     await peer.subscribe()
     await peer.request(Type.SEEK, seek(position[1], position[0]))
@@ -99,8 +87,7 @@ async def test_a_seek_to_a_word_or_another_ledger_goes_to_an_end(
 
 @pytest.mark.parametrize("kind", TYPES)
 async def test_a_seek_by_time_begins_with_what_was_published_since(harness: Harness, kind: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     for time_ms in (1_000, 2_000, 3_000):
         await peer.publish(b"at %d" % time_ms, publish_time=time_ms)
     await peer.subscribe(kind, permits=0)
@@ -110,8 +97,7 @@ async def test_a_seek_by_time_begins_with_what_was_published_since(harness: Harn
 
 
 async def test_a_seek_into_a_batch_delivers_the_members_named(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"ten", messages=10)
     await peer.subscribe(SHARED)
     peer.acknowledge(await peer.message())
@@ -124,8 +110,7 @@ async def test_a_seek_into_a_batch_delivers_the_members_named(harness: Harness) 
 
 
 async def test_a_reader_seeks_too_and_its_position_outlives_the_moment_without_a_consumer(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1", b"2")
     start = codec.MessageIdData(ledgerId=EARLIEST[0], entryId=EARLIEST[1])
     await peer.subscribe(durable=False, start_message_id=start)
@@ -135,17 +120,15 @@ async def test_a_reader_seeks_too_and_its_position_outlives_the_moment_without_a
     assert await peer.payloads(2) == [b"1", b"2"]
 
 
-async def test_a_seek_survives_a_crash_once_it_was_answered(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
-        await peer.publish(b"0", b"1", b"2")
-        await peer.subscribe()
-        peer.acknowledge(*await peer.messages(3))
-        await peer.request(Type.SEEK, seek(1))
-        stored = harness.broker.catalog.cursor(TOPIC, "s")
-        assert stored is not None
-        assert stored.mark_delete == 0
+async def test_a_seek_survives_a_crash_once_it_was_answered(harness: Harness) -> None:
+    peer = await Peer.producing(harness)
+    await peer.publish(b"0", b"1", b"2")
+    await peer.subscribe()
+    peer.acknowledge(*await peer.messages(3))
+    await peer.request(Type.SEEK, seek(1))
+    stored = harness.broker.catalog.cursor(TOPIC, "s")
+    assert stored is not None
+    assert stored.mark_delete == 0
 
 
 async def test_a_seek_that_says_not_where_to_or_comes_from_nobody_is_refused(harness: Harness) -> None:
@@ -175,8 +158,7 @@ async def test_while_a_subscription_is_moved_nobody_joins_and_nobody_moves_it_ag
 
 
 async def test_a_new_subscription_begins_where_it_is_told_and_an_old_one_where_it_was(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1")
     await peer.subscribe(name="late", consumer_id=1, earliest=False)
     await peer.subscribe(name="early", consumer_id=2)
@@ -188,8 +170,7 @@ async def test_a_new_subscription_begins_where_it_is_told_and_an_old_one_where_i
 
 
 async def test_a_new_subscription_can_begin_some_seconds_ago(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     now_ms = harness.clock.wall_ms()
     for age_ms in (10_000, 5_000, 1_000):
         await peer.publish(b"%d" % age_ms, publish_time=now_ms - age_ms)
@@ -201,8 +182,7 @@ async def test_a_new_subscription_can_begin_some_seconds_ago(harness: Harness) -
 async def test_a_reader_gets_what_it_names_again_and_leaves_out_itself_what_it_has(
     harness: Harness, batch_index: int
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1", b"2")
     start = codec.MessageIdData(ledgerId=Peer.ledger_id, entryId=1, batch_index=batch_index)
     await peer.subscribe(durable=False, start_message_id=start)
@@ -214,26 +194,24 @@ async def test_a_reader_gets_what_it_names_again_and_leaves_out_itself_what_it_h
 
 @pytest.mark.parametrize("kind", TYPES)
 async def test_skipped_entries_are_owed_by_nobody_and_not_delivered_again(harness: Harness, kind: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(*[b"%d" % number for number in range(10)])
     await peer.subscribe(kind, permits=4)
     received = await peer.messages(4)
     peer.acknowledge(received[1])
     await peer.settled()
     subscription = subscription_of(harness)
-    subscription.skip(5)  # 0, 2, 3, 4 and 5: 1 is acknowledged already
+    subscription.moves.skip(5)  # 0, 2, 3, 4 and 5: 1 is acknowledged already
     assert (subscription.backlog, subscription.unacked, subscription.cursor.mark_delete) == (4, 0, 5)
     peer.redeliver()
     peer.flow(10)
     assert await peer.payloads(4) == [b"6", b"7", b"8", b"9"]
-    subscription.skip(100)
+    subscription.moves.skip(100)
     assert (subscription.backlog, subscription.unacked) == (0, 0)
 
 
 async def test_a_cleared_backlog_is_empty_also_of_what_waits_for_others(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1")
     await peer.publish(b"later", deliver_at_time=harness.clock.wall_ms() + 3_600_000)
     await peer.subscribe(SHARED)
@@ -241,7 +219,7 @@ async def test_a_cleared_backlog_is_empty_also_of_what_waits_for_others(harness:
     await peer.messages(2)
     subscription = subscription_of(harness)
     await until(lambda: subscription.delayed == 1)
-    subscription.skip_all()
+    subscription.moves.skip_all()
     assert (subscription.backlog, subscription.unacked, subscription.delayed) == (0, 0, 0)
     peer.redeliver()
     await nothing_more(harness, peer)
@@ -250,8 +228,7 @@ async def test_a_cleared_backlog_is_empty_also_of_what_waits_for_others(harness:
 
 
 async def test_expired_entries_are_acknowledged_and_counted(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1", b"2")
     await peer.subscribe(permits=0)
     subscription = subscription_of(harness)
@@ -263,8 +240,7 @@ async def test_expired_entries_are_acknowledged_and_counted(harness: Harness) ->
 
 
 async def test_a_reset_from_outside_brings_its_consumers_back_to_the_entry(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1", b"2")
     await peer.subscribe(FAILOVER)
     peer.acknowledge(*await peer.messages(3))
@@ -286,8 +262,7 @@ async def last_id(peer: Peer) -> Any:  # noqa: ANN401
 async def test_the_last_message_id_names_the_last_member_of_a_batch_and_the_mark_delete_position(
     harness: Harness,
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe()
     empty = await last_id(peer)
     assert (empty.last_message_id.ledgerId, empty.last_message_id.entryId) == (2**64 - 1, 2**64 - 1)

@@ -3,36 +3,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-import pytest_asyncio
 
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import NotFound, PreconditionFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position
 from tests.broker.consuming import SHARED, Peer, subscription_of
-from tests.net.harness import TOPIC, Harness, running
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+from tests.net.harness import TOPIC, Harness
 
 T = TopicName.parse(TOPIC)
 HUGE = 2**31 - 1
 
 
-@pytest_asyncio.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
-
-
 async def claiming(harness: Harness, *sizes: int) -> Peer:
     """A client that has published entries whose metadata says so many messages each, and has a subscription."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     for size in sizes:
         await peer.publish(b"x", num_messages_in_batch=size)
     await peer.subscribe(SHARED, permits=0)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import WireCode
@@ -22,19 +21,11 @@ from tests.broker.consuming import (
     Type,
     nothing_more,
     subscription_of,
-    topic_of,
 )
-from tests.net.harness import TOPIC, Harness, running, until
+from tests.net.harness import TOPIC, Harness, running, topic_of, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
-
-
-@pytest_asyncio.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
 
 
 async def told_active(peer: Peer, consumer_id: int = 0) -> bool:
@@ -93,8 +84,7 @@ async def test_the_first_failover_consumer_waits_for_its_turn_too_and_permits_ar
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, failover_delay_s=0.2) as harness:
-        peer = await Peer.connected(harness)
-        await peer.produce()
+        peer = await Peer.producing(harness)
         await peer.publish(b"one")
         await peer.subscribe(FAILOVER)
         subscription = subscription_of(harness)
@@ -121,8 +111,7 @@ async def test_an_exclusive_consumer_waits_for_nobody(tmp_path: Path) -> None:
 
 
 async def test_redelivery_without_ids_starts_over_and_carries_the_new_epoch_but_no_counts(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1", b"2")
     await peer.subscribe(EXCLUSIVE, consumer_epoch=4)
     first = await peer.messages(3)
@@ -140,8 +129,7 @@ async def test_redelivery_without_ids_starts_over_and_carries_the_new_epoch_but_
 
 
 async def test_a_cumulative_acknowledgement_is_ignored_where_consumers_share(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1")
     await peer.subscribe(SHARED)
     received = await peer.messages(2)
@@ -151,8 +139,7 @@ async def test_a_cumulative_acknowledgement_is_ignored_where_consumers_share(har
 
 
 async def test_who_joins_a_consumer_that_was_served_is_served_next(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe(SHARED, consumer_id=0)
     await peer.publish(b"0")
     served = [(await peer.message()).message.consumer_id]
@@ -165,8 +152,7 @@ async def test_who_joins_a_consumer_that_was_served_is_served_next(harness: Harn
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 async def test_each_redelivery_counts_one_more_until_the_message_is_acknowledged(harness: Harness, kind: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"x")
     await peer.subscribe(kind)
     for count in range(4):
@@ -202,8 +188,7 @@ async def test_what_a_leaver_had_goes_to_others_with_its_count_and_to_a_later_on
 async def test_a_consumer_that_owes_too_much_gets_nothing_until_half_is_acknowledged_and_its_permits_are_kept(
     harness: Harness, kind: int
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_topic(TOPIC, "maxUnackedMessagesOnConsumer", 10)
     await peer.publish(*[b"%d" % number for number in range(15)], partition_key="k")
     await peer.subscribe(kind, permits=100)
@@ -239,8 +224,7 @@ async def test_consumers_that_together_owe_too_much_get_nothing_until_half_is_ac
 
 
 async def test_a_bound_that_is_lifted_lets_go_at_once(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await harness.broker.policies.set_topic(TOPIC, "maxUnackedMessagesOnConsumer", 1)
     await peer.publish(b"0", b"1")
     await peer.subscribe(SHARED)
@@ -257,13 +241,12 @@ async def test_a_bound_that_is_lifted_lets_go_at_once(harness: Harness) -> None:
 async def test_consumers_are_told_of_the_end_of_a_terminated_topic_once_all_is_acknowledged(
     harness: Harness, kind: int
 ) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"last")
     await peer.subscribe(kind)
     received = await peer.message()
     topic_of(harness).terminated = True
-    subscription_of(harness).topic_terminated()
+    subscription_of(harness).tell_of_end()
     assert Type.REACHED_END_OF_TOPIC not in [command.type for command in await peer.settled()]
     peer.acknowledge(received)
     end = (await peer.next(Type.REACHED_END_OF_TOPIC))[0].reachedEndOfTopic
@@ -275,8 +258,7 @@ async def test_consumers_are_told_of_the_end_of_a_terminated_topic_once_all_is_a
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED])
 async def test_what_is_counted_of_a_consumer(harness: Harness, kind: int) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"one")
     await peer.publish(b"three", messages=3)
     harness.clock.advance(ms=1_000)
@@ -301,8 +283,7 @@ async def test_what_is_counted_of_a_consumer(harness: Harness, kind: int) -> Non
 
 
 async def test_a_consumer_can_ask_for_its_own_figures(harness: Harness) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.publish(b"0", b"1")
     await peer.subscribe(KEY_SHARED, consumer_name="c", permits=10)
     await peer.messages(2)

@@ -92,34 +92,32 @@ async def test_a_topic_is_made_once_with_its_properties(tmp_path: Path) -> None:
             administration(harness.broker).topics.get_properties(P)
 
 
-async def test_topics_are_listed_by_domain(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        for name in (T, N, TopicName.parse("__change_events")):
-            await administration(broker).topics.create(name)
-        await administration(broker).topics.create_partitioned(P, 2)
-        parts = [str(P.of_partition(index)) for index in range(2)]
-        assert await list_topics(broker, NAMESPACE) == [*parts, str(T)]
-        assert len(await list_topics(broker, NAMESPACE, system=True)) == 4
-        assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
-        assert administration(broker).topics.list_partitioned(NAMESPACE) == [str(P)]
-        assert administration(broker).topics.list_partitioned(NAMESPACE, persistent=False) == []
-        await refused(list_topics(broker, NamespaceName.parse("public/no")), NamespaceNotFound, 404)
+async def test_topics_are_listed_by_domain(harness: Harness) -> None:
+    broker = harness.broker
+    for name in (T, N, TopicName.parse("__change_events")):
+        await administration(broker).topics.create(name)
+    await administration(broker).topics.create_partitioned(P, 2)
+    parts = [str(P.of_partition(index)) for index in range(2)]
+    assert await list_topics(broker, NAMESPACE) == [*parts, str(T)]
+    assert len(await list_topics(broker, NAMESPACE, system=True)) == 4
+    assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
+    assert administration(broker).topics.list_partitioned(NAMESPACE) == [str(P)]
+    assert administration(broker).topics.list_partitioned(NAMESPACE, persistent=False) == []
+    await refused(list_topics(broker, NamespaceName.parse("public/no")), NamespaceNotFound, 404)
 
 
 # -- partitioned topics -----------------------------------------------------------------------------------------------
 
 
-async def test_how_many_partitions_a_topic_has(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await administration(broker).topics.create_partitioned(P, 3, {"team": "a"})
-        assert await administration(broker).topics.get_partitioned(P) == {"partitions": 3, "properties": {"team": "a"}}
-        await administration(broker).topics.create(T)
-        assert await administration(broker).topics.get_partitioned(T) == {"partitions": 0}
-        other = TopicName.parse("other")
-        await refused(administration(broker).topics.get_partitioned(other), TopicNotFound, 404)
-        assert await administration(broker).topics.get_partitioned(other, check_auto_creation=True) == {"partitions": 0}
+async def test_how_many_partitions_a_topic_has(harness: Harness) -> None:
+    broker = harness.broker
+    await administration(broker).topics.create_partitioned(P, 3, {"team": "a"})
+    assert await administration(broker).topics.get_partitioned(P) == {"partitions": 3, "properties": {"team": "a"}}
+    await administration(broker).topics.create(T)
+    assert await administration(broker).topics.get_partitioned(T) == {"partitions": 0}
+    other = TopicName.parse("other")
+    await refused(administration(broker).topics.get_partitioned(other), TopicNotFound, 404)
+    assert await administration(broker).topics.get_partitioned(other, check_auto_creation=True) == {"partitions": 0}
 
 
 @pytest.mark.parametrize("count", [0, -1, 11])
@@ -128,13 +126,12 @@ async def test_a_partitioned_topic_has_a_sensible_number_of_partitions(tmp_path:
         await refused(administration(harness.broker).topics.create_partitioned(P, count), NotAcceptable, 406)
 
 
-async def test_a_slip_of_the_keyboard_makes_no_million_partitions_where_no_bound_is_set(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await refused(administration(broker).topics.create_partitioned(P, 2**31 - 1), NotAcceptable, 406)
-        await administration(broker).topics.create_partitioned(P, 1)
-        await refused(administration(broker).topics.update_partitioned(P, 2**31 - 1), Unprocessable, 422)
-        assert broker.partitions.count(P) == 1
+async def test_a_slip_of_the_keyboard_makes_no_million_partitions_where_no_bound_is_set(harness: Harness) -> None:
+    broker = harness.broker
+    await refused(administration(broker).topics.create_partitioned(P, 2**31 - 1), NotAcceptable, 406)
+    await administration(broker).topics.create_partitioned(P, 1)
+    await refused(administration(broker).topics.update_partitioned(P, 2**31 - 1), Unprocessable, 422)
+    assert broker.partitions.count(P) == 1
 
 
 async def test_new_partitions_have_the_subscriptions_of_the_others(tmp_path: Path) -> None:
@@ -153,33 +150,31 @@ async def test_new_partitions_have_the_subscriptions_of_the_others(tmp_path: Pat
         await refused(administration(broker).topics.update_partitioned(T, 3), NotFound, 404)
 
 
-async def test_a_partition_that_is_missing_is_made_again(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await administration(broker).topics.create_partitioned(P, 3)
-        await administration(broker).topics.delete(P.of_partition(1))
-        await administration(broker).topics.create_missed_partitions(P)
-        assert len(await list_topics(broker, NAMESPACE)) == 3
-        await refused(administration(broker).topics.create_missed_partitions(T), NotFound, 404)
+async def test_a_partition_that_is_missing_is_made_again(harness: Harness) -> None:
+    broker = harness.broker
+    await administration(broker).topics.create_partitioned(P, 3)
+    await administration(broker).topics.delete(P.of_partition(1))
+    await administration(broker).topics.create_missed_partitions(P)
+    assert len(await list_topics(broker, NAMESPACE)) == 3
+    await refused(administration(broker).topics.create_missed_partitions(T), NotFound, 404)
 
 
-async def test_what_is_asked_of_a_topic_is_not_asked_of_a_partitioned_one(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await administration(broker).topics.create_partitioned(P, 2)
-        await administration(broker).subscriptions.create(P, "s")
-        for doing in (
-            administration(broker).topics.terminate(P),
-            administration(broker).subscriptions.skip_messages(P, "s", 1),
-            administration(broker).messages.peek(P, "s", 1),
-            administration(broker).messages.last_id(P),
-            administration(broker).messages.backlog_size(P, EARLIEST),
-            administration(broker).subscriptions.reset_to_position(P, "s", Position(1, 1)),
-        ):
-            await refused(doing, NotAllowed, 405)
-        await refused(administration(broker).topics.delete(P), AlreadyExists, 409)
-        await refused(administration(broker).topics.terminate_partitions(T), NotAllowed, 405)
-        await refused(administration(broker).topics.delete_partitioned(T), NotFound, 404)
+async def test_what_is_asked_of_a_topic_is_not_asked_of_a_partitioned_one(harness: Harness) -> None:
+    broker = harness.broker
+    await administration(broker).topics.create_partitioned(P, 2)
+    await administration(broker).subscriptions.create(P, "s")
+    for doing in (
+        administration(broker).topics.terminate(P),
+        administration(broker).subscriptions.skip_messages(P, "s", 1),
+        administration(broker).messages.peek(P, "s", 1),
+        administration(broker).messages.last_id(P),
+        administration(broker).messages.backlog_size(P, EARLIEST),
+        administration(broker).subscriptions.reset_to_position(P, "s", Position(1, 1)),
+    ):
+        await refused(doing, NotAllowed, 405)
+    await refused(administration(broker).topics.delete(P), AlreadyExists, 409)
+    await refused(administration(broker).topics.terminate_partitions(T), NotAllowed, 405)
+    await refused(administration(broker).topics.delete_partitioned(T), NotFound, 404)
 
 
 # -- subscriptions are made and deleted -------------------------------------------------------------------------------
@@ -192,29 +187,28 @@ async def test_a_subscription_begins_where_it_is_told_to(tmp_path: Path, positio
             position = at(harness, position.entry_id)
         await administration(harness.broker).subscriptions.create(T, "new", position, properties={"a": "b"})
         assert subscription(harness, "new").backlog == backlog
-        assert administration(harness.broker).subscriptions.get_properties(T, "new") == {"a": "b"}
+        assert await administration(harness.broker).subscriptions.get_properties(T, "new") == {"a": "b"}
         await refused(administration(harness.broker).subscriptions.create(T, "new"), AlreadyExists, 409)
     async with running(tmp_path) as harness:
         topic = await harness.broker.topics.get_or_create(T, create=False)
         assert topic.subscriptions["new"].backlog == backlog
         await administration(harness.broker).subscriptions.update_properties(T, "new", {"c": "d"})
-        assert administration(harness.broker).subscriptions.get_properties(T, "new") == {"c": "d"}
+        assert await administration(harness.broker).subscriptions.get_properties(T, "new") == {"c": "d"}
 
 
-async def test_a_subscription_of_a_partitioned_topic_is_one_of_each_partition(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await administration(broker).topics.create_partitioned(P, 3)
-        await administration(broker).subscriptions.create(P.of_partition(1), "s")
-        await administration(broker).subscriptions.create(P, "s")
-        await administration(broker).subscriptions.create(P.of_partition(2), "other")
-        assert await administration(broker).subscriptions.names(P) == ["other", "s"]
-        await refused(administration(broker).subscriptions.create(P, "s"), AlreadyExists, 409)
-        await administration(broker).subscriptions.update_properties(P, "s", {"a": "b"})
-        assert administration(broker).subscriptions.get_properties(P.of_partition(2), "s") == {"a": "b"}
-        await administration(broker).subscriptions.delete(P, "s")
-        assert await administration(broker).subscriptions.names(P) == ["other"]
-        await refused(administration(broker).subscriptions.delete(P, "s"), SubscriptionNotFound, 404)
+async def test_a_subscription_of_a_partitioned_topic_is_one_of_each_partition(harness: Harness) -> None:
+    broker = harness.broker
+    await administration(broker).topics.create_partitioned(P, 3)
+    await administration(broker).subscriptions.create(P.of_partition(1), "s")
+    await administration(broker).subscriptions.create(P, "s")
+    await administration(broker).subscriptions.create(P.of_partition(2), "other")
+    assert await administration(broker).subscriptions.names(P) == ["other", "s"]
+    await refused(administration(broker).subscriptions.create(P, "s"), AlreadyExists, 409)
+    await administration(broker).subscriptions.update_properties(P, "s", {"a": "b"})
+    assert await administration(broker).subscriptions.get_properties(P.of_partition(2), "s") == {"a": "b"}
+    await administration(broker).subscriptions.delete(P, "s")
+    assert await administration(broker).subscriptions.names(P) == ["other"]
+    await refused(administration(broker).subscriptions.delete(P, "s"), SubscriptionNotFound, 404)
 
 
 async def test_a_subscription_with_consumers_is_deleted_by_force_only(tmp_path: Path) -> None:
@@ -295,33 +289,32 @@ async def test_a_position_behind_the_end_does_not_expire_anything(tmp_path: Path
         assert subscription(harness).backlog == COUNT
 
 
-async def test_moves_reach_every_partition(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        await administration(broker).topics.create_partitioned(P, 2)
-        await administration(broker).subscriptions.create(P, "s")
-        client = await Client.connected(harness.port)
-        for index in range(2):
-            topic = str(P.of_partition(index))
-            await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=index)
-            client.write(send(index, 0, entry(b"a", publish_time=NOW_MS - 60_000)))
-            await client.receipts(1)
+async def test_moves_reach_every_partition(harness: Harness) -> None:
+    broker = harness.broker
+    await administration(broker).topics.create_partitioned(P, 2)
+    await administration(broker).subscriptions.create(P, "s")
+    client = await Client.connected(harness.port)
+    for index in range(2):
+        topic = str(P.of_partition(index))
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=index)
+        client.write(send(index, 0, entry(b"a", publish_time=NOW_MS - 60_000)))
+        await client.receipts(1)
 
-        def backlogs() -> list[int]:
-            return [subscription(harness, topic=P.of_partition(index)).backlog for index in range(2)]
+    def backlogs() -> list[int]:
+        return [subscription(harness, topic=P.of_partition(index)).backlog for index in range(2)]
 
-        assert backlogs() == [1, 1]
-        await administration(broker).subscriptions.expire_older_than(P, "s", 30)
-        assert backlogs() == [0, 0]
-        await administration(broker).subscriptions.reset_to_time(P, "s", 0)
-        assert backlogs() == [1, 1]
-        await administration(broker).subscriptions.skip_all(P, "s")
-        assert backlogs() == [0, 0]
-        await administration(broker).subscriptions.reset_to_position(P, "s", EARLIEST)
-        assert backlogs() == [1, 1]
-        await administration(broker).topics.truncate(P)
-        assert backlogs() == [0, 0]
-        await refused(administration(broker).subscriptions.skip_all(P, "nobody"), SubscriptionNotFound, 404)
+    assert backlogs() == [1, 1]
+    await administration(broker).subscriptions.expire_older_than(P, "s", 30)
+    assert backlogs() == [0, 0]
+    await administration(broker).subscriptions.reset_to_time(P, "s", 0)
+    assert backlogs() == [1, 1]
+    await administration(broker).subscriptions.skip_all(P, "s")
+    assert backlogs() == [0, 0]
+    await administration(broker).subscriptions.reset_to_position(P, "s", EARLIEST)
+    assert backlogs() == [1, 1]
+    await administration(broker).topics.truncate(P)
+    assert backlogs() == [0, 0]
+    await refused(administration(broker).subscriptions.skip_all(P, "nobody"), SubscriptionNotFound, 404)
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -353,11 +346,10 @@ async def test_messages_are_found_by_position_by_number_and_by_time(tmp_path: Pa
         await refused(administration(broker).messages.id_by_index(T, 3), PreconditionFailed, 412)
 
 
-async def test_an_empty_topic_has_no_last_message(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        await administration(harness.broker).topics.create(T)
-        assert await administration(harness.broker).messages.last_id(T) == (Position(-1, -1), -1)
-        await refused(administration(harness.broker).messages.examine(T, "latest", 1), PreconditionFailed, 412)
+async def test_an_empty_topic_has_no_last_message(harness: Harness) -> None:
+    await administration(harness.broker).topics.create(T)
+    assert await administration(harness.broker).messages.last_id(T) == (Position(-1, -1), -1)
+    await refused(administration(harness.broker).messages.examine(T, "latest", 1), PreconditionFailed, 412)
 
 
 async def test_the_backlog_behind_a_position_is_told_in_bytes(tmp_path: Path) -> None:
@@ -374,26 +366,25 @@ async def test_the_backlog_behind_a_position_is_told_in_bytes(tmp_path: Path) ->
 # -- topics that are not persistent -----------------------------------------------------------------------------------
 
 
-async def test_a_topic_that_is_not_persistent_is_listed_and_deleted_and_keeps_nothing(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
-        broker = harness.broker
-        client = await Client.producing(harness.port, topic=str(N))
-        assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
-        assert await administration(broker).subscriptions.names(N) == []
-        await refused(administration(broker).topics.delete(N), PreconditionFailed, 412)
-        for doing in (
-            administration(broker).subscriptions.create(N, "s"),
-            administration(broker).topics.terminate(N),
-            administration(broker).topics.truncate(N),
-            administration(broker).subscriptions.skip_all(N, "s"),
-            administration(broker).subscriptions.reset_to_time(N, "s", 0),
-            administration(broker).messages.peek(N, "s", 1),
-        ):
-            await refused(doing, NotAllowed, 405)
-        await administration(broker).topics.delete(N, force=True)
-        await client.expect(Type.CLOSE_PRODUCER)
-        assert await list_topics(broker, NAMESPACE, persistent=False) == []
-        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(N), producer_id=1)
-        await administration(broker).topics.unload(N)
-        await client.expect(Type.CLOSE_PRODUCER)
-        await refused(administration(broker).topics.unload(N), TopicNotFound, 404)
+async def test_a_topic_that_is_not_persistent_is_listed_and_deleted_and_keeps_nothing(harness: Harness) -> None:
+    broker = harness.broker
+    client = await Client.producing(harness.port, topic=str(N))
+    assert await list_topics(broker, NAMESPACE, persistent=False) == [str(N)]
+    assert await administration(broker).subscriptions.names(N) == []
+    await refused(administration(broker).topics.delete(N), PreconditionFailed, 412)
+    for doing in (
+        administration(broker).subscriptions.create(N, "s"),
+        administration(broker).topics.terminate(N),
+        administration(broker).topics.truncate(N),
+        administration(broker).subscriptions.skip_all(N, "s"),
+        administration(broker).subscriptions.reset_to_time(N, "s", 0),
+        administration(broker).messages.peek(N, "s", 1),
+    ):
+        await refused(doing, NotAllowed, 405)
+    await administration(broker).topics.delete(N, force=True)
+    await client.expect(Type.CLOSE_PRODUCER)
+    assert await list_topics(broker, NAMESPACE, persistent=False) == []
+    await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=str(N), producer_id=1)
+    await administration(broker).topics.unload(N)
+    await client.expect(Type.CLOSE_PRODUCER)
+    await refused(administration(broker).topics.unload(N), TopicNotFound, 404)

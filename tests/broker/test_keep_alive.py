@@ -7,9 +7,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from penstock.broker.commands.liveness import Liveness
 from penstock.core.units import NS_PER_S
 from penstock.governance.muting import MuteReason, MuteReasons
+from penstock.net.keep_alive import KeepAlive
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -45,41 +45,41 @@ class Line:
         self.closed = self.closed or reason
 
 
-def of(line: Line) -> Liveness:
-    return Liveness(cast("Connection", line), lambda: LIMITS, now_ns=0)
+def of(line: Line) -> KeepAlive:
+    return KeepAlive(cast("Connection", line), lambda: LIMITS, now_ns=0)
 
 
-def look(liveness: Liveness, *intervals: int) -> None:
+def look(keep_alive: KeepAlive, *intervals: int) -> None:
     for interval in intervals:
-        liveness.check(interval * LIMITS.keep_alive_ns, connected=True)
+        keep_alive.check(interval * LIMITS.keep_alive_ns, connected=True)
 
 
 def test_a_client_that_stays_silent_is_asked_once_and_then_closed() -> None:
     line = Line()
-    liveness = of(line)
-    liveness.check(LIMITS.keep_alive_ns - 1, connected=True)
+    keep_alive = of(line)
+    keep_alive.check(LIMITS.keep_alive_ns - 1, connected=True)
     assert line.frames == []
-    look(liveness, 1)
+    look(keep_alive, 1)
     assert (line.frames, line.closed) == ([codec.ping()], None)
-    look(liveness, 2)
+    look(keep_alive, 2)
     assert (line.frames, line.closed) == ([codec.ping()], "no answer to PING")
 
 
 def test_whatever_a_client_sends_is_an_answer() -> None:
     line = Line()
-    liveness = of(line)
+    keep_alive = of(line)
     for interval in range(1, 5):
-        look(liveness, interval)
+        look(keep_alive, interval)
         line.read_count += 1
     assert (len(line.frames), line.closed) == (4, None)
 
 
 def test_a_pong_is_an_answer_even_if_it_came_with_what_was_counted_before() -> None:
     line = Line()
-    liveness = of(line)
-    look(liveness, 1)
-    liveness.answered()
-    look(liveness, 2)
+    keep_alive = of(line)
+    look(keep_alive, 1)
+    keep_alive.answered()
+    look(keep_alive, 2)
     assert line.closed is None
 
 
@@ -96,22 +96,22 @@ def test_a_client_that_is_not_read_is_excused_unless_it_takes_no_answers() -> No
         (MuteReason.OUTBOUND, 0, "no answer to PING"),
     ):
         line = Line()
-        liveness = of(line)
+        keep_alive = of(line)
         line.muted.add(reason, now_ns=0)
-        look(liveness, 1)
+        look(keep_alive, 1)
         line.bytes_out += taken
-        look(liveness, 2)
+        look(keep_alive, 2)
         assert line.closed == closed, (reason, taken)
 
 
 async def test_all_who_ask_at_once_share_one_ping_and_its_answer() -> None:
     line = Line()
-    liveness = of(line)
-    asking = [asyncio.ensure_future(liveness.probe()) for _ in range(3)]
+    keep_alive = of(line)
+    asking = [asyncio.ensure_future(keep_alive.probe()) for _ in range(3)]
     await asyncio.sleep(0)
     assert line.frames == [codec.ping()]
     line.read_count += 1
-    liveness.heard()
+    keep_alive.heard()
     assert await asyncio.gather(*asking) == [True] * 3
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.commands import membership
+from penstock.broker.commands import session_memory
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import WireCode
 from penstock.core.names import TopicName
@@ -69,22 +69,21 @@ def used(broker: Harness) -> int:
 
 @pytest.mark.parametrize(("join", "leave", "number"), MEMBERS, ids=KINDS)
 async def test_a_member_is_charged_while_it_is_there_and_gives_all_back_however_it_goes(
-    tmp_path: Path, join: Callable[..., Awaitable[None]], leave: int, number: str
+    harness: Harness, join: Callable[..., Awaitable[None]], leave: int, number: str
 ) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.connected(broker.port)
-        await join(client, 1)
-        one = used(broker)
-        assert one >= membership.MEMBER_BYTES
-        await join(client, 2)
-        assert used(broker) == 2 * one
-        await client.request(leave, Type.SUCCESS, **{number: 1})
-        await until(lambda: used(broker) == one)
-        await client.request(leave, Type.SUCCESS, **{number: 1})  # again, for nothing
-        assert used(broker) == one
-        await join(client, 1)
-        await client.close()
-        await until(lambda: used(broker) == 0)
+    client = await Client.connected(harness.port)
+    await join(client, 1)
+    one = used(harness)
+    assert one >= session_memory.OBJECT_BYTES
+    await join(client, 2)
+    assert used(harness) == 2 * one
+    await client.request(leave, Type.SUCCESS, **{number: 1})
+    await until(lambda: used(harness) == one)
+    await client.request(leave, Type.SUCCESS, **{number: 1})  # again, for nothing
+    assert used(harness) == one
+    await join(client, 1)
+    await client.close()
+    await until(lambda: used(harness) == 0)
 
 
 @pytest.mark.parametrize(("join", "leave", "number"), MEMBERS, ids=KINDS)
@@ -111,51 +110,48 @@ async def test_a_refusal_for_memory_is_one_after_which_clients_try_again(tmp_pat
         assert used(broker) == 0
 
 
-async def test_who_is_refused_for_another_reason_is_not_charged(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
-        client, other = await Client.connected(broker.port), await Client.connected(broker.port)
-        await produce(client, 0, producer_access_mode=1)
-        await consume(client, 0, subType=0)
-        before = used(broker)
-        with pytest.raises(AssertionError, match="exclusive producer"):
-            await produce(other, 1)
-        await client.expect(Type.ACTIVE_CONSUMER_CHANGE)
-        with pytest.raises(AssertionError, match="ConsumerBusy"):
-            await consume(client, 1, subType=0)
-        assert used(broker) == before
+async def test_who_is_refused_for_another_reason_is_not_charged(harness: Harness) -> None:
+    client, other = await Client.connected(harness.port), await Client.connected(harness.port)
+    await produce(client, 0, producer_access_mode=1)
+    await consume(client, 0, subType=0)
+    before = used(harness)
+    with pytest.raises(AssertionError, match="exclusive producer"):
+        await produce(other, 1)
+    await client.expect(Type.ACTIVE_CONSUMER_CHANGE)
+    with pytest.raises(AssertionError, match="ConsumerBusy"):
+        await consume(client, 1, subType=0)
+    assert used(harness) == before
 
 
 async def test_a_producer_that_waits_for_its_turn_is_charged_and_gives_back_when_its_client_goes(
-    tmp_path: Path,
+    harness: Harness,
 ) -> None:
-    async with running(tmp_path) as broker:
-        client, other = await Client.connected(broker.port), await Client.connected(broker.port)
-        await produce(client, 0, producer_access_mode=1)
-        before = used(broker)
-        await produce(other, 1, producer_access_mode=2)
-        assert used(broker) > before + membership.MEMBER_BYTES
-        await other.close()
-        await until(lambda: used(broker) == before)
+    client, other = await Client.connected(harness.port), await Client.connected(harness.port)
+    await produce(client, 0, producer_access_mode=1)
+    before = used(harness)
+    await produce(other, 1, producer_access_mode=2)
+    assert used(harness) > before + session_memory.OBJECT_BYTES
+    await other.close()
+    await until(lambda: used(harness) == before)
 
 
 @pytest.mark.parametrize("join", [produce, consume, consume_by_key, read, watch], ids=KINDS)
 async def test_what_members_are_charged_covers_what_they_take(
-    tmp_path: Path, join: Callable[..., Awaitable[None]]
+    harness: Harness, join: Callable[..., Awaitable[None]]
 ) -> None:
-    async with running(tmp_path) as broker:
-        client = await Client.connected(broker.port)
-        await join(client, 0)
-        charged = used(broker)
-        tracemalloc.start()
-        try:
-            before = tracemalloc.get_traced_memory()[0]
-            for number in range(1, 101):
-                await join(client, number)
-            taken = tracemalloc.get_traced_memory()[0] - before
-        finally:
-            tracemalloc.stop()
-        assert used(broker) == 101 * charged
-        assert taken < 100 * charged * 1.25
+    client = await Client.connected(harness.port)
+    await join(client, 0)
+    charged = used(harness)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(1, 101):
+            await join(client, number)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert used(harness) == 101 * charged
+    assert taken < 100 * charged * 1.25
 
 
 async def subscribe_with_properties(client: Client, number: int) -> BaseCommand:

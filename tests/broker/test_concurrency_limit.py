@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate: so many inside, refused or waiting beyond that, and nobody's place is lost."""
+"""The limit of concurrent operations: those beyond it are refused or wait, and no place is lost."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import asyncio
 
 import pytest
 
-from penstock.broker.topics.gate import Gate
+from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
 from penstock.core.errors import TooManyRequests, WireCode
 
 
 async def test_who_comes_beyond_the_limit_is_refused_until_somebody_leaves() -> None:
-    gate = Gate(lambda: 1)
-    with gate.pass_or_refuse("lookup", "maxConcurrentLookupRequest"):
+    limit = ConcurrencyLimit(lambda: 1)
+    with limit.enter_or_refuse("lookup", "maxConcurrentLookupRequest"):
         with (
             pytest.raises(TooManyRequests, match="maxConcurrentLookupRequest") as refused,
-            gate.pass_or_refuse("lookup", "maxConcurrentLookupRequest"),
+            limit.enter_or_refuse("lookup", "maxConcurrentLookupRequest"),
         ):
             pass
         assert refused.value.wire_code == WireCode.TOO_MANY_REQUESTS
-    with gate.pass_or_refuse("lookup", "maxConcurrentLookupRequest"):
-        assert gate.inside == 1
-    assert gate.inside == 0
+    with limit.enter_or_refuse("lookup", "maxConcurrentLookupRequest"):
+        assert limit.inside == 1
+    assert limit.inside == 0
 
 
 async def test_a_place_is_given_back_when_what_was_done_there_fails() -> None:
-    gate = Gate(lambda: 1)
+    limit = ConcurrencyLimit(lambda: 1)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), gate.pass_or_refuse("lookup", "key"):
+        with pytest.raises(ZeroDivisionError), limit.enter_or_refuse("lookup", "key"):
             raise ZeroDivisionError
-    assert gate.inside == 0
+    assert limit.inside == 0
 
 
 async def test_turns_come_in_the_order_in_which_they_were_asked_for() -> None:
-    gate, order = Gate(lambda: 2), list[int]()
+    limit, order = ConcurrencyLimit(lambda: 2), list[int]()
     may_leave = [asyncio.Event() for _ in range(6)]
 
     async def visit(number: int) -> None:
-        async with gate.turn():
+        async with limit.turn():
             order.append(number)
             await may_leave[number].wait()
 
@@ -48,20 +48,20 @@ async def test_turns_come_in_the_order_in_which_they_were_asked_for() -> None:
     for number in range(6):
         may_leave[number].set()
         await visits[number]
-        assert gate.inside <= 2
+        assert limit.inside <= 2
     assert order == list(range(6))
-    assert gate.inside == 0
+    assert limit.inside == 0
 
 
 async def test_whoever_stops_waiting_leaves_the_place_to_the_next() -> None:
-    gate = Gate(lambda: 1)
+    limit = ConcurrencyLimit(lambda: 1)
     entered = asyncio.Event()
 
     async def visit() -> None:
-        async with gate.turn():
+        async with limit.turn():
             entered.set()
 
-    async with gate.turn():
+    async with limit.turn():
         gone, granted, last = (asyncio.create_task(visit()) for _ in range(3))
         await asyncio.sleep(0)
         gone.cancel()
@@ -69,13 +69,13 @@ async def test_whoever_stops_waiting_leaves_the_place_to_the_next() -> None:
     granted.cancel()
     await last
     assert entered.is_set()
-    assert gate.inside == 0
+    assert limit.inside == 0
 
 
 async def test_a_limit_may_change_while_some_are_inside() -> None:
-    limit = 1
-    gate = Gate(lambda: limit)
-    async with gate.turn():
-        limit = 2
-        async with gate.turn():
-            assert gate.inside == 2
+    most = 1
+    limit = ConcurrencyLimit(lambda: most)
+    async with limit.turn():
+        most = 2
+        async with limit.turn():
+            assert limit.inside == 2

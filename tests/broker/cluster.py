@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several brokers on one virtual loop, which follow one writer of the metadata as the processes of a supervisor do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import httpx
+
+from penstock.admin.api import build
+from penstock.admin.gateway import BrokerGateway
+from penstock.broker.composition.administration import administration
+from penstock.core.membership import ready
+from penstock.core.service_urls import Addresses, ServiceUrls
+from penstock.net.client import AsyncClient
+from penstock.net.metadata_link import follow, serve
+from penstock.net.peers import value_of
+from penstock.net.usage_topic import Reporting
+from penstock.storage.directory import open_data_directory
+from penstock.storage.shared_writer import Writer
+from penstock.testing.vfs import sqlite_on
+from tests.net.harness import disk_of, running
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from fastapi import FastAPI
+
+    from penstock.core.membership import Registry
+    from penstock.testing.loop import VirtualLoop
+    from tests.net.harness import Harness
+
+# Signs the usage reports of these brokers.
+KEY: Final = b"the key of these brokers"
+
+
+@contextlib.asynccontextmanager
+async def several(
+    directory: Path,
+    brokers: int = 2,
+    registries: Sequence[Registry | None] | None = None,
+    **limits: Any,  # noqa: ANN401
+) -> AsyncIterator[list[Harness]]:
+    """Run brokers that all serve, with these limits; `registries`: where each one registers."""
+    loop = cast("VirtualLoop", asyncio.get_running_loop())
+    disk = disk_of(loop)
+    async with contextlib.AsyncExitStack() as stack:
+        vfs = stack.enter_context(sqlite_on(disk))
+        data = open_data_directory(directory / "data", disk, brokers=brokers)
+
+        def post(call: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(call)
+
+        writer = Writer.open(data, post, disk, brokers=brokers, exclusive=True, vfs=vfs)
+        stack.callback(writer.close)
+        where = [Addresses(service=ServiceUrls(f"pulsar://broker-{number}:6650", None)) for number in range(brokers)]
+        writer.set_members([ready(number, addresses) for number, addresses in enumerate(where)])
+        harnesses: list[Harness] = []
+        requests = AdminRequests(harnesses)
+
+        async def dial(number: int) -> AsyncClient:
+            if number >= len(harnesses):
+                raise ConnectionRefusedError(f"broker {number} does not serve yet")
+            return await AsyncClient.open("127.0.0.1", harnesses[number].port)
+
+        for number in range(brokers):
+            near, far = socket_pair(loop)
+            stack.callback(await serve(writer, near))
+            follower, end = await follow(number, far)
+            stack.callback(end)
+            made = running(
+                directory,
+                membership=follower.membership,
+                shared=follower,
+                addresses=where[number],
+                peers=requests,
+                reporting=Reporting(dial, KEY),
+                registry=registries[number] if registries is not None else None,
+                **limits,
+            )
+            harnesses.append(await stack.enter_async_context(made))
+        yield harnesses
+
+
+class AdminRequests:
+    """Requests to the admin APIs of these brokers, without sockets."""
+
+    def __init__(self, harnesses: Sequence[Harness]) -> None:
+        self._harnesses = harnesses
+        self._apps: dict[int, FastAPI] = {}
+
+    async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401
+        """As `Peers.ask`."""
+        if broker not in self._apps:
+            asked = self._harnesses[broker].broker
+            gateway = BrokerGateway(lambda: administration(asked, for_peers=True), asked.loop, lambda _: [])
+            self._apps[broker] = build(gateway)
+        transport = httpx.ASGITransport(self._apps[broker])
+        loop = cast("VirtualLoop", asyncio.get_running_loop())
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+            with loop.real_work():  # Routes run in threads, which are real.
+                answer = await client.request(method, target, json=value)
+        is_json = answer.headers.get("content-type") == "application/json"
+        return value_of(broker, answer.status_code, answer.json() if is_json else None)
+
+
+def socket_pair(loop: VirtualLoop) -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets of the loop."""
+    listener = loop.network.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    near = loop.network.connect(listener.getsockname()[1])
+    far, _ = listener.accept()
+    listener.close()
+    return cast("socket.socket", near), far

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A namespace is deleted with its topics while clients of other brokers go on creating some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from penstock.broker.composition.administration import administration
+from penstock.core.errors import NamespaceNotFound, PenstockError, ServiceNotReady
+from penstock.core.membership import MemberState
+from penstock.core.names import NamespaceName, TopicName
+from penstock.storage.shared_view import DELETIONS
+from tests.broker.cluster import several
+from tests.net.harness import until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from pathlib import Path
+
+    from penstock.core.membership import SharedMembership
+    from tests.net.harness import Harness
+
+GONE = NamespaceName("public", "gone")
+
+
+def topic(number: int, domain: str = "persistent") -> TopicName:
+    return TopicName.parse(f"{domain}://{GONE}/t-{number}")
+
+
+async def create(harness: Harness, name: TopicName) -> None:
+    await harness.broker.topics.get_or_create(name, create=True)
+
+
+async def prepared(harnesses: list[Harness]) -> None:
+    """The namespace, with topics on all brokers."""
+    await administration(harnesses[0].broker).namespaces.create(GONE)
+    await until(lambda: all(str(GONE) in one.broker.catalog.namespaces() for one in harnesses))
+    for number, harness in enumerate(harnesses):
+        await create(harness, topic(number))
+    await until(lambda: all(one.broker.topics.count(str(GONE)) == len(harnesses) for one in harnesses))
+
+
+class Reconnecting:
+    """Clients of one broker: as soon as one of its topics is deleted, they create it again, or a partitioned one."""
+
+    def __init__(self, asking: Harness, asked: Harness) -> None:
+        self._ask = asking.broker.elsewhere.ask
+        self._asked = asked
+        self.outcomes: list[PenstockError | None] = []
+        asking.broker.elsewhere.ask = self.ask  # type: ignore[method-assign]
+
+    async def ask(self, broker: int, method: str, target: str, value: object = None) -> object:
+        answer = await self._ask(broker, method, target, value)
+        assert method == "DELETE"
+        await self._try(create(self._asked, topic(1)))
+        parts = TopicName.parse(f"persistent://{GONE}/parts")
+        await self._try(administration(self._asked.broker).topics.create_partitioned(parts, 2))
+        return answer
+
+    async def _try(self, creating: Awaitable[object]) -> None:
+        try:
+            await creating
+        except PenstockError as error:
+            self.outcomes.append(error)
+        else:
+            self.outcomes.append(None)
+
+
+async def test_a_namespace_is_deleted_while_clients_of_another_broker_create_topics_in_it(tmp_path: Path) -> None:
+    async with several(tmp_path, 2) as (here, there):
+        await prepared([here, there])
+        clients = Reconnecting(here, there)
+        await administration(here.broker).namespaces.delete_with_topics(GONE)
+        assert [type(outcome) for outcome in clients.outcomes] == [NamespaceNotFound] * 2
+        await until(lambda: str(GONE) not in there.broker.catalog.namespaces())
+        for one in (here, there):
+            assert not one.broker.topics.names.of("persistent", str(GONE))
+            assert one.broker.topics.loaded() == []
+            assert not list(one.broker.partitioned.of_namespace(str(GONE), "persistent"))
+
+
+async def test_a_namespace_that_could_not_be_deleted_is_used_as_before(tmp_path: Path) -> None:
+    async with several(tmp_path, 2) as (here, there):
+        await prepared([here, there])
+        ask = here.broker.elsewhere.ask
+
+        async def refuse(_broker: int, _method: str, _target: str, _value: object = None) -> None:
+            raise ServiceNotReady("broker 1 does not answer")
+
+        here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
+        with pytest.raises(ServiceNotReady):
+            await administration(here.broker).namespaces.delete_with_topics(GONE)
+        for number, harness in ((7, here), (8, there)):
+            await create(harness, topic(number))
+        here.broker.elsewhere.ask = ask  # type: ignore[method-assign]
+        await administration(here.broker).namespaces.delete_with_topics(GONE)
+        await until(lambda: str(GONE) not in there.broker.catalog.namespaces())
+
+
+async def test_a_namespace_is_created_again_right_after_its_deletion(tmp_path: Path) -> None:
+    async with several(tmp_path, 2) as harnesses:
+        for number in (0, 1, 0):
+            await prepared(harnesses)
+            await administration(harnesses[number].broker).namespaces.delete_with_topics(GONE)
+            await until(lambda: all(str(GONE) not in one.broker.catalog.namespaces() for one in harnesses))
+
+
+async def test_a_namespace_is_usable_again_when_the_broker_that_was_deleting_it_has_been_started_again(
+    tmp_path: Path,
+) -> None:
+    async with several(tmp_path, 3) as harnesses:
+        await prepared(harnesses[:2])
+        catalog = harnesses[2].broker.catalog
+        await harnesses[2].broker.changes.stored(partial(catalog.put_document, DELETIONS, str(GONE), {"broker": 2}))
+        await until(lambda: "public/gone" in harnesses[1].broker.catalog.documents(DELETIONS))
+        with pytest.raises(NamespaceNotFound):
+            await create(harnesses[1], topic(7))
+    async with several(tmp_path, 2) as harnesses:  # Broker 2 is left out.
+        await until(lambda: not harnesses[1].broker.catalog.documents(DELETIONS))
+        await create(harnesses[1], topic(7))
+
+
+async def test_a_deletion_of_a_broker_that_is_dead_is_taken_over_and_one_of_a_broker_that_serves_is_not(
+    tmp_path: Path,
+) -> None:
+    async with several(tmp_path, 2) as (here, there):
+        await prepared([here, there])
+        note = partial(there.broker.catalog.put_document, DELETIONS, str(GONE), {"broker": 1})
+        await there.broker.changes.stored(note)
+        await until(lambda: here.broker.catalog.documents(DELETIONS))
+        with pytest.raises(NamespaceNotFound):
+            await administration(here.broker).namespaces.delete_with_topics(GONE)
+        membership = cast("SharedMembership", here.broker.membership)
+        members = membership.members
+        membership.update({**members, 1: replace(members[1], state=MemberState.DEAD)})
+        await administration(here.broker).namespaces.delete_with_topics(GONE)
+        await until(lambda: str(GONE) not in there.broker.catalog.namespaces())
+        assert not here.broker.catalog.documents(DELETIONS)
