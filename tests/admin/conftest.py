@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
 from penstock.broker.composition.administration import administration
+from tests.net.harness import Harness, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+    from pathlib import Path
 
     from fastapi import FastAPI
 
     from penstock.broker.administration.administration import Administration
     from penstock.broker.health import Health
     from penstock.testing.process import BrokerProcess
-    from tests.net.harness import Harness
 
 
 class CurrentGateway:
@@ -46,9 +48,16 @@ def application() -> tuple[CurrentGateway, FastAPI]:
     return gateway, build(gateway)
 
 
+@pytest_asyncio.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    """A broker of the test's own, with the limits of `running`."""
+    async with running(tmp_path) as harness:
+        yield harness
+
+
 @pytest.fixture
 async def admin(harness: Harness, application: tuple[CurrentGateway, FastAPI]) -> AsyncIterator[httpx.AsyncClient]:
-    """A caller of the admin port of the module's `harness`, without a socket."""
+    """A caller of the admin port of `harness`, without a socket."""
     gateway, app = application
     gateway.current = BrokerGateway(lambda: administration(harness.broker), harness.broker.loop, lambda _snapshot: [])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as client:

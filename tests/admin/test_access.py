@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import socket
 import ssl
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import httpx
@@ -24,6 +22,7 @@ from penstock.admin.server import AdminServer, HttpLimits
 from penstock.broker.access.authentication import Authenticator
 from penstock.broker.access.rules import AccessRules, ProviderOptions
 from penstock.broker.composition.administration import administration
+from penstock.net.listening import listen_for_callers
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.testing.certificates import Certificate
 from penstock.testing.tokens import SECRET, data_url, token, unsigned
@@ -31,6 +30,7 @@ from tests.net.harness import running, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from penstock.admin.gateway import Gateway
     from penstock.admin.http_memory import HttpMemory
@@ -57,9 +57,9 @@ def tls(certificate: Certificate) -> ssl.SSLContext:
     return server_context(options)
 
 
-def route_for_each_need(gateway: Gateway, memory: HttpMemory, *, requests_max: int) -> FastAPI:
+def route_for_each_need(gateway: Gateway, memory: HttpMemory) -> FastAPI:
     """The application, and in it a route for each kind of check, which answers whoever gets there."""
-    app, needs, router = api.build(gateway, memory, requests_max=requests_max), Needs(gateway), APIRouter()
+    app, needs, router = api.build(gateway, memory), Needs(gateway), APIRouter()
 
     async def here() -> str:
         return "here"
@@ -142,14 +142,14 @@ async def serving(
             lambda done: broker.catalog.put_namespace("shop/orders", {"auth_policies": grants}, done)
         )
         server = AdminServer(
-            host="127.0.0.1",
-            port=0,
+            plain=listen_for_callers("127.0.0.1", 0),
             loop=broker.loop,
-            tls_port=0,
+            secure=listen_for_callers("127.0.0.1", 0) if tls is not None else None,
             tls=tls,
             limits=limits,
         )
-        server.start(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]))
+        gateway = BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"])
+        server.start_with(partial(route_for_each_need, gateway))
         try:
             yield Admin(broker, server, certificate)
         finally:
@@ -161,7 +161,6 @@ def _only_these_routes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
     """Two hundred other routes take a second to build."""
     if "every_route" not in request.node.name:
         monkeypatch.setattr(api, "GROUPS", ())
-        monkeypatch.setattr(http_server, "api", SimpleNamespace(build=route_for_each_need))
 
 
 @pytest.fixture
@@ -496,18 +495,3 @@ async def test_a_caller_that_asks_nothing_makes_way_when_all_connections_are_tak
             assert (await admin.get("/healthz")).status_code == 200
         for _, writer in held:
             writer.close()
-
-
-async def test_a_port_of_two_that_is_taken_leaves_the_other_free() -> None:
-    loop = asyncio.get_running_loop()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        with pytest.raises(OSError, match="in use"):
-            AdminServer(
-                host="127.0.0.1",
-                port=0,
-                loop=loop,
-                tls_port=taken.getsockname()[1],
-                tls=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
-            )
-        assert len(list(Path("/proc/self/fd").iterdir())) == before

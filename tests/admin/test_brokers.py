@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.service_urls import Addresses, ServiceUrls
+from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.core.units import GIB, NS_PER_S
 from penstock.governance.command_memory import WAITING_BYTES
 from penstock.governance.muting import MuteReason
@@ -189,8 +189,7 @@ async def test_a_load_report_tells_where_the_broker_is_and_what_went_through_sin
     assert (first["webServiceUrl"], first["pulsarServiceUrl"]) == ("http://broker:8080", "pulsar://broker:6650")
     assert (first["numTopics"], first["msgRateIn"]) == (0, 0.0)
     client = await Client.producing(harness.port)
-    client.publish(*[b"hello"] * 10)
-    await client.receipts(10)
+    await client.published(*[b"hello"] * 10)
     harness.clock.advance(ns=2 * NS_PER_S)
     second = (await admin.get(f"{STATS}/load-report")).json()
     assert (second["numTopics"], second["numProducers"], second["msgRateIn"]) == (1, 1, 5.0)

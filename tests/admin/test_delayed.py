@@ -5,18 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest_asyncio
-
 from penstock.admin import models_stats as models
 from penstock.broker.composition.administration import administration
 from penstock.telemetry.prometheus import render
-from tests.broker.consuming import SHARED, Peer, subscription_of, topic_of
-from tests.net.harness import Harness, running, until
+from tests.broker.consuming import SHARED, Peer, delayed_of, subscription_of
+from tests.net.harness import Harness, topic_of, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     import httpx
 
 PATH = "/admin/v2/persistent/public/default/t"
@@ -25,16 +20,9 @@ TICK_MS = 1_000
 LABELS = 'cluster="test",namespace="public/default",topic="persistent://public/default/t"'
 
 
-@pytest_asyncio.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
-
-
 async def with_delayed(harness: Harness) -> tuple[Peer, list[int]]:
     """Two shared subscriptions that hold three messages, an hour apart."""
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     for consumer_id, name in enumerate(("s", "other")):
         await peer.subscribe(SHARED, name=name, consumer_id=consumer_id)
     now_ms = harness.clock.wall_ms()
@@ -51,7 +39,7 @@ async def test_statistics_tell_how_many_wait_what_that_takes_and_until_when(
     stats = (await admin.get(f"{PATH}/stats")).json()
     models.TopicStats.model_validate(stats)
     for told in (stats, stats["subscriptions"]["s"], stats["subscriptions"]["other"]):
-        assert told["delayedMessageIndexSizeInBytes"] == harness.broker.delays.memory.used_bytes > 0
+        assert told["delayedMessageIndexSizeInBytes"] == harness.broker.delayed_indexes.memory.used_bytes > 0
         assert 0 <= now_ms + HOUR_MS - told["nextDelayedDeliveryTime"] <= TICK_MS
         assert 0 <= told["furthestDelayedDeliveryTime"] - (now_ms + 3 * HOUR_MS) <= TICK_MS
     for one in stats["subscriptions"].values():
@@ -59,8 +47,7 @@ async def test_statistics_tell_how_many_wait_what_that_takes_and_until_when(
 
 
 async def test_a_topic_without_delayed_messages_tells_zeros(harness: Harness, admin: httpx.AsyncClient) -> None:
-    peer = await Peer.connected(harness)
-    await peer.produce()
+    peer = await Peer.producing(harness)
     await peer.subscribe()
     stats = (await admin.get(f"{PATH}/stats")).json()
     for told in (stats, stats["subscriptions"]["s"]):
@@ -72,15 +59,14 @@ async def test_metrics_tell_the_size_the_next_time_and_how_late_messages_came(ha
     peer, _ = await with_delayed(harness)
     due_ms = harness.clock.wall_ms() + HOUR_MS
     text = "\n".join(render(await administration(harness.broker).snapshots.take()))
-    size = harness.broker.delays.memory.used_bytes
+    size = harness.broker.delayed_indexes.memory.used_bytes
     assert f"pulsar_delayed_message_index_size_bytes{{{LABELS}}} {size}" in text
     assert f'pulsar_subscription_delayed_message_index_size_bytes{{{LABELS},subscription="s"}} {size}' in text
     assert f'pulsar_subscription_delayed{{{LABELS},subscription="s"}} 3' in text
     assert f'penstock_memory_used_bytes{{owner="delayed-index"}} {size}' in text
     harness.clock.advance(ms=HOUR_MS + 5_000)
-    index = topic_of(harness).delayed
-    assert index is not None
-    index.look_for_due()
+    index = delayed_of(harness)
+    index.deliver_due()
     await peer.messages(2)
     text = "\n".join(render(await administration(harness.broker).snapshots.take()))
     assert f"penstock_delayed_delivered_total{{{LABELS}}} 2" in text

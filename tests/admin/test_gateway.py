@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import uuid
+import weakref
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +23,7 @@ from penstock.telemetry.prometheus import render
 from penstock.testing.client import RawClient, Type, frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.broker.administration.administration import Administration
     from penstock.testing.process import BrokerProcess
@@ -72,6 +75,70 @@ def test_what_was_published_and_delivered_is_counted(broker: BrokerProcess) -> N
 
 async def test_the_brokers_health_comes_from_its_own_loop(brokers_loop: asyncio.AbstractEventLoop) -> None:
     assert await gateway_to(brokers_loop, answer_s=5).health() == Health(ok=True, reason="ok")
+
+
+async def test_answers_of_one_turn_of_the_broker_wake_the_asking_loop_once(
+    brokers_loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    gateway, release = gateway_to(brokers_loop, answer_s=5), asyncio.Event()
+    begun, woken = list[int](), list[object]()
+    wake = loop.call_soon_threadsafe
+
+    async def answer(number: int, _: Administration) -> int:
+        begun.append(number)
+        await release.wait()
+        return number
+
+    async def count(_: Administration) -> int:
+        return len(begun)
+
+    def counted(callback: Callable[..., object], *arguments: object) -> object:
+        woken.append(callback)
+        return wake(callback, *arguments)
+
+    asked = [asyncio.ensure_future(gateway.ask(partial(answer, number))) for number in range(60)]
+    while await gateway.ask(count) < len(asked):
+        pass
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    brokers_loop.call_soon_threadsafe(release.set)
+    assert await asyncio.gather(*asked) == list(range(60))
+    assert len(woken) < 10  # Once, if this loop does not run meanwhile.
+
+
+async def test_an_answer_is_kept_by_nobody_but_its_caller(brokers_loop: asyncio.AbstractEventLoop) -> None:
+    class Answer:
+        pass
+
+    async def answer(_: Administration) -> Answer:
+        return Answer()
+
+    gateway = gateway_to(brokers_loop, answer_s=5)
+    gc.disable()
+    try:
+        seen = weakref.ref(await gateway.ask(answer))
+        await gateway.health()  # By then the broker's loop has ended the task of the first question.
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_question_whose_caller_is_gone_is_given_up(brokers_loop: asyncio.AbstractEventLoop) -> None:
+    given_up = threading.Event()
+
+    async def endless(_: Administration) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    gateway = gateway_to(brokers_loop, answer_s=5)
+    asking = asyncio.ensure_future(gateway.ask(endless))
+    await gateway.health()  # It has begun.
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert await asyncio.to_thread(given_up.wait, 5)
 
 
 async def test_a_loop_that_does_not_answer_is_reported_as_such(brokers_loop: asyncio.AbstractEventLoop) -> None:

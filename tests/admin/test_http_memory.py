@@ -12,7 +12,7 @@ import pytest
 
 from penstock.admin import http_memory
 from penstock.admin.api import build
-from penstock.admin.http_memory import BODY_FACTOR, VALUE_BYTES, HttpMemory
+from penstock.admin.http_memory import BODY_FACTOR, CHARGE, VALUE_BYTES, HttpMemory
 from penstock.admin.middleware import (
     ALWAYS_ANSWERED,
     BODY_BYTES_MAX,
@@ -121,15 +121,35 @@ async def test_who_waits_for_too_long_is_told_to_come_again(hasty: None) -> None
 async def test_who_stops_waiting_leaves_its_turn_to_the_next() -> None:
     row = MemoryRow("http", 100)
     memory = HttpMemory(row)
-    with memory.charge() as first, memory.charge() as second, memory.charge() as third:
-        await first.take(200)
+    with memory.charge() as first, memory.charge() as second, memory.charge() as third, memory.charge() as large:
+        await first.take(100)
+        await large.take(200)
         impatient = asyncio.ensure_future(second.take(50))
         patient = asyncio.ensure_future(third.take(60))
         await turns()
+        assert not impatient.done()
         first.hold(0)
         impatient.cancel()
         await patient
+        large.hold(0)
         assert row.used_bytes == 60
+
+
+async def test_others_share_the_row_beside_the_one_request_beyond_it() -> None:
+    row = MemoryRow("http", 100)
+    memory = HttpMemory(row)
+    with memory.charge() as large, memory.charge() as second, memory.charge() as third:
+        await large.take(1_000)
+        await second.take(100)
+        waiting = asyncio.ensure_future(third.take(1))
+        await turns()
+        assert not waiting.done()
+        large.hold(500)
+        await turns()
+        assert not waiting.done()
+        second.hold(99)
+        await waiting
+        assert row.used_bytes == 600
 
 
 async def test_many_bodies_at_once_are_bounded_and_those_beyond_are_told_to_come_again(
@@ -217,6 +237,34 @@ async def test_an_answer_that_nobody_takes_is_charged_and_handed_over_in_pieces(
     assert caller.body == answer
     assert max(len(message.get("body", b"")) for message in caller.received) == PIECE_BYTES
     assert [message.get("more_body", False) for message in caller.received] == [False, *[True] * 10, False]
+    assert row.used_bytes == 0
+
+
+async def test_large_answers_that_nobody_takes_are_one_beyond_the_row_at_most(hasty: None) -> None:
+    row = MemoryRow("http", MIB)
+    answer = b"x" * 5 * MIB
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        try:
+            await scope[CHARGE].take(2 * len(answer))  # as a route that reads an entry
+        except ServiceNotReady:
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": answer})
+
+    middleware = RequestMiddleware(app, memory=HttpMemory(row))
+    callers = [Caller(middleware, method="GET") for _ in range(20)]
+    for caller in callers:
+        caller.takes = 3
+    await turns()
+    assert row.used_bytes == len(answer)
+    await asyncio.wait([caller.task for caller in callers], timeout=0.1)
+    assert row.used_bytes == len(answer)
+    for caller in callers:
+        caller.takes = None
+    assert sorted([await caller.status() for caller in callers]) == [200, *[503] * 19]
     assert row.used_bytes == 0
 
 

@@ -129,6 +129,7 @@ maxNumPartitionsPerPartitionedTopic=20
 NOWHERE: Final = {
     "GET /status.html",  # statusFilePath is not set
     "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces",
+    "GET /admin/v3/why/producers/{producer}",  # none is connected
 }
 BUNDLE: Final = "0x00000000_0x40000000"
 NUMBERS: Final = {"version", "ledger", "entry", "nth"}
@@ -177,6 +178,7 @@ class Asked:
             f"/admin/v2/persistent/{namespace}/p/subscriptions": '["s"]',
             f"/admin/v2/namespaces/{namespace}/property/size": "large",
             f"/admin/v2/resource-quotas/{namespace}/{BUNDLE}": "",
+            f"/admin/v2/resourcegroups/tenant{self._tenants}": "",
         }
         answers = {path: self._client.get(path) for path in looks}
         return all(answer.is_success and looks[path] in answer.text for path, answer in answers.items())
@@ -189,6 +191,7 @@ class Asked:
         topics = f"/admin/v2/persistent/{namespace}"
         self._make(f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["standalone"]})
         self._make(f"/admin/v2/namespaces/{namespace}")
+        self._make(f"/admin/v2/resourcegroups/{tenant}", {"publishRateInMsgs": 5})
         self._make(f"{topics}/t", {"size": "large"})
         self._make(f"{topics}/p/partitions", 2)
         for topic in ("t", "p"):
@@ -215,6 +218,7 @@ class Asked:
             "entry": [0, 2, 3],
             "nth": [1, 4],
             "allocator": ["default", "ml-cache"],
+            "group": [tenant],
         }
         return {name: st.sampled_from(values) for name, values in there.items()}
 

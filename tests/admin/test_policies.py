@@ -147,6 +147,7 @@ def test_properties_of_a_namespace_are_put_read_and_removed(rest: httpx.Client, 
 def test_a_resource_group_is_named_and_left(rest: httpx.Client, namespace: str) -> None:
     path = f"/admin/v2/namespaces/{namespace}/resourcegroup"
     assert rest.get(path).status_code == 204
+    assert rest.put("/admin/v2/resourcegroups/group-1", json={}).status_code == 204
     assert rest.post(f"{path}/group-1").status_code == 204
     assert rest.get(path).text == "group-1"
     assert rest.delete(path).status_code == 204

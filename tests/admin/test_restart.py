@@ -50,7 +50,9 @@ def set_one_of_everything(broker: BrokerProcess, rest: httpx.Client) -> None:
         send("POST", f"{path}/permissions/clerk", ["produce"])
     send("POST", f"{of_namespace}/permissions/subscription/s", ["clerk"])
     send("PUT", f"{of_namespace}/properties", {"floor": "3"})
+    send("PUT", "/admin/v2/resourcegroups/group", {"publishRateInMsgs": 5})
     send("POST", f"{of_namespace}/resourcegroup/group")
+    send("POST", "/admin/v2/tenants/shop/resourcegroup/group")
     send("PUT", f"{partitioned}/properties", {"floor": "4"})
     send("POST", f"/admin/v2/schemas/{PARTITIONED}/schema", {"type": "STRING", "schema": "", "properties": {}})
     send("POST", "/admin/v2/brokers/configuration/maxTopicsPerNamespace/1000")
@@ -61,6 +63,7 @@ def read_everything(rest: httpx.Client) -> dict[str, Any]:
     paths = ["/admin/v2/clusters", "/admin/v2/clusters/other", "/admin/v2/tenants", "/admin/v2/tenants/shop"]
     paths += ["/admin/v2/namespaces/shop", "/admin/v2/brokers/configuration/values"]
     paths += [f"/admin/v2/schemas/{PARTITIONED}/schema"]
+    paths += ["/admin/v2/resourcegroups", "/admin/v2/resourcegroups/group", "/admin/v2/tenants/shop/resourcegroup"]
     base = f"/admin/v2/namespaces/{NAMESPACE}"
     paths += [base, f"{base}/topics", *(f"{base}/{resource.path}" for resource in OF_NAMESPACES)]
     paths += [f"{base}/{what}" for what in ("permissions", "permissions/subscription", "properties", "resourcegroup")]

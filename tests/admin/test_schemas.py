@@ -12,24 +12,16 @@ from penstock.broker.schemas.checks import key_value
 from penstock.broker.schemas.checks.model import Schema, Strategy
 from penstock.core.names import TopicName
 from tests.broker.schema_samples import INT32, STRING, avro, pair, protobuf_native
-from tests.net.harness import Harness, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     import httpx
+
+    from tests.net.harness import Harness
 
 NAME = TopicName.parse("t")
 T = "/admin/v2/schemas/public/default/t"
 A = (("a", "int"),)
 FIRST, SECOND, INCOMPATIBLE = avro(*A), avro(*A, optional={"b": "int"}), avro(*A, ("b", "int"))
-
-
-@pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path) as harness:
-        yield harness
 
 
 def payload(schema: Schema, text: str | None = None) -> dict[str, Any]:

@@ -10,7 +10,8 @@ path.
 
 The credentials, in order: those of the provider that the header X-Pulsar-Auth-Method-Name names; `Authorization:
 Bearer` or `Basic`; the certificate of the TLS handshake; `anonymousUserRole`. Wrong credentials are refused; the next
-ones are not tried. A proxy names its client's role in X-Original-Principal.
+ones are not tried. A proxy names its client's role in X-Original-Principal. Requests of other brokers of this cluster,
+which come over a socket of their own, were checked there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 
-from penstock.broker.access import Access, Action, Guard
+from penstock.admin.gateway import FROM_PEER
+from penstock.broker.access import Access, AccessControl, Action
 from penstock.broker.access.credentials import Credentials
 from penstock.core.errors import AuthenticationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
@@ -63,31 +65,31 @@ class Check:
     async def __call__(self, request: Request) -> None:
         """Accept the request, or raise."""
         passed = request.scope.setdefault(_PASSED, set())
-        if self not in passed:
+        if self not in passed and not FROM_PEER.get():
             await self._look_at(request)
             passed.add(self)
 
     async def _look_at(self, request: Request) -> None:
         if not self._known:
             return
-        guard = await self._gateway.ask(_access_of)
-        if not isinstance(guard, Guard):
+        access = await self._gateway.ask(_access_of)
+        if not isinstance(access, AccessControl):
             return
-        role = await self._role(guard, request)
+        role = await self._role(access, request)
         original_role = request.headers.get(_ORIGINAL_HEADER) or None
         action, path = self._action, request.path_params
 
         async def allowed(_broker: Administration) -> None:
-            guard.check_pair(role, original_role)
+            access.check_pair(role, original_role)
             if action is not None:
                 resource = _resource(action, path, of_namespace=self._of_namespace)
-                guard.require(role, original_role, action, resource, subscription=path.get("subscription"))
+                access.require(role, original_role, action, resource, subscription=path.get("subscription"))
 
         await self._gateway.ask(allowed)
 
-    async def _role(self, guard: Guard, request: Request) -> str:
+    async def _role(self, access: AccessControl, request: Request) -> str:
         try:
-            identity = await guard.identify(_credentials(request))
+            identity = await access.identify(_credentials(request))
         except AuthenticationFailed as error:
             client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
             log.warning("request of %s is refused: %s", client, error)
@@ -104,6 +106,8 @@ class Needs:
             return dependency
 
         self.superuser = check(Action.SUPERUSER)
+        # The same for routes that need it for some bodies only.
+        self.check_superuser = Check(gateway, Action.SUPERUSER)
         self.tenant_admin = check(Action.TENANT_ADMIN)
         self.namespace_admin = check(Action.NAMESPACE_ADMIN)
         self.topic_lookup = check(Action.LOOKUP)

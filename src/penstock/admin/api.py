@@ -8,31 +8,33 @@ gateway and returns a router.
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from penstock import __version__
 from penstock.admin.access import Needs, check_before_body
+from penstock.admin.gateway import FROM_PEER
 from penstock.admin.http_memory import RETRY_AFTER_S
 from penstock.admin.json_rules import check_body
 from penstock.admin.middleware import RequestMiddleware, allowed_methods
 from penstock.admin.models import Degraded, Failing, Healthy
+from penstock.admin.passing_on import PassingOn
 from penstock.admin.routes import GROUPS
-from penstock.admin.routing import documented
-from penstock.core.errors import PenstockError
+from penstock.admin.routing import InPieces, documented
+from penstock.core.errors import PartitionsElsewhere, PenstockError, ServedElsewhere, ServiceNotReady
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
     from fastapi import Request
 
     from penstock.admin.gateway import Gateway
     from penstock.admin.http_memory import HttpMemory
+    from penstock.net.peers import Peers
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -47,13 +49,16 @@ class _Api(FastAPI):
         return self.openapi_schema
 
 
-def build(gateway: Gateway, memory: HttpMemory | None = None, *, requests_max: int = 64) -> FastAPI:
+def build(
+    gateway: Gateway, memory: HttpMemory | None = None, *, requests_max: int = 64, peers: Peers | None = None
+) -> FastAPI:
     """Return the application: all routes and the format of errors.
 
     Args:
         gateway: the way to the broker.
         memory: the memory that all requests share.
         requests_max: how many requests are handled at a time.
+        peers: the other brokers of the cluster, if there are any.
     """
     # Without the bundled documentation pages: they load scripts from the internet. The schema is at /openapi.json,
     # a route of our own, so that it is guarded like the others.
@@ -75,6 +80,8 @@ def build(gateway: Gateway, memory: HttpMemory | None = None, *, requests_max: i
         app.include_router(group(gateway, needs))
     app.add_middleware(RequestMiddleware, before_body=check_before_body, memory=memory, requests_max=requests_max)
     app.add_exception_handler(PenstockError, _penstock_error)
+    if peers is not None:
+        app.add_exception_handler(ServiceNotReady, partial(_pass_on, PassingOn(peers)))
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(Exception, _our_fault)
@@ -86,9 +93,9 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
     router = APIRouter(tags=["monitoring"], dependencies=[needs.nobody])
 
     @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> StreamingResponse:
+    async def metrics() -> InPieces:
         """Return all metrics in Prometheus' text format."""
-        return StreamingResponse(_in_turns(await gateway.metrics()), media_type=PROMETHEUS_TEXT)
+        return InPieces(await gateway.metrics(), PROMETHEUS_TEXT)
 
     @router.get(
         "/healthz", response_model=Healthy | Degraded, responses={HTTPStatus.SERVICE_UNAVAILABLE: {"model": Failing}}
@@ -107,14 +114,21 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
     return router
 
 
-async def _in_turns(pieces: Iterable[str]) -> AsyncIterator[str]:
-    """Yield each piece when the previous one is being sent, on this loop: a plain iterable would use a thread pool."""
-    for piece in pieces:
-        yield piece
-
-
 def _failing(reason: str) -> JSONResponse:
     return JSONResponse(Failing(reason=reason).model_dump(), HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+async def _pass_on(passing_on: PassingOn, request: Request, error: Exception) -> Response:
+    """Pass a request on that other brokers must answer; answer with any other error that asks to try again."""
+    try:
+        if not FROM_PEER.get():
+            if isinstance(error, ServedElsewhere):
+                return await passing_on.whole(request, error.broker)
+            if isinstance(error, PartitionsElsewhere):
+                return await passing_on.to_partitions(request, error)
+    except ServiceNotReady as failure:
+        return await _penstock_error(request, failure)
+    return await _penstock_error(request, error)
 
 
 async def _penstock_error(_request: Request, error: Exception) -> JSONResponse:

@@ -9,7 +9,11 @@ Where: routes of `api` await these methods on the admin thread's loop. What a ro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+from collections import deque
+from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from penstock.core.errors import ServiceNotReady
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
     from penstock.broker.stats.snapshot import BrokerSnapshot
 
 T = TypeVar("T")
+
+# Whether the current request is from another broker of this cluster, which has checked its caller. Such a request
+# concerns topics of this broker alone.
+FROM_PEER: Final[ContextVar[bool]] = ContextVar("FROM_PEER", default=False)
 
 # A loop that does not answer for so long does not publish either.
 ANSWER_S: Final = 5.0
@@ -56,6 +64,7 @@ class BrokerGateway:
         administration: returns what the broker can be asked; called on the thread of whoever asks, so that the first
             caller's thread imports it, not the broker's.
         loop: the broker's.
+        for_peers: as `administration`, for requests of other brokers; None: there are none.
         render_metrics: makes Prometheus' text of a snapshot, on the thread of whoever asked.
         answer_s: after how many seconds a broker that has only to look counts as one that does not answer.
     """
@@ -66,12 +75,15 @@ class BrokerGateway:
         loop: asyncio.AbstractEventLoop,
         render_metrics: Callable[[BrokerSnapshot], Iterable[str]],
         *,
+        for_peers: Callable[[], Administration] | None = None,
         answer_s: float = ANSWER_S,
     ) -> None:
         self._administration = administration
+        self._for_peers = for_peers or administration
         self._loop = loop
         self._render_metrics = render_metrics
         self._answer_s = answer_s
+        self._answers: _Answers | None = None
 
     async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]]) -> T:
         """See `Gateway.ask`."""
@@ -91,16 +103,75 @@ class BrokerGateway:
         return self._render_metrics(snapshot)
 
     async def _ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]], within_s: float) -> T:
-        asked = question(self._administration())
+        answers = self._answers_to(asyncio.get_running_loop())
+        answer: asyncio.Future[T] = answers.loop.create_future()
+        asked = question(self._for_peers() if FROM_PEER.get() else self._administration())
+        working: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            working.append(self._loop.create_task(asked))
+            working[0].add_done_callback(lambda task: answers.post(partial(_pass_on, task, answer)))
+
+        def give_up() -> None:
+            working[0].cancel()
+
         try:
-            answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
+            self._loop.call_soon_threadsafe(start)
         except RuntimeError as error:  # The loop is closed.
             asked.close()
             raise ServiceNotReady("the broker has stopped") from error
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), within_s)
+            return await asyncio.wait_for(answer, within_s)
         except TimeoutError as error:
             raise ServiceNotReady(f"the broker did not answer within {within_s:g} s") from error
+        finally:
+            if answer.cancelled():  # by the timeout, or because the caller is gone
+                with contextlib.suppress(RuntimeError):  # The loop is closed.
+                    self._loop.call_soon_threadsafe(give_up)
+
+    def _answers_to(self, loop: asyncio.AbstractEventLoop) -> _Answers:
+        if self._answers is None or self._answers.loop is not loop:
+            self._answers = _Answers(loop)
+        return self._answers
+
+
+class _Answers:
+    """The way back to the loop that asked: answers of one turn of the broker arrive together.
+
+    Why not a future of `concurrent.futures` for each: each would wake this loop by a write, during which the
+    interpreter may run another thread; sixty answers would delay the broker's turn sixty times. And such a future is
+    part of a cycle, which keeps its result until the next garbage collection.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._posted: deque[Callable[[], None]] = deque()
+        self._woken = False
+
+    def post(self, deliver: Callable[[], None]) -> None:
+        """Call `deliver` on the loop that asked. Called on the broker's."""
+        self._posted.append(deliver)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._woken = False  # Before it looks: what is posted from now on wakes this loop again.
+        while self._posted:
+            self._posted.popleft()()
+
+
+def _pass_on(task: asyncio.Task[T], answer: asyncio.Future[T]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if answer.done():
+        return
+    if task.cancelled():
+        answer.cancel()
+    elif error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(task.result())
 
 
 class Ask:

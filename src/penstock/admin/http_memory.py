@@ -39,7 +39,7 @@ class HttpMemory:
     """The row of the memory budget that requests of the admin port charge.
 
     One request at a time may exceed the row: a limit of a few megabytes must not prevent showing the largest message.
-    So all together use at most the row and the largest request.
+    The others share the row beside it, so all together use at most the row and the largest request.
     """
 
     def __init__(self, row: MemoryRow | None = None, *, entry_bytes_max: int = 5 * MIB + 64 * KIB) -> None:
@@ -89,8 +89,9 @@ class HttpMemory:
                 return
 
     def _try(self, nbytes: int, charge: Charge) -> bool:
-        if nbytes > self._row.available_bytes:
-            if self._beyond not in {None, charge}:
+        beyond_bytes = self._beyond.held_bytes if self._beyond is not None else 0
+        if self._beyond is not charge and nbytes > self._row.available_bytes + beyond_bytes:
+            if self._beyond is not None:
                 return False
             self._beyond = charge
         self._row.take(nbytes)
@@ -138,7 +139,7 @@ class Charge:
         if more > 0:
             self._row.take(more)
         elif more < 0:
-            self._row.give_back(-more)
+            self._row.release(-more)
             self.memory.given_back(self)
 
     def __enter__(self) -> Self:

@@ -22,17 +22,17 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock.admin import api
 from penstock.admin.access import CERTIFICATE
 from penstock.admin.http_memory import HttpMemory
+from penstock.admin.middleware import PEER
+from penstock.net.peer_socket import is_of_our_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from penstock.admin.gateway import Gateway
-    from penstock.admin.server import AdminServer
+    from penstock.admin.server import AdminServer, Application
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,8 @@ class AdminHttp(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _sockets(self) -> list[socket.socket]:
-        return [sock for sock in (self._ports.plain_socket, self._ports.secure_socket) if sock is not None]
+        ports = self._ports
+        return [sock for sock in (ports.plain_socket, ports.secure_socket, ports.peers_socket) if sock is not None]
 
     def _accept(self, listening: socket.socket) -> None:
         try:
@@ -187,6 +188,9 @@ class AdminHttp(uvicorn.Server):
             self._pause(listening, error)
             return
         self._pausing = False
+        if listening is self._ports.peers_socket:
+            self._accept_peer(sock)
+            return
         if self._open >= self._ports.limits.connections_max and not self._make_way():
             if not self._refusing:  # Log it once, until a caller is accepted again.
                 log.warning("caller %s is turned away: %d connections are open", address[0], self._open)
@@ -203,6 +207,23 @@ class AdminHttp(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(self._connect(sock, address[0], tls))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
+
+    def _accept_peer(self, sock: socket.socket) -> None:
+        """Serve another broker, whose connections do not count: they are those of callers that it has accepted."""
+        if not is_of_our_user(sock):
+            log.warning("a process of another user is turned away from the socket of the brokers")
+            sock.close()
+            return
+        sock.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._connect_peer(sock))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _connect_peer(self, sock: socket.socket) -> None:
+        def protocol() -> PunctualProtocol:
+            return PunctualProtocol(self.config, self.server_state, {**self.lifespan.state, PEER: True})
+
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, sock)
 
     async def _connect(self, sock: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
         try:
@@ -260,15 +281,11 @@ def _plain_reason(error: OSError) -> str:
     return str(error) or type(error).__name__
 
 
-def http_server(ports: AdminServer, gateway: Gateway) -> uvicorn.Server:
+def http_server(ports: AdminServer, application: Application) -> uvicorn.Server:
     """Return the server, to be started without other sockets than those of `ports`."""
     limits = ports.limits
     config = uvicorn.Config(
-        api.build(
-            gateway,
-            HttpMemory(ports.memory, entry_bytes_max=limits.entry_bytes_max),
-            requests_max=limits.requests_max,
-        ),
+        application(HttpMemory(ports.memory, entry_bytes_max=limits.entry_bytes_max)),
         http=PunctualProtocol,
         ws="none",
         lifespan="off",

@@ -7,23 +7,26 @@ broker statistics. Dashboards read /metrics, which has more.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.errors import NotFound
 from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.broker.administration.service import Place
+    from penstock.broker.administration.service import LocalBrokerData
     from penstock.broker.stats import shapes
-    from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, TopicSnapshot
+    from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, SubscriptionSnapshot, TopicSnapshot
 
     Json = dict[str, Any]
 
 # Pulsar's two allocators: of the network, and of the entry cache.
 NETWORK: Final = "default"
 CACHE: Final = "ml-cache"
+# The one bundle of a namespace.
+BUNDLE: Final = "0x00000000_0xffffffff"
 # The most muted connections that are listed; all are counted.
 MUTED_LISTED_MAX: Final = 1_000
 
@@ -57,7 +60,7 @@ class Reporter:
     def __init__(self) -> None:
         self._before: Totals | None = None
 
-    def report(self, snapshot: BrokerSnapshot, place: Place) -> Json:
+    def report(self, snapshot: BrokerSnapshot, data: LocalBrokerData) -> Json:
         """Return a report in the format for Pulsar's load balancer."""
         now = Totals.of(snapshot)
         before = self._before or Totals(snapshot.started_at_ms, 0, 0, 0, 0, 0)
@@ -68,12 +71,12 @@ class Reporter:
         cpu_percent = 100 * gone["cpu_ns"] / (seconds * NS_PER_S)
         subscriptions = [each for topic in snapshot.topics for each in topic.subscriptions]
         return {
-            "webServiceUrl": place.web_url,
-            "webServiceUrlTls": place.web_url_tls,
-            "pulsarServiceUrl": place.service_url,
-            "pulsarServiceUrlTls": place.service_url_tls,
-            "persistentTopicsEnabled": place.persistent_topics,
-            "nonPersistentTopicsEnabled": place.non_persistent_topics,
+            "webServiceUrl": data.web_url,
+            "webServiceUrlTls": data.web_url_tls,
+            "pulsarServiceUrl": data.service_url,
+            "pulsarServiceUrlTls": data.service_url_tls,
+            "persistentTopicsEnabled": data.persistent_topics,
+            "nonPersistentTopicsEnabled": data.non_persistent_topics,
             # Python computes on one core; the other threads wait for the disk.
             "cpu": {"usage": round(cpu_percent, 1), "limit": 100.0},
             "memory": _usage(snapshot.process.resident_bytes),
@@ -90,10 +93,10 @@ class Reporter:
             "lastUpdate": snapshot.taken_at_ms,
             "startTimestamp": snapshot.started_at_ms,
             "numTopics": len(snapshot.topics),
-            "numBundles": len(place.bundles),
+            "numBundles": len(data.bundles),
             "numProducers": sum(topic.producers for topic in snapshot.topics),
             "numConsumers": sum(each.consumers for each in subscriptions),
-            "bundles": place.bundles,
+            "bundles": data.bundles,
             "lastStats": {},
             "lastBundleGains": [],
             "lastBundleLosses": [],
@@ -156,37 +159,63 @@ def process(snapshot: BrokerSnapshot) -> list[Json]:
     ]
 
 
-def topics(snapshot: BrokerSnapshot) -> Json:
-    """Return every loaded topic: namespace → bundle → domain → topic. A namespace is shown as one bundle."""
-    tree: Json = {}
+def topics(snapshot: BrokerSnapshot) -> Iterator[str]:
+    """Yield JSON of every loaded topic: namespace → bundle → domain → topic. A namespace is shown as one bundle.
+
+    In pieces, because encoding ten thousand topics is a single step of the interpreter, during which no other thread
+    runs, also not the event loop. The snapshot is in use until the last piece.
+    """
+    namespaces: dict[str, dict[str, list[TopicSnapshot]]] = {}
     for topic in snapshot.topics:
         domain = topic.name.partition("://")[0]
-        bundles = tree.setdefault(topic.namespace, {})
-        bundles.setdefault("0x00000000_0xffffffff", {}).setdefault(domain, {})[topic.name] = _topic(topic)
-    return tree
+        namespaces.setdefault(topic.namespace, {}).setdefault(domain, []).append(topic)
+    yield from _object((name, _object([(BUNDLE, _domains(domains))])) for name, domains in namespaces.items())
 
 
-def _topic(topic: TopicSnapshot) -> Json:
-    return {
-        "producerCount": topic.producers,
-        "msgInCounter": topic.messages_in,
-        "bytesInCounter": topic.bytes_in,
-        "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
-        "replication": {},
-        "subscriptions": {
-            each.name: {
-                "type": each.type,
-                "consumersCount": each.consumers,
-                "msgBacklog": each.backlog,
-                "unackedMessages": each.unacked,
-                "blockedSubscriptionOnUnackedMsgs": each.blocked,
-                "msgOutCounter": each.messages_out,
-                "bytesOutCounter": each.bytes_out,
-                "isDurable": each.durable,
-            }
-            for each in topic.subscriptions
-        },
-    }
+def _domains(domains: dict[str, list[TopicSnapshot]]) -> Iterator[str]:
+    return _object(
+        (domain, _object((topic.name, _topic(topic)) for topic in those)) for domain, those in domains.items()
+    )
+
+
+def _topic(topic: TopicSnapshot) -> Iterator[str]:
+    counts = json.dumps(
+        {
+            "producerCount": topic.producers,
+            "msgInCounter": topic.messages_in,
+            "bytesInCounter": topic.bytes_in,
+            "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
+            "replication": {},
+        }
+    )
+    yield f'{counts.removesuffix("}")}, "subscriptions": '
+    yield from _object((each.name, [_subscription(each)]) for each in topic.subscriptions)
+    yield "}"
+
+
+def _subscription(subscription: SubscriptionSnapshot) -> str:
+    return json.dumps(
+        {
+            "type": subscription.type,
+            "consumersCount": subscription.consumers,
+            "msgBacklog": subscription.backlog,
+            "unackedMessages": subscription.unacked,
+            "blockedSubscriptionOnUnackedMsgs": subscription.blocked,
+            "msgOutCounter": subscription.messages_out,
+            "bytesOutCounter": subscription.bytes_out,
+            "isDurable": subscription.durable,
+        }
+    )
+
+
+def _object(members: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
+    """Yield a JSON object of members whose values are JSON in pieces."""
+    separator = "{"
+    for name, value in members:
+        yield f"{separator}{json.dumps(name)}:"
+        yield from value
+        separator = ","
+    yield "}" if separator == "," else "{}"
 
 
 def allocator(snapshot: BrokerSnapshot, name: str) -> Json:

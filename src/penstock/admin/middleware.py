@@ -30,7 +30,9 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from penstock.admin.gateway import FROM_PEER
 from penstock.admin.http_memory import BODY_FACTOR, CHARGE, RETRY_AFTER_S, VALUE_BYTES, HttpMemory
+from penstock.admin.passing_on import BODY
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB, MIB
 
@@ -49,6 +51,8 @@ SCHEMA_BODY_BYTES_MAX: Final = 2 * MIB + 64 * KIB
 _SCHEMAS: Final = "/admin/v2/schemas/"
 # The most values (numbers, texts, lists and objects) in one body. An error for each takes 6 µs and 1,500 bytes.
 VALUES_MAX: Final = 8_192
+# The key of a connection from another broker, in its state.
+PEER: Final = "peer"
 # Responses are sent in pieces of this size: the next when the socket has taken most of the previous ones.
 PIECE_BYTES: Final = 64 * KIB
 ALWAYS_ANSWERED: Final = frozenset({"/healthz", "/metrics"})
@@ -147,7 +151,10 @@ class RequestMiddleware:
         scope = {**scope, "path": _path(scope), "headers": _headers(scope["headers"])}
         if scope["method"] == "HEAD":
             scope["method"] = "GET"  # The server does not send the body.
-        exempt = scope["path"] in ALWAYS_ANSWERED
+        # An administrator's request that waits for another broker must not keep that broker's own out.
+        from_peer = PEER in scope.get("state", ())
+        FROM_PEER.set(from_peer)
+        exempt = from_peer or scope["path"] in ALWAYS_ANSWERED
         with self._memory.charge() as charge:
             scope[CHARGE] = charge
             exchange = _Exchange(scope, receive, send, charge, self._before_body)
@@ -217,7 +224,7 @@ class _Exchange:
             if not message.get("more_body", False):
                 break
         self._whole = True
-        body = b"".join(pieces)
+        body = self._scope[BODY] = b"".join(pieces)
         values = 1 + sum(map(_TEXT.sub(b"", body).count, _SEPARATORS)) if body else 0
         if values > VALUES_MAX:
             reason = f"the body has {values} values, and may have {VALUES_MAX}"
@@ -228,10 +235,12 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """Send a large body in pieces, each when there is room for it, and charge it until then.
 
-        Earlier charges are released when the response begins, because the request was handled.
+        Earlier charges are kept until the body begins: released before, they would let the next request in, which holds
+        as large a body.
         """
         body = message.get("body", b"")
-        self._charge.hold(len(body))
+        if message["type"] == "http.response.body":
+            self._charge.hold(len(body))
         ends = message["type"] == "http.response.body" and not message.get("more_body", False)
         if ends and not self._whole:
             await self._send({**message, "more_body": True})

@@ -7,7 +7,7 @@ Policies are in `models_policies`, statistics in `models_stats`.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
@@ -80,6 +80,51 @@ class TenantInfo(Model):
 
     admin_roles: list[str] | None = Field(None, alias="adminRoles")
     allowed_clusters: list[str] | None = Field(None, alias="allowedClusters")
+
+
+class Finding(Model):
+    """One limit that slows a producer or a subscription now."""
+
+    what: str
+    limit: str
+    reason: str
+    for_ms: Long | None = Field(None, alias="forMs")
+    numbers: dict[str, float] = {}
+    lifted_by: str = Field(alias="liftedBy")
+
+
+class Explanation(Model):
+    """What slows something; nothing, if there are no findings."""
+
+    of: str
+    slowed: bool
+    producers: Count
+    subscriptions: Count
+    findings: list[Finding]
+    more: bool  # whether findings are left out, and the rest was not looked at
+    unanswered: list[Count] = []  # numbers of brokers that did not answer
+
+
+def _rate(name: str, *others: str) -> Any:  # noqa: ANN401 - as `Field`
+    return Field(None, validation_alias=AliasChoices(name, *others), serialization_alias=name)
+
+
+class ResourceGroup(Model):
+    """What the namespaces and tenants of a group may publish and receive together, per second; -1: no limit."""
+
+    publish_messages: Int | None = _rate("publishRateInMsgs", "publishRateInmsgs")
+    publish_bytes: Long | None = _rate("publishRateInBytes", "PublishRateInbytes")
+    dispatch_messages: Int | None = _rate("dispatchRateInMsgs", "DispatchRateInmsgs")
+    dispatch_bytes: Long | None = _rate("dispatchRateInBytes", "DispatchRateInbytes")
+
+
+class ResourceGroupOfSeed(Model):
+    """The same with the names of PIP-82."""
+
+    publish_messages: Int | None = _rate("PublishRatelimitinmsgs", "publishRateInMsgs")
+    publish_bytes: Long | None = _rate("PublishRatelimitinbytes", "publishRateInBytes")
+    dispatch_messages: Int | None = _rate("DispatchRatelimitinmsgs", "dispatchRateInMsgs")
+    dispatch_bytes: Long | None = _rate("DispatchRatelimitinbytes", "dispatchRateInBytes")
 
 
 class Bundles(Model):

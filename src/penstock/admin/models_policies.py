@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pydantic import ConfigDict, Field, create_model
 
 from penstock.admin.models import AuthAction, Bundles, Int, Long, Model, Properties
-from penstock.broker.policies.kept_policies import ALL
 from penstock.broker.policies.policy_parts import BACKLOG_QUOTA, DISPATCH_RATE
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.broker.policies.shapes import Each, Flag, Object, Whole, Word, Words
+from penstock.broker.policies.unenforced_policies import ALL
 
 if TYPE_CHECKING:
     from penstock.broker.policies.shapes import Member, Shape

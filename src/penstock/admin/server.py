@@ -11,25 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.units import KIB, MIB
 
 if TYPE_CHECKING:
+    import socket
     import ssl
+    from collections.abc import Callable
 
     import uvicorn
+    from starlette.types import ASGIApp
 
     from penstock.admin.gateway import Gateway
+    from penstock.admin.http_memory import HttpMemory
     from penstock.governance.memory_row import MemoryRow
+    from penstock.net.peers import Peers
+
+    Application: TypeAlias = Callable[[HttpMemory], ASGIApp]
 
 log = logging.getLogger(__name__)
-
-# Connections that the kernel keeps waiting; the first ones wait for the imports.
-BACKLOG: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,32 +51,28 @@ class AdminServer:
     def __init__(
         self,
         *,
-        host: str,
-        port: int | None,
+        plain: socket.socket | None,
         loop: asyncio.AbstractEventLoop,
-        tls_port: int | None = None,
+        secure: socket.socket | None = None,
         tls: ssl.SSLContext | None = None,
+        peers: socket.socket | None = None,
         limits: HttpLimits | None = None,
         memory: MemoryRow | None = None,
     ) -> None:
-        """Bind the ports (0: a free one; None: no port) and listen. Raises OSError.
+        """Take listening sockets, without TLS, with it, and for the other brokers of the cluster; None: no such port.
 
-        `memory` is shared by all requests; only the ports' thread charges it. `tls_port` needs `tls`, which may be
+        `memory` is shared by all requests; only the ports' thread charges it. `secure` needs `tls`, which may be
         replaced at any time: later connections use it.
         """
         self.tls = tls
         self.limits = limits or HttpLimits()
         self.memory = memory
-        self._plain = _listening(host, port)
-        try:
-            self._secure = _listening(host, tls_port if tls is not None else None)
-        except OSError:
-            if self._plain is not None:
-                self._plain.close()
-            raise
+        self._plain = plain
+        self._secure = secure
+        self.peers_socket = peers
         self.port: int = self._plain.getsockname()[1] if self._plain is not None else 0
         self.tls_port: int = self._secure.getsockname()[1] if self._secure is not None else 0
-        self._gateway: Gateway | None = None  # until it is started
+        self._application: Application | None = None  # until it is started
         self._loop = loop
         self._thread: threading.Thread | None = None
         self._ended = loop.create_future()
@@ -90,9 +89,22 @@ class AdminServer:
         """The listening socket with TLS."""
         return self._secure
 
-    def start(self, gateway: Gateway) -> None:
-        """Wait for the first connection, without accepting it; routes reach the broker through `gateway`."""
-        self._gateway = gateway
+    def start(self, gateway: Gateway, peers: Peers | None = None) -> None:
+        """Wait for the first connection, without accepting it; routes reach the broker through `gateway`.
+
+        `peers`: the other brokers of the cluster.
+        """
+
+        def application(memory: HttpMemory) -> ASGIApp:
+            from penstock.admin import api  # noqa: PLC0415 -- on the thread, see above
+
+            return api.build(gateway, memory, requests_max=self.limits.requests_max, peers=peers)
+
+        self.start_with(application)
+
+    def start_with(self, application: Application) -> None:
+        """Wait for the first connection, and serve what `application` builds then, on the thread."""
+        self._application = application
         for sock in self._sockets():
             self._loop.add_reader(sock.fileno(), self._on_first_caller)
 
@@ -112,7 +124,7 @@ class AdminServer:
             sock.close()
 
     def _sockets(self) -> list[socket.socket]:
-        return [sock for sock in (self._plain, self._secure) if sock is not None]
+        return [sock for sock in (self._plain, self._secure, self.peers_socket) if sock is not None]
 
     def _forget_callers(self) -> None:
         for sock in self._sockets():
@@ -129,8 +141,8 @@ class AdminServer:
         try:
             from penstock.admin.http_server import http_server  # noqa: PLC0415 -- see above
 
-            assert self._gateway is not None
-            server = self._server = http_server(self, self._gateway)
+            assert self._application is not None
+            server = self._server = http_server(self, self._application)
             if not self._stopping:
                 asyncio.run(server.serve(sockets=[]))
         except Exception:  # The broker goes on without it.
@@ -139,12 +151,3 @@ class AdminServer:
                 sock.close()
         finally:
             self._loop.call_soon_threadsafe(self._ended.set_result, None)
-
-
-def _listening(host: str, port: int | None) -> socket.socket | None:
-    if port is None:
-        return None
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    sock.setblocking(False)
-    return sock

@@ -15,11 +15,13 @@ from penstock.admin.routes import (
     messages,
     namespaces,
     policies,
+    resource_groups,
     schemas,
     stats,
     subscriptions,
     tenants,
     topics,
+    why,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ GROUPS: Final[tuple[Callable[[Gateway, Needs], APIRouter], ...]] = (
     clusters.router,
     tenants.router,
     namespaces.router,
+    resource_groups.router,
     policies.router,
     topics.router,
     subscriptions.router,
@@ -41,5 +44,6 @@ GROUPS: Final[tuple[Callable[[Gateway, Needs], APIRouter], ...]] = (
     stats.router,
     schemas.router,
     lookup.router,
+    why.router,
     brokers.router,
 )

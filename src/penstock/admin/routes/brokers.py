@@ -17,7 +17,7 @@ from penstock.admin import load_reports
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Model
 from penstock.admin.models_stats import ListingMemories, MutedConnections
-from penstock.admin.routing import NO_CONTENT, REASON, Namespace
+from penstock.admin.routing import NO_CONTENT, REASON, InPieces, Namespace
 from penstock.core.errors import NotFound, ServiceNotReady
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _brokers(ask: Ask, needs: Needs) -> APIRouter:
         broker_id: Annotated[str | None, Query(alias="brokerId", description="One of this cluster's brokers")] = None,
     ) -> str:
         """Return `ok` if the broker is healthy, otherwise 503 and the reason."""
-        await ask(lambda broker: broker.service.check(broker_id))
-        return await _ok(ask)
+        await ask(lambda broker: broker.service.check_healthy(broker_id))
+        return OK
 
     @router.get("/version", dependencies=[needs.anybody], response_class=PlainTextResponse)
     async def version() -> str:
@@ -104,7 +104,7 @@ def _brokers(ask: Ask, needs: Needs) -> APIRouter:
 
 
 async def _ok(ask: Ask) -> str:
-    reason = await ask(lambda broker: broker.service.ill())
+    reason = await ask(lambda broker: broker.service.unhealthy_reason())
     if reason is not None:
         raise ServiceNotReady(reason)
     return OK
@@ -134,7 +134,7 @@ def _configuration(ask: Ask, needs: Needs) -> APIRouter:
         await ask(lambda broker: broker.configuration.put(key, value))
 
     @router.delete("/{key}", **NO_CONTENT)
-    async def take_back(key: str) -> None:
+    async def remove_change(key: str) -> None:
         """Remove a change, so that the file, the environment and the command line apply again."""
         await ask(lambda broker: broker.configuration.remove(key))
 
@@ -181,18 +181,19 @@ def _statistics(ask: Ask, needs: Needs) -> APIRouter:
     @router.get("/load-report")
     async def load_report() -> dict[str, Any]:
         """Return the load of the broker; rates are since the previous report."""
-        place = await ask(lambda broker: broker.service.place())
-        return reporter.report(await ask(lambda broker: broker.snapshots.take()), place)
+        data = await ask(lambda broker: broker.service.local_broker_data())
+        return reporter.report(await ask(lambda broker: broker.snapshots.take()), data)
 
     @router.get("/metrics")
     async def metrics() -> list[dict[str, Any]]:
         """Return the totals of each namespace; /metrics has more."""
         return load_reports.metrics(await ask(lambda broker: broker.snapshots.take()))
 
-    @router.get("/topics")
-    async def topics() -> dict[str, Any]:
+    @router.get("/topics", responses={200: {"model": dict[str, Any]}}, response_model=None)
+    async def topics() -> InPieces:
         """Return every loaded topic."""
-        return load_reports.topics(await ask(lambda broker: broker.snapshots.take()))
+        snapshot = await ask(lambda broker: broker.snapshots.take())
+        return InPieces(load_reports.topics(snapshot), "application/json")
 
     @router.get("/mbeans")
     async def process() -> list[dict[str, Any]]:

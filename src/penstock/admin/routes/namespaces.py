@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import JSONResponse
 
 from penstock.admin.gateway import Ask
@@ -13,6 +13,7 @@ from penstock.admin.listings import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.models import AuthAction, Bundles
 from penstock.admin.models_policies import Policies
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
+from penstock.broker.policies.group_quotas import OF_NAMESPACE
 from penstock.broker.topics.listing import Mode
 
 if TYPE_CHECKING:
@@ -48,9 +49,13 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
         return JSONResponse({key: value for key, value in policies.items() if value is not None})
 
     @router.put(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)
-    async def create_namespace(name: Namespace, policies: Annotated[Policies | None, Body()] = None) -> None:
-        """Create a namespace, optionally with policies."""
+    async def create_namespace(
+        request: Request, name: Namespace, policies: Annotated[Policies | None, Body()] = None
+    ) -> None:
+        """Create a namespace, optionally with policies. Only a superuser may name a resource group."""
         given = policies.given() if policies is not None else None
+        if given and given.get(OF_NAMESPACE):
+            await needs.check_superuser(request)
         await ask(lambda broker: broker.namespaces.create(name, given))
 
     @router.delete(NAMESPACE, dependencies=[needs.tenant_admin], **NO_CONTENT)

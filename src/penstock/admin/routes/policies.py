@@ -18,9 +18,9 @@ from penstock.admin import models_policies as models
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Int, Model, Properties
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
-from penstock.broker.policies.kept_policies import ALL
 from penstock.broker.policies.policy_rows import Level, Policy, Stored
 from penstock.broker.policies.shapes import Json  # noqa: TC001 -- FastAPI reads annotations
+from penstock.broker.policies.unenforced_policies import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -94,7 +94,7 @@ TEXT: Final[dict[str, Any]] = {
 }
 
 
-def _text(value: str | None) -> Response:
+def text_or_nothing(value: str | None) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT) if value is None else PlainTextResponse(value)
 
 
@@ -216,7 +216,7 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
     @router.get(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
     async def get_property(name: Namespace, key: str) -> Response:
         """Read one property of a namespace."""
-        return _text((await ask(lambda broker: broker.policies.properties_of_namespace(name))).get(key))
+        return text_or_nothing((await ask(lambda broker: broker.policies.properties_of_namespace(name))).get(key))
 
     @router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", **NO_CONTENT, **common)
     async def put_property(name: Namespace, key: str, value: str) -> None:
@@ -226,24 +226,9 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
     @router.delete(f"{NAMESPACE}/property/{{key}}", **TEXT, **common)
     async def remove_property(name: Namespace, key: str) -> Response:
         """Remove one property of a namespace, and return its value."""
-        return _text(
+        return text_or_nothing(
             (await ask(lambda broker: broker.policies.change_properties_of_namespace(name, {}, remove=[key]))).get(key)
         )
-
-    @router.get(f"{NAMESPACE}/resourcegroup", **TEXT, **common)
-    async def resource_group(name: Namespace) -> Response:
-        """Read the resource group of a namespace."""
-        return _text(await ask(lambda broker: broker.policies.of_namespace(name, "resource_group_name")))
-
-    @router.post(f"{NAMESPACE}/resourcegroup/{{group}}", **NO_CONTENT, **common)
-    async def set_resource_group(name: Namespace, group: str) -> None:
-        """Set the resource group of a namespace."""
-        await ask(lambda broker: broker.policies.set_of_namespace(name, "resource_group_name", group))
-
-    @router.delete(f"{NAMESPACE}/resourcegroup", **NO_CONTENT, **common)
-    async def leave_resource_group(name: Namespace) -> None:
-        """Remove the resource group of a namespace."""
-        await ask(lambda broker: broker.policies.set_of_namespace(name, "resource_group_name", None))
 
     @router.get(f"{NAMESPACE}/antiAffinity", response_class=Response, status_code=204, **common)
     async def anti_affinity(name: Namespace) -> None:
