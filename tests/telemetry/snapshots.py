@@ -4,17 +4,25 @@
 from __future__ import annotations
 
 from penstock.broker.health import Health
+from penstock.broker.process_memory import ProcessMemory
+from penstock.broker.publishing.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
+from penstock.broker.records.recorder import DROP_REASONS, RecordsSnapshot
 from penstock.broker.stats.snapshot import (
     BrokerSnapshot,
+    GroupTrafficSnapshot,
     LoopTurnsSnapshot,
     MemoryUse,
     ProcessUse,
+    RemoteUsage,
+    SharingSnapshot,
     SubscriptionSnapshot,
     TopicSnapshot,
 )
+from penstock.core.membership import Registration
 from penstock.governance.permit_types import PermitLimits
 from penstock.governance.permits import PermitQueue
-from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.governance.request_limits import RequestLimits
+from penstock.governance.request_memory import RequestMemory
 from penstock.net.topic_list_limiter import TopicListSnapshot
 from penstock.storage.entry_log import LogStats
 
@@ -93,6 +101,20 @@ SUBSCRIPTION = SubscriptionSnapshot(
     last_acked_ms=4,
 )
 
+GROUP = GroupTrafficSnapshot(
+    group="gold",
+    traffic="publish",
+    messages=70,
+    bytes=7_000,
+    quota_messages=100,
+    quota_bytes=-1,
+    share_messages=12.5,
+    share_bytes=-1,
+    waiting=2,
+    held_messages=3,
+    held_bytes=300,
+    throttled_ns=1_500_000_000,
+)
 TOPIC = TopicSnapshot(
     name="persistent://air/nyc/flights",
     namespace="air/nyc",
@@ -106,4 +128,43 @@ TOPIC = TopicSnapshot(
     byte_rate_in=160.0,
     publish_limited=2,
     subscriptions=(SUBSCRIPTION,),
+)
+THROTTLING = ThrottlingSnapshot(
+    memory_pressure=0.5,
+    queueing_pressure=0.0,
+    active_topics=3,
+    observed_topics=0,
+    activations=7,
+    last_evaluation_ms=1_700_000_000_000,
+    evaluation_ns=2_500_000,
+    interval_ns=1_000_000_000,
+    failures=1,
+    memory=ProcessMemory(limit=1_000, used=800, resident=900, owners={"requests": 200}),
+    topics=(
+        TopicThrottling(
+            topic="persistent://air/nyc/flights",
+            active=True,
+            natural_messages=1_000.0,
+            effective_messages=250.0,
+            memory_pressure=0.5,
+            backlog_pressure=0.0,
+        ),
+    ),
+    topics_left_out=0,
+)
+SHARING = SharingSnapshot(
+    connected=True,
+    reports={"sent": 3, "received": 2, "forged": 1},
+    remote=(RemoteUsage(group="gold", traffic="publish", broker="broker-1", messages=12.5, bytes=1_000.0),),
+    members=2,
+    registration=Registration(
+        registered_ms=1_795_000_000_500, problem=None, members=3, losses=1, ignored={"malformed": 4}
+    ),
+)
+
+RECORDS = RecordsSnapshot(
+    written={"usage": 5, "decisions": 2},
+    failures={"usage": 1, "decisions": 0},
+    dropped=dict.fromkeys(DROP_REASONS, 3),
+    queued_bytes=700,
 )

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alert rules in `ops`, as Prometheus' own tool evaluates them, and against the metrics there are."""
+"""The alert rules on topic listings, as Prometheus' own tool evaluates them, and against the metrics there are."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import render
+from tests.telemetry.prometheus_tools import find_tool
 from tests.telemetry.snapshots import IDLE
 
 ROOT = Path(__file__).parents[2]
@@ -23,12 +22,7 @@ ALERTS = {"TopicListMemoryHigh", "TopicListQueueNearlyFull", "TopicListTimeouts"
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    path = shutil.which("promtool")
-    if path is None:
-        if os.environ.get("REQUIRE_TOOLS"):
-            pytest.fail("promtool is missing, and CI must have it")
-        pytest.skip("there is no promtool on the PATH: apt-get install prometheus")
-    return path
+    return find_tool("promtool")
 
 
 def run(promtool: str, *args: str | Path) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,13 @@ from penstock.governance.permit_types import Permit, PermitLimits
 from penstock.governance.permits import PermitQueue
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
-from tests.telemetry.snapshots import IDLE, LOG, MEMORY, SUBSCRIPTION, TOPIC
+from tests.telemetry.snapshots import GROUP, IDLE, LOG, MEMORY, RECORDS, SHARING, SUBSCRIPTION, THROTTLING, TOPIC
 
 if TYPE_CHECKING:
     from penstock.broker.stats.snapshot import BrokerSnapshot
 
 
+FULL = replace(IDLE, topics=(TOPIC,), resource_groups=(GROUP,), sharing=SHARING, throttling=THROTTLING, records=RECORDS)
 METRICS = {instrument.name for instrument in INSTRUMENTS}
 
 
@@ -42,8 +44,8 @@ def value(snapshot: BrokerSnapshot, name: str) -> float:
     return sample[1]
 
 
-def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_topic() -> None:
-    lines = "".join(render(replace(IDLE, topics=(TOPIC,)))).splitlines()
+def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_topic_in_a_shared_group() -> None:
+    lines = "".join(render(FULL)).splitlines()
     for instrument in INSTRUMENTS:
         assert lines.count(f"# TYPE {instrument.name} {instrument.kind}") == 1
         assert lines.count(f"# HELP {instrument.name} {instrument.help}") == 1
@@ -53,7 +55,66 @@ def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_top
 def test_the_prometheus_parser_finds_every_metric_under_its_name() -> None:
     summaries = [instrument.name for instrument in INSTRUMENTS if instrument.kind == "summary"]
     parts = {f"{name}{part}" for name in summaries for part in ("_sum", "_count")}
-    assert samples(replace(IDLE, topics=(TOPIC,))).keys() == METRICS | parts
+    assert samples(FULL).keys() == METRICS | parts
+
+
+def test_metrics_of_adaptive_throttling_do_not_exist_while_it_is_disabled() -> None:
+    assert "adaptive_throttle" not in "".join(render(replace(FULL, throttling=None)))
+    of_topics = "".join(render(replace(FULL, throttling=THROTTLING._replace(topics=()))))
+    assert "pulsar_broker_adaptive_throttle_memory_pressure" in of_topics
+    assert "pulsar_broker_topic_adaptive_throttle" not in of_topics
+
+
+def test_the_twelve_metrics_of_adaptive_throttling_have_their_values() -> None:
+    found = {
+        name: value(FULL, name)
+        for name in METRICS
+        if name.startswith(("pulsar_broker_adaptive_throttle_", "pulsar_broker_topic_adaptive"))
+    }
+    assert found == {
+        "pulsar_broker_adaptive_throttle_memory_pressure": 0.5,
+        "pulsar_broker_adaptive_throttle_active_topic_count": 3,
+        "pulsar_broker_adaptive_throttle_activation_count": 7,
+        "pulsar_broker_adaptive_throttle_controller_last_evaluation_timestamp": 1_700_000_000_000,
+        "pulsar_broker_adaptive_throttle_controller_evaluation_duration": 2.5,
+        "pulsar_broker_adaptive_throttle_controller_evaluation_failure_count": 1,
+        "pulsar_broker_topic_adaptive_throttle_active": 1,
+        "pulsar_broker_topic_adaptive_throttle_natural_publish_rate": 1_000,
+        "pulsar_broker_topic_adaptive_throttle_effective_publish_rate": 250,
+        "pulsar_broker_topic_adaptive_throttle_memory_pressure": 0.5,
+        "pulsar_broker_topic_adaptive_throttle_backlog_pressure": 0,
+        "pulsar_broker_topic_adaptive_throttle_rate_reduction_ratio": 0.75,
+    }
+
+
+def test_usage_reports_are_counted_by_what_became_of_them() -> None:
+    found = samples(replace(IDLE, sharing=SHARING))
+    reports = {labels["outcome"]: count for labels, count in found["penstock_usage_reports_total"]}
+    assert reports == {"sent": 3, "received": 2, "forged": 1}
+    labels = {"resource_group": "gold", "traffic": "publish", "remote_broker": "broker-1"}
+    assert found["penstock_resource_group_remote_messages"] == [(labels, 12.5)]
+
+
+def test_a_broker_that_registers_says_how_many_members_there_are_and_since_when_it_is_one() -> None:
+    found = samples(replace(IDLE, sharing=SHARING))
+    assert found["penstock_quota_members"] == [({}, 2)]
+    assert found["penstock_membership_members"] == [({}, 3)]
+    assert found["penstock_membership_registered"] == [({}, 1)]
+    assert found["penstock_membership_registered_timestamp_seconds"] == [({}, 1_795_000_000.5)]
+    assert found["penstock_membership_ignored_total"] == [({"reason": "malformed"}, 4)]
+    assert "penstock_membership_registered" not in samples(IDLE)
+
+
+def test_a_resource_group_has_pulsars_labels_in_pulsars_counters_and_its_share_as_a_gauge() -> None:
+    found = samples(replace(IDLE, resource_groups=(GROUP, replace(GROUP, traffic="dispatch", messages=5))))
+    assert found["pulsar_resource_group_messages_used"] == [
+        ({"ResourceGroup": "gold", "MonitoringClass": "Publish"}, 70),
+        ({"ResourceGroup": "gold", "MonitoringClass": "Dispatch"}, 5),
+    ]
+    labels = {"resource_group": "gold", "traffic": "publish"}
+    assert found["penstock_resource_group_share_messages"][0] == (labels, 12.5)
+    assert found["penstock_resource_group_quota_bytes"][0] == (labels, -1)
+    assert found["penstock_resource_group_throttled_seconds_total"][0] == (labels, 1.5)
 
 
 def test_the_sensors_of_kip_72_read_what_the_pool_says() -> None:
@@ -160,7 +221,8 @@ def test_a_connection_muted_for_two_reasons_counts_in_both_and_every_reason_is_a
     snapshot = replace(IDLE, muted=(muted, replace(muted, muted_ns=1, reasons=("outbound",))))
     by_reason = {labels["reason"]: number for labels, number in samples(snapshot)["penstock_connections_muted"]}
     assert by_reason == {
-        "request-memory": 1, "request-count": 0, "storage": 0, "commands": 0, "outbound": 2, "publish-rate": 0
+        "request-memory": 1, "request-count": 0, "storage": 0, "commands": 0, "outbound": 2, "publish-rate": 0,
+        "group-quota": 0, "upstream": 0, "adaptive-publish-rate": 0,
     }  # fmt: skip
     assert value(snapshot, "penstock_connection_muted_longest_seconds") == 2.5
 
@@ -191,6 +253,18 @@ def test_many_topics_are_rendered_in_pieces_of_whole_lines_and_none_is_lost() ->
     assert max(piece.count("\n") for piece in pieces) <= ROWS_PER_PIECE
     assert all(piece.endswith("\n") for piece in pieces)
     assert "".join(pieces).count("\npulsar_in_messages_total{") == len(topics)
+
+
+def test_readers_of_one_snapshot_that_take_turns_each_get_all_of_it_and_leave_nothing() -> None:
+    topics = tuple(replace(TOPIC, name=f"persistent://air/nyc/t-{number}") for number in range(100))
+    snapshot = replace(IDLE, topics=topics)
+    alone = "".join(render(snapshot))
+    readers = [render(snapshot) for _ in range(3)]
+    texts = ["".join(pieces) for pieces in zip(*readers, strict=True)]
+    assert "".join(text[: len(text) // 3] for text in texts) == alone
+    seen = weakref.ref(snapshot)
+    del snapshot, readers
+    assert seen() is None
 
 
 # Line breaks other than \n are left out: the reading parser splits lines at them, which Prometheus itself does not.

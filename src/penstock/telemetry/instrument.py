@@ -28,10 +28,14 @@ NS_PER_UNIT: Final[Mapping[str, int]] = {"milliseconds": NS_PER_MS, "seconds": N
 
 @dataclass(frozen=True, slots=True)
 class Scope(Generic[Row]):
-    """The objects that a metric exists for: label names, and the rows of a snapshot with their label values."""
+    """The objects that a metric exists for: label names, and the rows of a snapshot with their label values.
+
+    `optional`: without rows the metric does not exist; otherwise it is exported without samples.
+    """
 
     labels: tuple[str, ...]
     rows: Callable[[BrokerSnapshot], Iterable[tuple[tuple[str, ...], Row]]]
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

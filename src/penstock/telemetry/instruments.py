@@ -19,12 +19,21 @@ from penstock.broker.stats.snapshot import MemoryUse
 from penstock.core.units import NS_PER_S
 from penstock.governance.muting import MuteReason
 from penstock.telemetry.instrument import Instrument, Scope
+from penstock.telemetry.record_instruments import RECORD_INSTRUMENTS
+from penstock.telemetry.throttling_instruments import THROTTLING_INSTRUMENTS
 from penstock.telemetry.topic_list_instruments import topic_list_instruments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
+    from penstock.broker.stats.snapshot import (
+        BrokerSnapshot,
+        GroupTrafficSnapshot,
+        RemoteUsage,
+        SubscriptionSnapshot,
+        TopicSnapshot,
+    )
+    from penstock.core.membership import Registration
     from penstock.governance.permit_types import PermitSnapshot
     from penstock.net.topic_list_limiter import TopicListSnapshot
 
@@ -106,6 +115,40 @@ def _subs(snapshot: BrokerSnapshot) -> Iterable[SubscriptionSnapshot]:
 LONG_TURN: Final[Scope[int]] = Scope(
     ("longer_than_ms",),
     lambda snapshot: (((str(threshold),), count) for threshold, count in snapshot.loop_turns.longer.items()),
+)
+
+GROUP_TRAFFIC: Final[Scope[GroupTrafficSnapshot]] = Scope(
+    ("resource_group", "traffic"),
+    lambda snapshot: (((one.group, one.traffic), one) for one in snapshot.resource_groups),
+)
+
+# The same with Pulsar's labels.
+MONITORING_CLASS: Final[Scope[GroupTrafficSnapshot]] = Scope(
+    ("ResourceGroup", "MonitoringClass"),
+    lambda snapshot: (((one.group, one.traffic.capitalize()), one) for one in snapshot.resource_groups),
+)
+
+REMOTE_USAGE: Final[Scope[RemoteUsage]] = Scope(
+    ("resource_group", "traffic", "remote_broker"),
+    lambda snapshot: (((one.group, one.traffic, one.broker), one) for one in snapshot.sharing.remote),
+)
+
+USAGE_REPORTS: Final[Scope[int]] = Scope(
+    ("outcome",), lambda snapshot: (((outcome,), count) for outcome, count in snapshot.sharing.reports.items())
+)
+
+REGISTRATION: Final[Scope[Registration]] = Scope(
+    (), lambda snapshot: [((), snapshot.sharing.registration)] if snapshot.sharing.registration is not None else []
+)
+
+IGNORED_NODES: Final[Scope[int]] = Scope(
+    ("reason",),
+    lambda snapshot: (
+        ((reason,), count)
+        for registration in (snapshot.sharing.registration,)
+        if registration is not None
+        for reason, count in registration.ignored.items()
+    ),
 )
 
 # -- the list ---------------------------------------------------------------------------------------------------------
@@ -314,6 +357,66 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
     Instrument("penstock_delayed_lateness_max_seconds", "gauge", "seconds", TOPIC,
                lambda t: t.delayed.lateness_ms_max / 1000,
                "The longest of these delays since the topic was loaded"),
+    # Each resource group, publish and dispatch apart
+    Instrument("pulsar_resource_group_messages_used", "counter", "", MONITORING_CLASS, lambda one: one.messages,
+               "Messages that passed the group's limit on this broker",
+               otel="penstock.resource_group.messages"),
+    Instrument("pulsar_resource_group_bytes_used", "counter", "bytes", MONITORING_CLASS, lambda one: one.bytes,
+               "Bytes that passed the group's limit on this broker",
+               otel="penstock.resource_group.size"),
+    Instrument("penstock_resource_group_quota_messages", "gauge", "", GROUP_TRAFFIC, lambda one: one.quota_messages,
+               "Messages per second of all brokers together; -1: no limit",
+               otel="penstock.resource_group.quota.messages"),
+    Instrument("penstock_resource_group_quota_bytes", "gauge", "bytes", GROUP_TRAFFIC, lambda one: one.quota_bytes,
+               "Bytes per second of all brokers together; -1: no limit",
+               otel="penstock.resource_group.quota.size"),
+    Instrument("penstock_resource_group_share_messages", "gauge", "", GROUP_TRAFFIC, lambda one: one.share_messages,
+               "Messages per second of this broker; -1: no limit",
+               otel="penstock.resource_group.share.messages"),
+    Instrument("penstock_resource_group_share_bytes", "gauge", "bytes", GROUP_TRAFFIC, lambda one: one.share_bytes,
+               "Bytes per second of this broker; -1: no limit",
+               otel="penstock.resource_group.share.size"),
+    Instrument("penstock_resource_group_waiting", "gauge", "", GROUP_TRAFFIC, lambda one: one.waiting,
+               "Topics (Publish) or subscriptions (Dispatch) that wait for the group",
+               otel="penstock.resource_group.waiting"),
+    Instrument("penstock_resource_group_held_messages", "gauge", "", GROUP_TRAFFIC, lambda one: one.held_messages,
+               "Messages that were received and wait in request memory for the group",
+               otel="penstock.resource_group.held.messages"),
+    Instrument("penstock_resource_group_held_bytes", "gauge", "bytes", GROUP_TRAFFIC, lambda one: one.held_bytes,
+               "Bytes of these messages",
+               otel="penstock.resource_group.held.size"),
+    Instrument("penstock_resource_group_throttled_seconds_total", "counter", "seconds", GROUP_TRAFFIC,
+               lambda one: one.throttled_ns / NS_PER_S,
+               "For how long something waited for the group",
+               otel="penstock.resource_group.throttled.duration"),
+    # Quotas that are shared with other brokers
+    Instrument("penstock_resource_group_remote_messages", "gauge", "", REMOTE_USAGE, lambda one: one.messages,
+               "Messages per second that another broker wants to pass, as it reported",
+               otel="penstock.resource_group.remote.messages"),
+    Instrument("penstock_resource_group_remote_bytes", "gauge", "bytes", REMOTE_USAGE, lambda one: one.bytes,
+               "Bytes per second that another broker wants to pass, as it reported",
+               otel="penstock.resource_group.remote.size"),
+    Instrument("penstock_usage_reports_total", "counter", "", USAGE_REPORTS, lambda count: count,
+               "Usage reports of resource groups: sent, received, or ignored for a reason"),
+    Instrument("penstock_usage_topic_connected", "gauge", "boolean", PROCESS, lambda s: int(s.sharing.connected),
+               "Whether this broker can report what its resource groups use; 0 also while no quota is shared"),
+    Instrument("penstock_usage_topic_failures_total", "counter", "", PROCESS, lambda s: s.sharing.failures,
+               "Connections to the usage topic that failed or ended, and other errors of sharing quotas"),
+    Instrument("penstock_quota_members", "gauge", "", PROCESS, lambda s: s.sharing.members,
+               "Brokers that share quotas now, this one included; 0 while no quota is shared"),
+    # Registration in ZooKeeper, with membershipUrl
+    Instrument("penstock_membership_registered", "gauge", "boolean", REGISTRATION,
+               lambda one: int(one.registered_ms is not None),
+               "Whether this broker is registered in ZooKeeper"),
+    Instrument("penstock_membership_registered_timestamp_seconds", "gauge", "seconds", REGISTRATION,
+               lambda one: (one.registered_ms or 0) / 1_000,
+               "When this broker registered in ZooKeeper, in seconds since 1970; 0 if it is not registered"),
+    Instrument("penstock_membership_members", "gauge", "", REGISTRATION, lambda one: one.members,
+               "Members by ZooKeeper, or by their reports while it is away; whether they serve is not asked"),
+    Instrument("penstock_membership_losses_total", "counter", "", REGISTRATION, lambda one: one.losses,
+               "How often the registration ended or was presumed to have ended, because ZooKeeper was not reached"),
+    Instrument("penstock_membership_ignored_total", "counter", "", IGNORED_NODES, lambda count: count,
+               "Nodes in ZooKeeper's folder that are no records of a process"),
     # Each subscription
     Instrument("pulsar_subscription_back_log", "gauge", "", SUBSCRIPTION, lambda sub: sub.backlog,
                "Entries not acknowledged"),
@@ -367,5 +470,9 @@ INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
                "Bytes delivered, the protocol's framing included"),
     Instrument("penstock_subscription_dropped_total", "counter", "", SUBSCRIPTION, lambda sub: sub.dropped,
                "Entries of a non-persistent topic dropped because no consumer had permits"),
+    # Adaptive throttling
+    *THROTTLING_INSTRUMENTS,
+    # Records
+    *RECORD_INSTRUMENTS,
 )
 # fmt: on

@@ -16,32 +16,50 @@ import sys
 from datetime import UTC, datetime
 
 
-def set_up_logging(log_format: str, log_level: str) -> None:
-    """Log everything from `log_level` on to standard error, as `text` or `json`."""
+def set_up_logging(log_format: str, log_level: str, *, broker: int | None = None) -> None:
+    """Log everything from `log_level` on to standard error, as `text` or `json`.
+
+    Where several brokers share it, each line says which `broker` it is from.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines(broker) if log_format == "json" else TextLines(broker))
     logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
 
 
 class TextLines(logging.Formatter):
-    """`2013-01-01T10:17:00.123Z INFO penstock.broker.broker: topic … created`."""
+    """`2013-01-01T10:17:00.123Z INFO penstock.broker.broker: topic … created`.
+
+    Of one of several brokers: `2013-01-01T10:17:00.123Z INFO broker-2 penstock.broker.broker: topic … created`.
+    """
+
+    def __init__(self, broker: int | None = None) -> None:
+        super().__init__()
+        self._of = "" if broker is None else f"broker-{broker} "
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the event as one line; a traceback follows the message, its line breaks escaped."""
         parts = [record.getMessage(), _trace(self, record)]
         text = _one_line("\n".join(part for part in parts if part))
-        return f"{_utc(record)} {record.levelname} {record.name}: {text}"
+        return f"{_utc(record)} {record.levelname} {self._of}{record.name}: {text}"
 
 
 class JsonLines(logging.Formatter):
-    """One object per line with `time`, `level`, `logger` and `message`; after an exception also `traceback`."""
+    """One object per line with `time`, `level`, `logger` and `message`; after an exception also `traceback`.
+
+    Of one of several brokers also `broker`, its number.
+    """
+
+    def __init__(self, broker: int | None = None) -> None:
+        super().__init__()
+        self._of = {} if broker is None else {"broker": broker}
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the event as one JSON object."""
-        event = {
+        event: dict[str, object] = {
             "time": _utc(record),
             "level": record.levelname,
+            **self._of,
             "logger": record.name,
             "message": record.getMessage(),
         }

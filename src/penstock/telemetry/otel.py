@@ -131,7 +131,11 @@ def metrics_data(snapshot: BrokerSnapshot, resource: Resource) -> MetricsData:
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics  # noqa: PLC0415 - as above
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
 
-    metrics = [_metric(instrument, snapshot) for instrument in INSTRUMENTS if instrument.otel]
+    metrics = [
+        _metric(instrument, snapshot)
+        for instrument in INSTRUMENTS
+        if instrument.otel and not (instrument.scope.optional and not list(instrument.scope.rows(snapshot)))
+    ]
     scope = ScopeMetrics(InstrumentationScope("penstock", __version__), metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource, [scope], schema_url="")])
 

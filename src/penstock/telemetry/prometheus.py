@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from math import isnan
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from penstock.governance.wait_times import WaitTimesSnapshot
 from penstock.telemetry.instrument import NS_PER_UNIT
 from penstock.telemetry.instruments import INSTRUMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.broker.stats.snapshot import BrokerSnapshot
     from penstock.telemetry.instrument import Instrument, Number, Scope
 
 ROWS_PER_PIECE: Final = 500
+
+# Labels of the snapshots in use, for all their readers: those that read ten thousand topics slowly may be many.
+_LABELS: Final[WeakKeyDictionary[BrokerSnapshot, dict[Scope[Any], list[str]]]] = WeakKeyDictionary()
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -32,18 +36,23 @@ def render(snapshot: BrokerSnapshot) -> Iterator[str]:
     An instrument with labels and no rows has no samples. In pieces, because joining a hundred thousand lines is a
     single step of the interpreter, during which no other thread runs, also not the event loop.
     """
-    labelled: dict[Scope[Any], list[tuple[str, Any]]] = {}
+    labels = _LABELS.setdefault(snapshot, {})
+    rows: dict[Scope[Any], list[Any]] = {}
     for instrument in INSTRUMENTS:
         scope, name = instrument.scope, instrument.name
-        if scope not in labelled:
-            labelled[scope] = [(_labels(scope.labels, values), row) for values, row in scope.rows(snapshot)]
+        if scope not in rows:
+            labelled = list(scope.rows(snapshot))
+            rows[scope] = [row for _, row in labelled]
+            labels[scope] = labels.get(scope) or [_labels(scope.labels, values) for values, _ in labelled]
+        if scope.optional and not rows[scope]:
+            continue
         yield f"# HELP {name} {instrument.help}\n# TYPE {name} {instrument.kind}\n"
-        rows = labelled[scope]
-        for start in range(0, len(rows), ROWS_PER_PIECE):
-            yield _lines(instrument, rows[start : start + ROWS_PER_PIECE])
+        for start in range(0, len(rows[scope]), ROWS_PER_PIECE):
+            piece = slice(start, start + ROWS_PER_PIECE)
+            yield _lines(instrument, zip(labels[scope][piece], rows[scope][piece], strict=True))
 
 
-def _lines(instrument: Instrument[Any], rows: list[tuple[str, Any]]) -> str:
+def _lines(instrument: Instrument[Any], rows: Iterable[tuple[str, Any]]) -> str:
     name, read = instrument.name, instrument.read
     if instrument.kind == "summary":
         unit_ns = NS_PER_UNIT[instrument.unit]
