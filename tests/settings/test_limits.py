@@ -8,8 +8,8 @@ import dataclasses
 import pytest
 
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.service_urls import ServiceUrls
 from penstock.core.errors import ConfigurationError
+from penstock.core.service_urls import ServiceUrls
 from penstock.core.units import GIB, MIB
 from penstock.settings import MachineFacts, Settings, load
 from penstock.settings.limits import (
@@ -17,9 +17,8 @@ from penstock.settings.limits import (
     broker_limits,
     http_limits,
     log_limits,
-    named_listeners,
-    unnamed_listener,
 )
+from penstock.settings.listeners import named_listeners, unnamed_listener
 
 FACTS = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=None, hostname="host-1")
 

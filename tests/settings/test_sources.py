@@ -71,6 +71,31 @@ def test_a_file_is_read_as_pulsars_is(tmp_path: Path) -> None:
     assert settings.request_bytes_max == 32 * MIB
 
 
+def test_pulsars_name_of_a_key_that_has_another_name_here_sets_it(tmp_path: Path) -> None:
+    settings = from_file(tmp_path, "resourceUsageTransportPublishIntervalInSecs=2.5\n")
+    assert settings.resource_usage_publish_interval_in_secs == 2.5
+    assert settings.sources["resourceUsagePublishIntervalInSecs"] == "broker.conf line 1"
+    assert settings.warnings == ()
+    live = Live(settings).changed({"resourceUsageTransportPublishIntervalInSecs": "10"})
+    assert live.limits.resource_usage_publish_interval_in_secs == 10
+    assert "resourceUsageTransportPublishIntervalInSecs" in live.dynamic
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wants"),
+    [
+        ("resourceUsagePublishIntervalInSecs", "0", "want a number of seconds from 0.1 to 3600"),
+        ("resourceUsagePublishIntervalInSecs", "nan", "want a number of seconds from 0.1 to 3600"),
+        ("resourceUsagePublishTopicName", "usage", "want a full name"),
+        ("resourceUsagePublishTopicName", "persistent://a/b", "want topic"),
+        ("resourceGroupShareStrategy", "fair", "want max-min or pulsar"),
+    ],
+)
+def test_an_option_of_shared_quotas_that_cannot_be_is_refused(tmp_path: Path, key: str, value: str, wants: str) -> None:
+    with pytest.raises(ConfigurationError, match=wants):
+        from_file(tmp_path, f"{key}={value}\n")
+
+
 def test_unknown_keys_are_named_in_one_warning_and_otherwise_ignored(tmp_path: Path) -> None:
     settings = from_file(tmp_path, "keepAliveIntervalSecs=3\nx=\n", PENSTOCK_PROT="6650")
     (warning,) = settings.warnings

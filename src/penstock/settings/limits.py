@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.admin.server import HttpLimits
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.service_urls import ServiceUrls
-from penstock.core.setting import of_listener
 from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
-from penstock.net.connection import ARENA_BYTES
+from penstock.net.socket_reader import ARENA_BYTES
 from penstock.net.topic_list_limiter import TopicListLimits
 from penstock.settings import sources
-from penstock.settings.model import KEYS
+from penstock.settings.model import ALIASES, KEYS
 from penstock.settings.security import access_rules
 from penstock.storage.limits import LogLimits
 
@@ -34,12 +32,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DYNAMIC: Final = tuple(key.name for key in KEYS.values() if key.dynamic)
+_DYNAMIC_ALIASES: Final = tuple(alias for alias, name in ALIASES.items() if name in _DYNAMIC)
 
 
 class Live:
     """Settings that can be changed at run time: see `penstock.broker.configuration.Keys`."""
 
-    dynamic = _DYNAMIC
+    dynamic = (*_DYNAMIC, *_DYNAMIC_ALIASES)
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -64,6 +63,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         liveness_check_ns=settings.connection_liveness_check_timeout_ms * NS_PER_MS,
         failover_delay_s=settings.active_consumer_failover_delay_ms / 1000,
         stop_s_max=settings.broker_shutdown_timeout_ms / 1000,
+        memory_limit_bytes=budget.limit_bytes,
         tail_cache_bytes=budget.tail_cache_bytes,
         commands_bytes=budget.commands_bytes,
         sessions_bytes=budget.sessions_bytes,
@@ -73,25 +73,9 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         delayed_index_bytes=budget.delayed_bytes,
         policies=_policy_defaults(settings),
         access=access_rules(settings),
-        listings=_topic_list_limits(settings),
+        listings=topic_list_limits(settings),
         delete_inactive_with_messages=settings.sources["brokerDeleteInactiveTopicsMode"] != sources.DEFAULT,
     )
-
-
-def named_listeners(settings: Settings) -> dict[str, ServiceUrls]:
-    """Return the addresses by listener name."""
-    urls: dict[str, dict[str, str]] = {}
-    for item in settings.advertised_listeners:
-        name, scheme, url = of_listener(item)
-        urls.setdefault(name, {})[scheme] = url
-    return {name: ServiceUrls(by.get("pulsar", ""), by.get("pulsar+ssl")) for name, by in urls.items()}
-
-
-def unnamed_listener(settings: Settings) -> ServiceUrls | None:
-    """Return the address for clients that name no listener; None for the broker's own address."""
-    if settings.internal_listener_name is None or settings.sources["advertisedAddress"] != sources.DEFAULT:
-        return None
-    return named_listeners(settings)[settings.internal_listener_name]
 
 
 def log_limits(settings: Settings) -> LogLimits:
@@ -126,7 +110,8 @@ def http_limits(settings: Settings, descriptors: int) -> HttpLimits:
     )
 
 
-def _topic_list_limits(settings: Settings) -> TopicListLimits:
+def topic_list_limits(settings: Settings) -> TopicListLimits:
+    """Return the limits of topic listings."""
     return TopicListLimits(
         heap_bytes_max=settings.budget.listings_heap_bytes,
         heap_timeout_ns=settings.listings_heap_timeout_ms * NS_PER_MS,

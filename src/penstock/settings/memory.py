@@ -23,6 +23,9 @@ _NO_LIMIT_BYTES: Final = 2**60
 # What the process takes with nobody connected: interpreter, libraries, catalog, one journal write in flight.
 PROCESS_BYTES: Final = 64 * MIB
 
+# What the process beside several brokers takes: interpreter, libraries, metadata.
+SUPERVISOR_BYTES: Final = 48 * MIB
+
 # No row grows beyond this by itself. More than 64 MiB of requests in flight only makes them wait longer in memory
 # instead of in the sockets; whoever knows better sets the row's key.
 _ROW_BYTES_MAX: Final = 64 * MIB
@@ -147,9 +150,10 @@ class MemoryBudget:
     def __post_init__(self) -> None:
         total = sum(size for _, size in self.rows())
         if total > self.limit_bytes:
+            excess = max(total - self.limit_bytes, MIB // 10)  # The text has one decimal place.
             raise ConfigurationError(
-                f"the memory budget does not fit: its rows sum to {_mib(total)}, and memoryLimitMB allows "
-                f"{_mib(self.limit_bytes)}; raise memoryLimitMB, or lower a key named below\n{self.table()}"
+                f"the memory budget does not fit: its rows take {_mib(excess)} too much, since memoryLimitMB allows "
+                f"{_mib(self.limit_bytes)} a broker; raise memoryLimitMB, or lower a key named below\n{self.table()}"
             )
 
     @classmethod
@@ -220,6 +224,11 @@ class MemoryBudget:
     def table(self) -> str:
         """Return the budget as text."""
         return "\n".join(f"  {_mib(size):>12}  {name}" for name, size in self.rows())
+
+
+def share_of_limit(limit_bytes: int, brokers: int) -> int:
+    """Return the memory limit of each of so many brokers; their supervisor takes a little."""
+    return limit_bytes if brokers == 1 else max(0, limit_bytes - SUPERVISOR_BYTES) // brokers
 
 
 def _mib(size_bytes: int) -> str:

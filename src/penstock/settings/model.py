@@ -18,6 +18,7 @@ from penstock.core.setting import spell
 from penstock.settings import rules
 from penstock.settings.rows.memory import Keeping, Listings, Memory
 from penstock.settings.rows.network import Connecting, Logging, Network, Tls
+from penstock.settings.rows.proxy import Proxying
 from penstock.settings.rows.security import Authentication, Authorization
 from penstock.settings.rows.topics import (
     Clients,
@@ -25,8 +26,11 @@ from penstock.settings.rows.topics import (
     Delivery,
     Finding,
     Rates,
+    Records,
     Retention,
     Schemas,
+    Sharing,
+    Throttling,
     Topics,
 )
 
@@ -35,27 +39,6 @@ if TYPE_CHECKING:
 
     from penstock.core.setting import Key
     from penstock.settings.memory import MachineFacts, MemoryBudget
-
-# The order of the reference.
-GROUPS: Final[tuple[type, ...]] = (
-    Network,
-    Tls,
-    Authentication,
-    Authorization,
-    Connecting,
-    Keeping,
-    Memory,
-    Listings,
-    Topics,
-    Finding,
-    Clients,
-    Delivery,
-    Retention,
-    Deduplication,
-    Rates,
-    Schemas,
-    Logging,
-)
 
 
 class Given(NamedTuple):
@@ -72,6 +55,7 @@ class Origin(NamedTuple):
 
     given: tuple[Given, ...]
     facts: MachineFacts
+    brokers: int = 1  # that share the memory limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +75,12 @@ class Settings(
     Retention,
     Deduplication,
     Rates,
+    Sharing,
+    Records,
+    Throttling,
     Schemas,
     Logging,
+    Proxying,
 ):
     """The effective configuration. Created by `sources.load`, which checks each value; `rules` checks combinations."""
 
@@ -117,6 +105,10 @@ class Settings(
         return self.durability == "relaxed"
 
 
+# The order of the reference.
+GROUPS: Final[tuple[type, ...]] = Settings.__bases__
+
+
 def keys_of(group: type) -> Mapping[str, Key]:
     """Return the rows of one group, by field name."""
     return {field.name: field.metadata["key"] for field in dataclasses.fields(group)}
@@ -126,3 +118,9 @@ def keys_of(group: type) -> Mapping[str, Key]:
 KEYS: Final[Mapping[str, Key]] = {name: key for group in GROUPS for name, key in keys_of(group).items()}
 # Key -> its field's name.
 FIELDS: Final[Mapping[str, str]] = {key.name: name for name, key in KEYS.items()}
+# Pulsar's names of keys that have another name here.
+ALIASES: Final[Mapping[str, str]] = {
+    "servicePort": "brokerServicePort",  # as Pulsar's proxy calls it
+    "servicePortTls": "brokerServicePortTls",
+    "resourceUsageTransportPublishIntervalInSecs": "resourceUsagePublishIntervalInSecs",
+}

@@ -96,7 +96,7 @@ _NAMES: Final = frozenset(
     offloadersDirectory persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl
     preciseTimeBasedBacklogQuotaCheck preciseTopicPublishRateLimiterEnable preferLaterVersions
     prometheusStatsHttpPort protocolHandlerDirectory pulsarResourcesExtendedClassName readOnlyModeEnabled
-    resourceUsageTransportClassName resourceUsageTransportPublishIntervalInSecs schemaJsonAllowLegacyJacksonFormat
+    resourceUsageTransportClassName schemaJsonAllowLegacyJacksonFormat
     schemaLedgerForceRecovery skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus sslFactoryPlugin
     sslFactoryPluginParams statsProviderClass statsUpdateFrequencyInSecs statsUpdateInitialDelayInSecs
     streamingDispatch strictAuthMethod strictBookieAffinityEnabled strictTopicNameEnabled

@@ -37,6 +37,7 @@ def check(settings: Settings) -> None:
     _check_ports(settings)
     _check_memory(settings)
     _check_access(settings)
+    _check_throttling(settings)
 
 
 def check_foreign(name: str, value: str) -> None:
@@ -127,6 +128,18 @@ def _check_memory(settings: Settings) -> None:
             f"queued.max.requests={settings.requests_max} is less than one producer may have in flight; "
             f"set {CLIENT_WINDOW_MAX} or more, or -1 for no bound"
         )
+
+
+def _check_throttling(settings: Settings) -> None:
+    for what, low, high in (
+        ("Memory", settings.adaptive_memory_low, settings.adaptive_memory_high),
+        ("Backlog", settings.adaptive_backlog_low, settings.adaptive_backlog_high),
+    ):
+        if low >= high:
+            raise ConfigurationError(
+                f"adaptivePublisherThrottling{what}LowWatermarkPct={low} must be below "
+                f"adaptivePublisherThrottling{what}HighWatermarkPct={high}"
+            )
 
 
 def _check_access(settings: Settings) -> None:

@@ -17,8 +17,8 @@ from penstock.core.errors import ConfigurationError
 from penstock.core.setting import VARIABLE_PREFIX, of_listener
 from penstock.core.units import MIB
 from penstock.settings import properties, rules
-from penstock.settings.memory import MachineFacts, MemoryBudget
-from penstock.settings.model import FIELDS, KEYS, Given, Origin, Settings
+from penstock.settings.memory import MachineFacts, MemoryBudget, share_of_limit
+from penstock.settings.model import ALIASES, FIELDS, KEYS, Given, Origin, Settings
 from penstock.settings.pulsar_keys import is_pulsars
 from penstock.settings.rules import CLIENT_WINDOW_MAX, METADATA_BYTES_MAX
 
@@ -62,6 +62,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
     facts: MachineFacts | None = None,
+    brokers: int = 1,
 ) -> Settings:
     """Read all sources, check every value, and freeze the result.
 
@@ -70,12 +71,13 @@ def load(
         environment: variables of the process; those with the prefix PENSTOCK_ or PULSAR_PREFIX_ are settings.
         flags: values given on the command line, by key.
         facts: the machine; read if not given.
+        brokers: how many brokers share memoryLimitMB; the budget is that of each.
 
     Raises:
         ConfigurationError: an invalid value, with its key and source; or a combination that is not allowed.
     """
     given = tuple(_everything(file, environment or {}, flags or {}))
-    return _settle(Origin(given, facts or MachineFacts.read()), {})
+    return _settle(Origin(given, facts or MachineFacts.read(), brokers), {})
 
 
 def changed(settings: Settings, changes: Mapping[str, str]) -> Settings:
@@ -127,7 +129,8 @@ def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
     sources = dict.fromkeys(FIELDS, DEFAULT)
     as_shipped: set[str] = set()
     foreign: list[Given] = []
-    for given in (*origin.given, *(Given(name, text, ADMIN) for name, text in changes.items())):
+    for each in (*origin.given, *(Given(name, text, ADMIN) for name, text in changes.items())):
+        given = each._replace(name=ALIASES.get(each.name, each.name))
         field = FIELDS.get(given.name)
         if field is None:
             foreign.append(given)
@@ -140,7 +143,7 @@ def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
             if given.from_file and values[field] == _LISTINGS_AS_SHIPPED.get(field):
                 as_shipped.add(field)
     warnings = _warnings_on_others(foreign)
-    _work_out(values, sources, origin.facts, as_shipped, warnings)
+    _work_out(values, sources, origin, as_shipped, warnings)
     settings = Settings(**values, sources=sources, origin=origin)
     return dataclasses.replace(settings, warnings=(*warnings, *rules.warnings(settings)))
 
@@ -177,7 +180,7 @@ def parse(given: Given) -> object:
 
 
 def _work_out(
-    values: dict[str, Any], sources: Mapping[str, str], facts: MachineFacts, as_shipped: set[str], warnings: list[str]
+    values: dict[str, Any], sources: Mapping[str, str], origin: Origin, as_shipped: set[str], warnings: list[str]
 ) -> None:
     """Fill in every default: plain ones first, then those that depend on other keys and on the machine."""
     for name, key in KEYS.items():
@@ -196,19 +199,19 @@ def _work_out(
     values.setdefault("admin_tls_protocols", values["tls_protocols"])
     values.setdefault("admin_tls_ciphers", values["tls_ciphers"])
     host = values["bind_address"]
-    advertised = facts.hostname if host in _EVERY_ADDRESS else host
+    advertised = origin.facts.hostname if host in _EVERY_ADDRESS else host
     values.setdefault("advertised_address", f"[{advertised}]" if ":" in advertised else advertised)
     listeners = values["advertised_listeners"]
     values.setdefault("internal_listener_name", of_listener(listeners[0])[0] if listeners else None)
     values.setdefault("frame_bytes_max", values["max_message_bytes"] + METADATA_BYTES_MAX)
-    values.setdefault("memory_limit_mb", facts.limit_bytes // MIB)
-    _split_budget(values, as_shipped, warnings)
+    values.setdefault("memory_limit_mb", origin.facts.limit_bytes // MIB)
+    _split_budget(values, as_shipped, warnings, origin.brokers)
     default_requests = max(CLIENT_WINDOW_MAX, values["request_bytes_max"] // _REQUEST_BYTES_MIN)
     values.setdefault("requests_max", default_requests if values["request_bytes_max"] > 0 else 0)
 
 
-def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[str]) -> None:
-    """Divide the memory, and set each key of a row to its result."""
+def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[str], brokers: int) -> None:
+    """Divide the memory of each broker, and set each key of a row to its result."""
     rows = {*_PULSARS_SIZES, *_LISTINGS_AS_SHIPPED, "sessions_mb", "metadata_mb"}
     asked = {name: values[name] for name in rows - as_shipped if name in values}
     borrowed = {row: size for row, size in _from_pulsars_keys(values).items() if row not in asked}
@@ -220,12 +223,12 @@ def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[s
         )
     borrowed |= {name: values[name] for name in as_shipped}
     try:
-        budget = _budget(values, {**asked, **borrowed})
+        budget = _budget(values, {**asked, **borrowed}, brokers)
     except ConfigurationError:
         if not borrowed:
             raise
         # Pulsar's keys were chosen for a Java heap; that they do not fit here is no reason not to start.
-        budget = _budget(values, asked)
+        budget = _budget(values, asked, brokers)
         names = ", ".join(sorted(KEYS[_PULSARS_SIZES.get(row, row)].name for row in borrowed))
         warnings.append(f"{names}: what the file asks for does not fit memoryLimitMB; the memory is divided without it")
     values["budget"] = budget
@@ -252,12 +255,12 @@ def _from_pulsars_keys(values: Mapping[str, Any]) -> dict[str, int]:
     return sizes
 
 
-def _budget(values: Mapping[str, Any], asked: Mapping[str, int]) -> MemoryBudget:
+def _budget(values: Mapping[str, Any], asked: Mapping[str, int], brokers: int) -> MemoryBudget:
     def in_bytes(name: str) -> int | None:
         return asked[name] * MIB if name in asked else None
 
     return MemoryBudget.split(
-        values["memory_limit_mb"] * MIB,
+        share_of_limit(values["memory_limit_mb"] * MIB, brokers),
         frame_bytes_max=values["frame_bytes_max"],
         requests_bytes=asked.get("request_bytes_max"),
         outbound_bytes=in_bytes("outbound_mb"),

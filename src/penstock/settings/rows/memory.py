@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.broker.policies.policy_defaults import MessageDefaults
-from penstock.core.setting import any_number, choice, row, size, switch, whole
+from penstock.core.setting import any_number, choice, dynamic, row, size, switch, whole
 from penstock.core.units import parse_bytes
 
 
@@ -82,12 +82,11 @@ class Memory(MessageDefaults):
         "MiB for stored metadata that outlives its client: schemas, long names and properties of subscriptions, names "
         "of producers that deduplication remembers. Requests beyond it are refused.",
     )
-    tail_cache_mb: int = row(
+    tail_cache_mb: int = dynamic(
         "tailCacheMB",
         whole(0),
         "<managedLedgerCacheSizeMB, else its row of the memory budget>",
         "MiB of newest entries, cached for consumers that keep up.",
-        dynamic=True,
     )
     max_publish_buffer_mb: int | None = row(
         "maxMessagePublishBufferSizeInMB",
@@ -101,12 +100,8 @@ class Memory(MessageDefaults):
         "<none>",
         "Pulsar's name of outboundMB; used if that is not set. 0: not set.",
     )
-    ledger_cache_mb: int | None = row(
-        "managedLedgerCacheSizeMB",
-        whole(0),
-        "<none>",
-        "Pulsar's name of tailCacheMB; used if that is not set.",
-        dynamic=True,
+    ledger_cache_mb: int | None = dynamic(
+        "managedLedgerCacheSizeMB", whole(0), "<none>", "Pulsar's name of tailCacheMB; used if that is not set."
     )
 
 
@@ -114,47 +109,41 @@ class Memory(MessageDefaults):
 class Listings:
     """Memory of topic listings."""
 
-    listings_heap_mb: int = row(
+    listings_heap_mb: int = dynamic(
         "maxTopicListInFlightHeapMemSizeMB",
         any_number,
         "<its row of the memory budget, at most 100>",
         "MiB of topic listings that are being created, and of the state of watchers; at the limit, requests wait. 0 or "
         "less: no limit.",
-        dynamic=True,
     )
-    listings_heap_timeout_ms: int = row(
+    listings_heap_timeout_ms: int = dynamic(
         "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis",
         whole(0),
         25_000,
         "How long a listing waits for this memory before it is refused, in ms.",
-        dynamic=True,
     )
-    listings_heap_queue_max: int = row(
+    listings_heap_queue_max: int = dynamic(
         "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize",
         any_number,
         10_000,
         "How many may wait for it at the same time. 0 or less: no bound.",
-        dynamic=True,
     )
-    listings_direct_mb: int = row(
+    listings_direct_mb: int = dynamic(
         "maxTopicListInFlightDirectMemSizeMB",
         any_number,
         "<its row of the memory budget, at most 100>",
         "MiB of encoded topic listings that clients have not read yet; at the limit, responses wait. 0 or less: no "
         "limit.",
-        dynamic=True,
     )
-    listings_direct_timeout_ms: int = row(
+    listings_direct_timeout_ms: int = dynamic(
         "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis",
         whole(0),
         25_000,
         "How long an encoded listing waits for this memory before it is refused, in ms.",
-        dynamic=True,
     )
-    listings_direct_queue_max: int = row(
+    listings_direct_queue_max: int = dynamic(
         "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize",
         any_number,
         10_000,
         "How many may wait for it at the same time. 0 or less: no bound.",
-        dynamic=True,
     )

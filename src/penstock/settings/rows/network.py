@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.broker.limit_rows import ConnectionLimits
-from penstock.core.setting import choice, listeners, names, port_number, port_or_none, row, switch, whole
+from penstock.core.setting import choice, dynamic, listeners, names, port_number, port_or_none, row, switch, whole
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -89,10 +89,7 @@ class Tls:
         flag="--tls-trust-certs",
     )
     tls_require_client_cert: bool = row(
-        "tlsRequireTrustedClientCertOnConnect",
-        switch,
-        False,
-        "Whether TLS clients need a trusted certificate.",
+        "tlsRequireTrustedClientCertOnConnect", switch, False, "Whether TLS clients need a trusted certificate."
     )
     tls_allow_insecure: bool = row(
         "tlsAllowInsecureConnection", switch, False, "Whether untrusted client certificates are accepted."
@@ -127,13 +124,12 @@ class Connecting(ConnectionLimits):
         5_000,
         "How long an old connection may take to answer a ping when a new one wants its producer or consumer.",
     )
-    broker_shutdown_timeout_ms: int = row(
+    broker_shutdown_timeout_ms: int = dynamic(
         "brokerShutdownTimeoutMs",
         whole(0),
         60_000,
         "How long a graceful stop may take; after that the process exits at once, with status 1. No acknowledged "
         "message is lost.",
-        dynamic=True,
     )
     max_http_server_connections: int = row(
         "maxHttpServerConnections",
@@ -157,17 +153,12 @@ class Logging:
     """Logging."""
 
     log_format: str = row(
-        "logFormat",
-        choice("text", "json"),
-        "text",
-        "`text` or `json`: one line per event.",
-        flag="--log-format",
+        "logFormat", choice("text", "json"), "text", "`text` or `json`: one line per event.", flag="--log-format"
     )
-    log_level: str = row(
+    log_level: str = dynamic(
         "logLevel",
         choice("debug", "info", "warning", "error"),
         "info",
         "The lowest level that is logged.",
         flag="--log-level",
-        dynamic=True,
     )

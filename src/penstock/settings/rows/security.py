@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.setting import choice, names, names_among, row, switch, whole
+from penstock.core.setting import choice, dynamic, names, names_among, row, switch, whole
 
 _PACKAGE: Final = "org.apache.pulsar.broker."
 PROVIDER_TOKEN: Final = f"{_PACKAGE}authentication.AuthenticationProviderToken"
@@ -53,10 +53,7 @@ class Authentication:
         secret=True,
     )
     token_public_key: str | None = row(
-        "tokenPublicKey",
-        str,
-        "<none>",
-        "Public key of tokens: `file:///…`, or `data:;base64,…`.",
+        "tokenPublicKey", str, "<none>", "Public key of tokens: `file:///…`, or `data:;base64,…`."
     )
     token_public_alg: str = row("tokenPublicAlg", choice(*TOKEN_ALGORITHMS), "RS256", "Algorithm of tokenPublicKey.")
     token_auth_claim: str = row("tokenAuthClaim", str, "sub", "Claim of a token with the role.")
@@ -95,7 +92,7 @@ class Authorization:
         False,
         "Whether a permission for `name*` or `*name` applies to all roles with this prefix or suffix.",
     )
-    super_user_roles: tuple[str, ...] = row("superUserRoles", names, (), "Roles that may do everything.", dynamic=True)
+    super_user_roles: tuple[str, ...] = dynamic("superUserRoles", names, (), "Roles that may do everything.")
     proxy_roles: tuple[str, ...] = row(
         "proxyRoles",
         names,

@@ -10,7 +10,10 @@ from penstock.broker.limit_rows import (
     DeduplicationLimits,
     DeliveryLimits,
     FindingLimits,
+    RecordLimits,
     SchemaLimits,
+    SharingLimits,
+    ThrottlingLimits,
     TopicLimits,
 )
 from penstock.broker.policies.policy_defaults import (
@@ -18,11 +21,12 @@ from penstock.broker.policies.policy_defaults import (
     DeduplicationDefaults,
     DeliveryDefaults,
     RateDefaults,
+    RecordDefaults,
     RetentionDefaults,
     SchemaDefaults,
     TopicDefaults,
 )
-from penstock.core.setting import row, whole
+from penstock.core.setting import dynamic, row, whole, zookeeper
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -44,12 +48,11 @@ class Clients(ClientDefaults, ClientLimits):
 class Delivery(DeliveryDefaults, DeliveryLimits):
     """Delivery."""
 
-    active_consumer_failover_delay_ms: int = row(
+    active_consumer_failover_delay_ms: int = dynamic(
         "activeConsumerFailoverDelayTimeMillis",
         whole(0),
         1_000,
         "How long a Failover subscription waits before another consumer takes over.",
-        dynamic=True,
     )
     delayed_delivery_lookahead: int = row(
         "delayedDeliveryFixedDelayDetectionLookahead",
@@ -80,6 +83,38 @@ class Deduplication(DeduplicationLimits, DeduplicationDefaults):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Rates(RateDefaults):
     """Rates. 0 or less: no bound."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Sharing(SharingLimits):
+    """Quotas of resource groups that several brokers share."""
+
+    membership_url: str | None = row(
+        "membershipUrl",
+        zookeeper,
+        "<none>",
+        "Where those that share quotas register, in the form of Pulsar's `metadataStoreUrl`: "
+        "`zk:HOST:PORT,HOST:PORT/PATH`; the path is `/penstock` by default. Give each cluster a path of its own. "
+        "Needs `penstock[zookeeper]`. If it is not set, the supervisor says which brokers serve, and proxies know each "
+        "other by their reports. No metadata is stored there.",
+    )
+    membership_session_timeout_ms: int = row(
+        "membershipSessionTimeoutMillis",
+        whole(1_000, 600_000),
+        30_000,
+        "How long ZooKeeper waits for a process that is silent before it is no member; like Pulsar's "
+        "`metadataStoreSessionTimeoutMillis`. ZooKeeper may set it to one of its own limits (usually 4 and 40 s).",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Records(RecordLimits, RecordDefaults):
+    """Usage records and decision records."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Throttling(ThrottlingLimits):
+    """Adaptive publish throttling (experimental)."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

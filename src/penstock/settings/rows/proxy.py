@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of `penstock proxy` only, with the names of Pulsar's proxy. `model.Settings` joins the groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.setting import authentication_method, names, row, switch, whole
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Proxying:
+    """Proxy."""
+
+    upstream_url: str | None = row(
+        "brokerServiceURL",
+        str,
+        "<none>",
+        "Service URL of the cluster behind the proxy: pulsar://host:6650, or several hosts with commas between them.",
+        flag="--upstream",
+    )
+    upstream_url_tls: str | None = row(
+        "brokerServiceURLTLS", str, "<none>", "The same for tlsEnabledWithBroker: pulsar+ssl://host:6651."
+    )
+    upstream_admin_url: str | None = row(
+        "brokerWebServiceURL",
+        str,
+        "<none>",
+        "Admin URL of the cluster: http://host:8080, or several hosts with commas between them. Requests to /admin and "
+        "/lookup are sent there.",
+        flag="--upstream-admin",
+    )
+    upstream_tls: bool = row(
+        "tlsEnabledWithBroker", switch, False, "Whether brokers are reached at brokerServiceURLTLS instead."
+    )
+    upstream_trust_certs: Path | None = row(
+        "brokerClientTrustCertsFilePath",
+        Path,
+        "<none>",
+        "Certificates, in PEM, of the authorities of the brokers' certificates; otherwise those of the system.",
+    )
+    upstream_hostname_check: bool = row(
+        "tlsHostnameVerificationEnabled", switch, False, "Whether a broker's certificate must have its host's name."
+    )
+    upstream_connect_timeout_ms: int = row(
+        "brokerProxyConnectTimeoutMs", whole(1), 10_000, "How long connecting to a broker may take."
+    )
+    group_file: Path | None = row(
+        "resourceGroupsFile",
+        Path,
+        "<none>",
+        "Resource groups that the proxy enforces, in TOML: a table for each group with its rates, `namespaces` and "
+        "`tenants`. Read again when it changes.",
+    )
+    proxy_name: str | None = row(
+        "proxyName",
+        str,
+        "<none>",
+        "The name of this proxy among those that share quotas, by default its advertised address and port; no two "
+        "proxies of a cluster may have the same.",
+    )
+    group_key: str | None = row(
+        "resourceUsageKey",
+        str,
+        "<none>",
+        "Signs usage reports between proxies: the same words for all proxies of a cluster. Without it, whoever may "
+        "produce to the usage topic can change shares.",
+        secret=True,
+    )
+    own_method: str = row(
+        "brokerClientAuthenticationPlugin",
+        authentication_method,
+        "none",
+        "How the proxy itself authenticates: `none`, `token`, or the name of Pulsar's class for tokens.",
+    )
+    own_parameters: str = row(
+        "brokerClientAuthenticationParameters",
+        str,
+        "",
+        "Its credentials: `token:WORDS` or `file:///path`.",
+        secret=True,
+    )
+    allowed_hosts: tuple[str, ...] = row(
+        "brokerProxyAllowedHostNames",
+        names,
+        (),
+        "Brokers that clients may ask for, beside those that the cluster's lookups have named: host names, `*` for any "
+        "characters.",
+    )
+    allowed_networks: tuple[str, ...] = row(
+        "brokerProxyAllowedIPAddresses",
+        names,
+        (),
+        "The same by address: addresses, or networks such as 10.0.0.0/8; `*` for any.",
+    )
+    allowed_ports: tuple[str, ...] = row(
+        "brokerProxyAllowedTargetPorts",
+        names,
+        ("6650", "6651"),
+        "Ports of brokers that brokerProxyAllowedHostNames or brokerProxyAllowedIPAddresses allow; `*` for any.",
+    )
