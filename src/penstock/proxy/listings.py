@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topic listings through the proxy, in bounded memory (PIP-442).
+
+Theory of operation
+    Charge. A heap permit for an estimate is acquired before the broker is asked. When the size of its answer has come,
+            the permit becomes that size; only then the rest is read. When the answer is complete, its bytes move to a
+            direct permit, which is held until the sockets of all clients that it is for have taken it.
+    Sharing. Clients with the same credentials that ask the same question before it is sent to a broker share the
+            answer: it is read, held and charged once. A client that asks later is answered later, so that no answer is
+            older than its question.
+    Time.   A client gives up after 30 s. The waits of the proxy and of the broker together end before.
+    Errors. What the broker answers is passed on with its code: TooManyRequests stays that.
+Where: `lookups` calls `answer`. The limiter is that of the broker, with its six settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.core.errors import ServiceNotReady
+from penstock.core.units import NS_PER_S
+from penstock.net.topic_list_limiter import INITIAL_BYTES, LimitType, Owner
+from penstock.proxy.listing_connection import ListingConnection
+from penstock.wire import codec
+from penstock.wire.errors import ProtocolError
+from penstock.wire.listings import relayed_head
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.core.clock import Clock
+    from penstock.net.connection import Connection
+    from penstock.net.topic_list_limiter import Permit, TopicListMemoryLimiter
+    from penstock.proxy.listing_connection import Listed
+    from penstock.proxy.upstreams import Identity, Upstreams
+
+# Clients wait for 30 s; what is left is for the way.
+ANSWER_NS: Final = 28 * NS_PER_S
+# Listings that brokers are asked for at a time, each over a connection of its own.
+AT_ONCE: Final = 8
+# Sizes of earlier answers that are remembered as estimates.
+ESTIMATES_MAX: Final = 1_000
+
+
+class _Question(NamedTuple):
+    """What makes two requests the same."""
+
+    identity: Identity
+    command: bytes  # encoded, without the request id
+
+
+class _Answer:
+    """One answer while it is being sent to its clients."""
+
+    __slots__ = ("_limiter", "_permit", "_users", "fields", "nbytes")
+
+    def __init__(self, listed: Listed, permit: Permit, limiter: TopicListMemoryLimiter) -> None:
+        self.fields = listed.fields
+        self.nbytes = len(listed.fields)
+        self._permit = permit
+        self._limiter = limiter
+        self._users = 0
+
+    def take(self) -> None:
+        self._users += 1
+
+    def release(self) -> None:
+        """One client has it, or is gone."""
+        self._users -= 1
+        if not self._users:
+            self._limiter.release(self._permit)
+
+
+class Listings:
+    """All topic listings of one proxy."""
+
+    def __init__(
+        self, limiter: TopicListMemoryLimiter, upstreams: Upstreams, clock: Clock, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.limiter = limiter
+        self._upstreams = upstreams
+        self._clock = clock
+        self.loop = loop
+        self._joinable: dict[_Question, _Shared] = {}  # not sent to a broker yet
+        self._estimates: OrderedDict[bytes, int] = OrderedDict()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._idle: list[tuple[Identity, ListingConnection]] = []
+
+    async def answer(self, connection: Connection, identity: Identity, body: codec.CommandGetTopicsOfNamespace) -> None:
+        """Ask a broker, and send the client its answer; returns when that is queued.
+
+        Raises:
+            PermitError: there is no memory for it.
+            RequestRefused: as the broker answered.
+            ServiceNotReady: no broker answers.
+        """
+        asked = codec.CommandGetTopicsOfNamespace()
+        asked.CopyFrom(body)
+        asked.ClearField("request_id")
+        question = _Question(identity, asked.SerializePartialToString())
+        shared = self._joinable.get(question)
+        if shared is None:
+            owner = Owner(body.namespace.partition("/")[0], connection.id)
+            shared = self._joinable[question] = _Shared(self, question, asked, owner)
+        answer = await shared.wait()
+        connection.write_shared(
+            relayed_head(body.request_id, answer.nbytes), (answer.fields,), answer.nbytes, answer.release
+        )
+
+    def forget(self, connection: Connection) -> None:
+        """A client is gone: it waits for no memory any more."""
+        self.limiter.cancel(connection.id)
+
+    async def run(self, shared: _Shared) -> _Answer:
+        """Ask a broker, with permits for what it answers. Raises as `answer`."""
+        deadline_ns = self._clock.monotonic_ns() + ANSWER_NS
+        try:
+            async with asyncio.timeout(ANSWER_NS / NS_PER_S), self._turns:
+                return await self._ask(shared, deadline_ns)
+        except TimeoutError:
+            raise ServiceNotReady("no broker has listed the topics in time; try again") from None
+        finally:
+            self._send(shared)
+
+    async def _ask(self, shared: _Shared, deadline_ns: int) -> _Answer:
+        limiter, question = self.limiter, shared.question
+        estimate_bytes = self._estimates.get(question.command, INITIAL_BYTES)
+        permit = await limiter.acquire(
+            estimate_bytes, LimitType.HEAP_MEMORY, owner=shared.owner, deadline_ns=deadline_ns
+        )
+
+        async def grow(nbytes: int) -> None:
+            nonlocal permit
+            permit = await limiter.update(permit, nbytes, deadline_ns=deadline_ns)
+
+        try:
+            self._send(shared)
+            try:
+                async with self._connection(question.identity) as connection:
+                    listed = await connection.ask(shared.body, grow)
+            except (OSError, EOFError, ProtocolError) as error:
+                raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from error
+            self._remember(question.command, listed.nbytes)
+            direct = await limiter.acquire(
+                listed.nbytes, LimitType.DIRECT_MEMORY, owner=shared.owner, deadline_ns=deadline_ns
+            )
+        finally:
+            limiter.release(permit)
+        return _Answer(listed, direct, limiter)
+
+    def _send(self, shared: _Shared) -> None:
+        """From now on nobody may join."""
+        if self._joinable.get(shared.question) is shared:
+            del self._joinable[shared.question]
+
+    def _remember(self, command: bytes, nbytes: int) -> None:
+        self._estimates[command] = nbytes
+        self._estimates.move_to_end(command)
+        if len(self._estimates) > ESTIMATES_MAX:
+            self._estimates.popitem(last=False)
+
+    @asynccontextmanager
+    async def _connection(self, identity: Identity) -> AsyncIterator[ListingConnection]:
+        """Lend a connection; it is kept for the next listing if this one was answered."""
+        connection = self._take_idle(identity)
+        if connection is None:
+            address = await self._upstreams.cluster(identity)
+            connection = await ListingConnection.open(address, identity, self._upstreams.options)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append((identity, connection))
+        while len(self._idle) > AT_ONCE:
+            self._idle.pop(0)[1].close()
+
+    def _take_idle(self, identity: Identity) -> ListingConnection | None:
+        for at in range(len(self._idle) - 1, -1, -1):
+            if self._idle[at][0] == identity:
+                connection = self._idle.pop(at)[1]
+                if connection.is_usable:
+                    return connection
+                connection.close()
+        return None
+
+    async def close(self) -> None:
+        """Close idle connections; requests that wait get an error."""
+        self.limiter.close()
+        idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
+            await connection.closed()
+
+
+class _Shared:
+    """One question to a broker, and the clients that wait for its answer."""
+
+    def __init__(
+        self, listings: Listings, question: _Question, body: codec.CommandGetTopicsOfNamespace, owner: Owner
+    ) -> None:
+        self.question = question
+        self.body = body
+        self.owner = owner
+        self._waiting = 0
+        self._task = listings.loop.create_task(listings.run(self))
+        self._task.add_done_callback(self._ended)
+
+    async def wait(self) -> _Answer:
+        """Return the answer, of which the caller must send its part. Raises as `Listings.answer`."""
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if self._has_answer():  # This client was counted among those who send it.
+                self._task.result().release()
+            raise
+        finally:
+            self._waiting -= 1
+            if not self._waiting and not self._task.done():
+                self._task.cancel()
+
+    def _has_answer(self) -> bool:
+        return self._task.done() and not self._task.cancelled() and self._task.exception() is None
+
+    def _ended(self, task: asyncio.Task[_Answer]) -> None:
+        if not self._has_answer():
+            return
+        # Each of those that wait now will send it. If nobody does any more, it is released at once.
+        answer = task.result()
+        for _ in range(self._waiting + 1):
+            answer.take()
+        answer.release()

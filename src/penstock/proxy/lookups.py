@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups of one client: the proxy asks the brokers, follows their redirects, and answers.
+
+The answer to a lookup names the owner of the topic and says that it is reached through the proxy. The client then
+connects to the proxy again and names the owner (`proxy_to_broker_url`).
+Where: `session`, for clients that are not connected to a broker.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.errors import PenstockError, ServiceNotReady
+from penstock.wire import codec
+from penstock.wire.client.commands import encode
+from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.lookup import Lookup, Redirect
+from penstock.wire.codec import BaseCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from penstock.proxy.services import Services
+    from penstock.proxy.session import Session
+    from penstock.proxy.upstreams import Identity
+    from penstock.wire.client.addresses import Address
+    from penstock.wire.client.events import Connected
+    from penstock.wire.client.frames import Body
+
+
+class Lookups:
+    """Answers one client's lookups."""
+
+    def __init__(self, session: Session, services: Services, identity: Identity) -> None:
+        self._session = session
+        self._services = services
+        self._identity = identity
+
+    async def open(self) -> Connected:
+        """Return what a broker of the cluster answers to these credentials. Raises ServiceNotReady, RequestRefused."""
+        upstreams = self._services.upstreams
+        async with upstreams.client(await upstreams.cluster(self._identity), self._identity) as client:
+            connected = client.connection.connected
+            assert connected is not None, "the connection was opened"
+            return connected
+
+    def handle(self, kind: int, body: Body) -> bool:
+        """Answer a command; False if it is none of a lookup."""
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            return False
+        self._session.requests.start(body.request_id, partial(self._answered, handler, body))
+        return True
+
+    async def _answered(self, handler: Callable[[Lookups, Any], Awaitable[None]], body: Body) -> None:
+        try:
+            await handler(self, body)
+        except RequestRefused as error:
+            self._refuse(body, error.code, error.said)
+        except TimeoutError:
+            self._refuse(body, ServiceNotReady.wire_code, "the broker did not answer in time; try again")
+        except (ConnectionError, OSError) as error:
+            self._refuse(body, ServiceNotReady.wire_code, f"the connection to the broker is lost: {error}")
+        except PenstockError as error:
+            self._refuse(body, error.wire_code, str(error))
+
+    def _refuse(self, body: Body, code: int, text: str) -> None:
+        failed = _FAILED.get(type(body), codec.error)
+        self._session.reply(failed(body.request_id, code, text))
+
+    async def _ask(self, body: Body, what: str) -> Body:
+        """Ask the cluster, and return the answer. Raises as `AsyncClient.request`."""
+        upstreams = self._services.upstreams
+        address = await upstreams.cluster(self._identity)
+        return await self._ask_one(address, body, what)
+
+    async def _ask_one(self, address: Address, body: Body, what: str) -> Body:
+        upstreams = self._services.upstreams
+        async with upstreams.client(address, self._identity) as client:
+            return await client.request(body, what, timeout_s=upstreams.options.request_timeout_s)
+
+    async def _lookup(self, body: codec.CommandLookupTopic) -> None:
+        lookup = Lookup(body.topic, listener=body.advertised_listener_name)
+        address = await self._services.upstreams.cluster(self._identity)
+        while True:
+            answer = await self._ask_one(address, lookup.question(address), f"looking up {body.topic}")
+            found = lookup.answered(answer)
+            if not isinstance(found, Redirect):
+                break
+            address = found.address
+        self._services.targets.remember(found.address)
+        url = str(found.address)
+        response = codec.CommandLookupTopicResponse(
+            request_id=body.request_id,
+            response=codec.CommandLookupTopicResponse.Connect,
+            brokerServiceUrl=url,
+            brokerServiceUrlTls=url,
+            authoritative=True,
+            proxy_through_service_url=True,
+        )
+        self._session.reply(encode(response))
+
+    async def _partitions(self, body: codec.CommandPartitionedTopicMetadata) -> None:
+        asked = codec.CommandPartitionedTopicMetadata(topic=body.topic, request_id=0)
+        if body.HasField("metadata_auto_creation_enabled"):
+            asked.metadata_auto_creation_enabled = body.metadata_auto_creation_enabled
+        await self._pass_on(body, asked, f"asking for the partitions of {body.topic}")
+
+    async def _schema(self, body: codec.CommandGetSchema) -> None:
+        asked = codec.CommandGetSchema(topic=body.topic, request_id=0)
+        if body.HasField("schema_version"):
+            asked.schema_version = body.schema_version
+        await self._pass_on(body, asked, f"asking for the schema of {body.topic}")
+
+    async def _topics(self, body: codec.CommandGetTopicsOfNamespace) -> None:
+        await self._services.listings.answer(self._session.connection, self._identity, body)
+
+    async def _pass_on(self, body: Body, asked: Body, what: str) -> None:
+        answer = await self._ask(asked, what)
+        answer.request_id = body.request_id
+        self._session.reply(encode(answer))
+
+
+_HANDLERS: Final[Mapping[int, Callable[[Lookups, Any], Awaitable[None]]]] = {
+    BaseCommand.LOOKUP: Lookups._lookup,  # noqa: SLF001 - of this class
+    BaseCommand.PARTITIONED_METADATA: Lookups._partitions,  # noqa: SLF001
+    BaseCommand.GET_SCHEMA: Lookups._schema,  # noqa: SLF001
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: Lookups._topics,  # noqa: SLF001
+}
+_FAILED = {
+    codec.CommandLookupTopic: codec.lookup_failed,
+    codec.CommandPartitionedTopicMetadata: codec.partitioned_metadata_failed,
+    codec.CommandGetSchema: codec.get_schema_failed,
+}

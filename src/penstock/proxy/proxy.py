@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxy: makes the sessions of its clients, and looks after them once a second.
+
+Where: `proxy_app` makes one and gives it the listeners' connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.proxy.session import Session
+
+if TYPE_CHECKING:
+    from penstock.net.connection import Connection
+    from penstock.net.listener import Connections
+    from penstock.proxy.group_file import GroupFile
+    from penstock.proxy.services import Services
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+
+
+class Proxy:
+    """All sessions of one process."""
+
+    def __init__(self, services: Services, connections: Connections, group_file: GroupFile | None = None) -> None:
+        self.services = services
+        self._group_file = group_file
+        services.groups.when_changed(self._look_again)
+        self._connections = connections
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def open_session(self, connection: Connection) -> Session:
+        """Make the handler of a new connection."""
+        return Session(connection, self.services)
+
+    def start(self) -> None:
+        """Look after connections from now on."""
+        self._ticker = self.services.loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        now_ns = self.services.clock.monotonic_ns()
+        for connection in self._connections.all():
+            handler = connection.handler
+            if isinstance(handler, Session):
+                handler.check_alive(now_ns)
+        self._connections.evict_slow()
+        if self._group_file is not None:
+            self._group_file.look()
+        self.services.upstreams.close_idle()
+        self._ticker = self.services.loop.call_later(TICK_S, self._tick)
+
+    def _look_again(self) -> None:
+        """Definitions of resource groups have changed."""
+        for connection in self._connections.all():
+            handler = connection.handler
+            if isinstance(handler, Session) and handler.relay is not None:
+                handler.relay.sends.look_again()
+
+    async def stop(self) -> None:
+        """Send what has come, and close all connections."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for connection in self._connections.all():
+            connection.close_after_flush("the proxy is stopping")
+        await asyncio.sleep(0)
+        for connection in self._connections.all():
+            connection.close("the proxy is stopping")
+        await self.services.listings.close()
+        await self.services.upstreams.close()

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One client connected to one broker: passes frames on in both directions.
+
+Theory of operation
+    To the broker. What a client sends is charged to request memory until the broker's socket has taken it. While that
+                   socket takes nothing, the client is not read.
+    To the client. No more is read from the broker than the client's connection has room for, and unsent bytes are
+                   charged to the outbound memory, as a broker's own are.
+    Handshake.     The client's CONNECT is sent on without the fields that were meant for the proxy; the broker's
+                   answer, and its challenges, are sent back.
+    End.           If one side closes, so does the other: clients then look their topics up again.
+Where: `session` makes one for a CONNECT with `proxy_to_broker_url`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.errors import PenstockError
+from penstock.core.units import KIB, MIB
+from penstock.governance.muting import MuteReason
+from penstock.net.upstream_socket import UpstreamSocket
+from penstock.proxy.relayed_sends import RelayedSends
+from penstock.proxy.response_stream import ResponseStream
+from penstock.wire import codec, refusals
+from penstock.wire.client.commands import encode
+from penstock.wire.client.frames import FRAME_BYTES_MAX, FRAME_PADDING_BYTES, decode_frame, frame_bytes
+from penstock.wire.codec import BaseCommand
+from penstock.wire.errors import ProtocolError
+from penstock.wire.events import PublishRun, RefusedCommand, Relayed
+from penstock.wire.relayed import RelayReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.governance.memory_pool import Lease
+    from penstock.net.connection import Connection
+    from penstock.proxy.services import Services
+    from penstock.wire.client.addresses import Address
+    from penstock.wire.client.frames import Body
+    from penstock.wire.events import Command, Event
+
+# Beyond this many unsent bytes, a client is not read while its broker's socket is blocked.
+UNSENT_BYTES_MAX: Final = 64 * KIB
+# Answers of the proxy that may wait for the end of a frame of the broker.
+ANSWERS_BYTES_MAX: Final = 64 * KIB
+# The largest answer to CONNECT: CONNECTED, a challenge or an error.
+HANDSHAKE_BYTES_MAX: Final = 128 * KIB
+# A broker may allow messages up to this size, although larger ones than the proxy's limit do not pass.
+_MESSAGE_BYTES_MAX: Final = 256 * MIB
+_SIZE_BYTES: Final = 4
+
+
+class Relay:
+    """Passes frames between a client and its broker.
+
+    Attributes:
+        target: the broker.
+        is_connected: whether the handshake is complete.
+    """
+
+    def __init__(self, connection: Connection, services: Services, target: Address) -> None:
+        self.target = target
+        self.is_connected = False
+        self._connection = connection
+        self._services = services
+        self._upstream: UpstreamSocket | None = None
+        self.sends = RelayedSends(connection, services, self._forward)
+        self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
+        self._greeting = b""  # the unfinished answer to CONNECT
+
+    async def open(self, connect: codec.CommandConnect) -> None:
+        """Connect to the broker, and send this CONNECT on. Raises ServiceNotReady."""
+        upstreams = self._services.upstreams
+        sock = await upstreams.dial(self.target)
+        if not self._connection.is_open:
+            sock.close()
+            return
+        self._upstream = UpstreamSocket(
+            sock,
+            self._services.loop,
+            self,
+            tls=upstreams.options.tls if self.target.tls else None,
+            server_name=self.target.host,
+        )
+        passed = codec.CommandConnect()
+        passed.CopyFrom(connect)
+        passed.ClearField("proxy_to_broker_url")
+        self._send(encode(passed))
+        self._upstream.start()
+
+    def answer_challenge(self, body: codec.CommandAuthResponse) -> None:
+        """Pass on the client's answer to the broker's challenge."""
+        self._send(encode(body))
+
+    def _send(self, frame: bytes) -> None:
+        if self._upstream is not None:
+            self._upstream.write((frame,), len(frame))
+
+    def close(self, reason: str) -> None:
+        """The client is gone."""
+        self.sends.close()
+        if self._upstream is not None:
+            self._upstream.close(reason)
+
+    # -- from the client ----------------------------------------------------------------------------------------------
+
+    def client_sent(self, events: list[Event], lease: Lease | None) -> None:
+        """Pass the events of one read on. The lease is released when the broker's socket has taken all of it."""
+        for event in events:
+            if type(event) is PublishRun:
+                run = event if lease is None else self.sends.pass_on(event, lease)
+                if run is not None:
+                    self._forward(run.data, None)
+            elif type(event) is Relayed:
+                if event.command is None:
+                    self._forward(event.data, None)
+                else:
+                    self._on_command(event.command, event.data)
+            else:
+                assert type(event) is RefusedCommand
+                self._refuse(event)
+            if not self._connection.is_open:
+                break
+        if lease is not None:
+            self._forward(b"", lease)
+
+    def _forward(self, data: bytes | memoryview, lease: Lease | None) -> None:
+        """Send frames to the broker; the lease is released when its socket has taken them, and all before."""
+        release = partial(self._services.release, lease) if lease is not None else None
+        if self._upstream is not None:
+            self._upstream.write((data,) if data else (), len(data), release)
+        elif release is not None:
+            release()
+
+    def _on_command(self, command: Command, frame: bytes) -> None:
+        """Learn from a command, and pass it on."""
+        kind: int = command.type
+        body: Any = command.body
+        if kind == BaseCommand.CLOSE_PRODUCER:
+            self.sends.closed(body.producer_id, partial(self._forward, frame, None))
+            return
+        if kind == BaseCommand.PRODUCER:
+            try:
+                self.sends.opened(body)
+            except PenstockError as error:
+                self._answer(codec.error(body.request_id, error.wire_code, str(error)))
+                return
+        self._forward(frame, None)
+
+    def _refuse(self, refused: RefusedCommand) -> None:
+        answer = refusals.answer(refused)
+        if answer is None:
+            self._connection.close(refused.text)
+        else:
+            self._answer(answer)
+
+    def _answer(self, frame: bytes) -> None:
+        """Send a frame of the proxy's own. A client that does not read such answers is muted, and at last closed."""
+        for buffer in self._stream.add(frame):
+            self._connection.write_frame(buffer)
+        if self._stream.waiting_bytes > ANSWERS_BYTES_MAX:
+            self._end("answers of the proxy wait behind a message that the client does not read")
+
+    # -- from the broker ----------------------------------------------------------------------------------------------
+
+    def room_bytes(self) -> int:
+        """See UpstreamHandler."""
+        connection = self._connection
+        if connection.closing_reason is not None or not connection.writable:
+            return 0
+        return max(connection.room_bytes, _SIZE_BYTES)
+
+    def resume(self) -> None:
+        """The client's connection has room again."""
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    def broker_sent(self, data: bytes) -> None:
+        """See UpstreamHandler."""
+        try:
+            if not self.is_connected:
+                self._greeting += data
+                data = self._greet()
+                if not data:
+                    return
+            self._deliver(self._stream.passed(data))
+        except ProtocolError as error:
+            self._end(f"broker {self.target}: {error}")
+
+    def _deliver(self, buffers: Iterable[bytes]) -> None:
+        for buffer in buffers:
+            self._connection.deliver((buffer,), len(buffer))
+
+    def _greet(self) -> bytes:
+        """Handle the broker's frames up to CONNECTED; return what follows it."""
+        while len(self._greeting) >= 2 * _SIZE_BYTES:
+            stop = frame_bytes(self._greeting, 0)
+            if stop > HANDSHAKE_BYTES_MAX:
+                raise ProtocolError(f"the answer to CONNECT has {stop} bytes")
+            if len(self._greeting) < stop:
+                break
+            frame, rest = self._greeting[:stop], self._greeting[stop:]
+            self._greeting = rest
+            decoded = decode_frame(frame, 0, stop)
+            if decoded.kind == BaseCommand.CONNECTED:
+                self._connected(decoded.body)
+                self._greeting = b""
+                return rest
+            if decoded.kind == BaseCommand.PING:
+                self._send(codec.pong())
+                continue
+            self._connection.write_frame(frame)
+            if decoded.kind != BaseCommand.AUTH_CHALLENGE:
+                self._end(f"broker {self.target} refused the connection")
+                break
+        return b""
+
+    def _connected(self, body: Body) -> None:
+        """Send CONNECTED to the client, with the smaller limit of message sizes, and relay from now on."""
+        limit = self._services.frame_bytes_max - FRAME_PADDING_BYTES
+        announced = body.max_message_size if body.HasField("max_message_size") else limit
+        if not 0 < announced <= _MESSAGE_BYTES_MAX:
+            raise ProtocolError(f"a largest message of {announced} bytes")
+        # A limit that was lowered leaves larger entries in the topics.
+        self._stream.frame_bytes_max = max(FRAME_BYTES_MAX, announced + FRAME_PADDING_BYTES)
+        body.max_message_size = min(announced, limit)
+        frames = self._connection.frames
+        assert isinstance(frames, RelayReader), "a proxy's connections have such readers"
+        frames.relaying = True
+        self.is_connected = True
+        self._connection.write_frame(encode(body))
+
+    def broker_blocked(self) -> None:
+        """See UpstreamHandler."""
+        if self._upstream is not None and self._upstream.unsent_bytes > UNSENT_BYTES_MAX:
+            self._connection.mute(MuteReason.UPSTREAM)
+
+    def broker_took(self) -> None:
+        """See UpstreamHandler."""
+        self._connection.unmute(MuteReason.UPSTREAM)
+
+    def broker_closed(self, reason: str) -> None:
+        """See UpstreamHandler."""
+        self._end(f"broker {self.target}: {reason}")
+
+    def _end(self, reason: str) -> None:
+        """Send the client what has come, then close both connections."""
+        self._connection.close_after_flush(reason)
+        if self._upstream is not None:
+            self._upstream.close(reason)

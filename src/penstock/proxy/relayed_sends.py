@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one client publishes through the proxy: its producers, and the limits of resource groups on them.
+
+SENDs of a group in debt are held, as in the broker, and all others of the connection go on. A producer whose
+CLOSE_PRODUCER waits behind held SENDs is closed after them. A PRODUCER with the id of one that still holds SENDs is the
+same producer again, after its broker has closed it: the client sends again what was not acknowledged, so the held SENDs
+are dropped.
+Where: each `relay` has one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from penstock.core.errors import InvalidTopicName, ServiceNotReady
+from penstock.core.names import TopicName
+from penstock.groups.held_sends import HeldSends
+from penstock.wire.relayed import pick_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.governance.memory_pool import Lease
+    from penstock.groups.group import Group
+    from penstock.groups.group_publish import GroupPublish
+    from penstock.net.connection import Connection
+    from penstock.proxy.services import Services
+    from penstock.wire import codec
+    from penstock.wire.events import PublishRun
+
+# Memory of one producer, besides the name of its topic.
+PRODUCER_BYTES: Final = 1_024
+
+
+class RelayedTopic:
+    """A topic that a client publishes to: what limits it here."""
+
+    __slots__ = ("groups", "name", "publish_limited_times", "publish_lines")
+
+    def __init__(self, name: TopicName) -> None:
+        self.name = name
+        self.publish_limited_times = 0
+        self.groups: tuple[Group, ...] = ()
+        self.publish_lines: tuple[GroupPublish, ...] = ()
+
+    @property
+    def publish_limiters(self) -> tuple[GroupPublish, ...]:
+        return self.publish_lines
+
+    def limit(self, groups: tuple[Group, ...]) -> None:
+        """Set the groups that limit it."""
+        for group in self.groups:
+            group.topics -= 1
+        for group in groups:
+            group.topics += 1
+        self.groups = groups
+        self.publish_lines = tuple(group.publish for group in groups)
+
+
+class RelayedProducer:
+    """A producer of a client, as far as the proxy must know it."""
+
+    __slots__ = ("bytes_in", "charged_bytes", "messages_in", "producer_id", "topic")
+
+    # Replicators connect to brokers, not to proxies. A name of theirs proves nothing.
+    replicates: ClassVar[bool] = False
+
+    def __init__(self, producer_id: int, topic: RelayedTopic, charged_bytes: int) -> None:
+        self.producer_id = producer_id
+        self.topic = topic
+        self.charged_bytes = charged_bytes
+        self.messages_in = 0
+        self.bytes_in = 0
+
+
+class RelayedSends:
+    """All producers of one client."""
+
+    def __init__(
+        self, connection: Connection, services: Services, forward: Callable[[bytes | memoryview, Lease | None], None]
+    ) -> None:
+        """Args: forward: sends frames to the broker, and releases the lease when it has taken them."""
+        self.connection = connection
+        self.producers: dict[int, RelayedProducer] = {}
+        self._services = services
+        self._forward = forward
+        self._held: HeldSends | None = None  # made for the first producer with a group
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    def opened(self, body: codec.CommandProducer) -> None:
+        """A PRODUCER is passed on.
+
+        Raises:
+            ServiceNotReady: there is no memory for one more.
+        """
+        self.forget(body.producer_id)
+        try:
+            topic = RelayedTopic(TopicName.parse(body.topic))
+        except InvalidTopicName:
+            return  # The broker will refuse it.
+        nbytes = PRODUCER_BYTES + 2 * len(body.topic)
+        memory = self._services.sessions_memory
+        if not memory.try_take(nbytes):
+            raise ServiceNotReady(
+                f"producers and consumers take {memory.used_bytes} of {memory.size_bytes} bytes; try again, or raise "
+                f"sessionsMB"
+            )
+        topic.limit(self._services.groups.of_topic(topic.name))
+        producer = RelayedProducer(body.producer_id, topic, nbytes)
+        self.producers[body.producer_id] = producer
+        self._hold_if_limited(producer)
+
+    def closed(self, producer_id: int, pass_on: Callable[[], None]) -> None:
+        """A CLOSE_PRODUCER came: pass it on when all that is held of the producer has been sent."""
+
+        def close() -> None:
+            self.forget(producer_id)
+            pass_on()
+
+        if self._held is not None and self._held.holds(producer_id):
+            self._held.after(producer_id, close)
+        else:
+            close()
+
+    def forget(self, producer_id: int) -> None:
+        """A producer is gone: drop what is held of it."""
+        producer = self.producers.pop(producer_id, None)
+        if producer is None:
+            return
+        if self._held is not None:
+            self._held.forget(producer_id)
+        producer.topic.limit(())
+        self._services.sessions_memory.release(producer.charged_bytes)
+
+    def close(self) -> None:
+        """The client is gone."""
+        for producer_id in list(self.producers):
+            self.forget(producer_id)
+
+    def look_again(self) -> None:
+        """Definitions of groups have changed."""
+        for producer in list(self.producers.values()):
+            groups = self._services.groups.of_topic(producer.topic.name)
+            if groups != producer.topic.groups:
+                producer.topic.limit(groups)
+                self._hold_if_limited(producer)
+                if self._held is not None:
+                    self._held.look_again(producer)
+
+    def _hold_if_limited(self, producer: RelayedProducer) -> None:
+        if producer.topic.groups and self._held is None:
+            self._held = HeldSends(
+                self,
+                self._services.held,
+                submit=self._submit,
+                release=self._services.release,
+                pick=pick_frames,
+            )
+
+    # -- SENDs --------------------------------------------------------------------------------------------------------
+
+    def pass_on(self, run: PublishRun, lease: Lease) -> PublishRun | None:
+        """Charge a run; return what may go on, None if all of it waits.
+
+        `lease` is charged for all runs of the read; the parts for what waits are taken from it.
+        """
+        if self._held is None:
+            return run
+        passed = self._held.keep_back(run, lease)
+        if passed is not None:
+            self._charge(passed)
+        return passed
+
+    def _submit(self, run: PublishRun, lease: Lease) -> None:
+        self._charge(run)
+        self._forward(run.data, lease)
+
+    def _charge(self, run: PublishRun) -> None:
+        """Charge the groups of each producer for its rows."""
+        first = run.producer_ids[0]
+        if run.producer_ids.count(first) == len(run.producer_ids):
+            messages = len(run.offsets) if run.message_counts is None else sum(run.message_counts)
+            self._charge_one(first, messages, sum(run.lengths))
+            return
+        amounts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        for row, producer_id in enumerate(run.producer_ids):
+            amount = amounts[producer_id]
+            amount[0] += 1 if run.message_counts is None else run.message_counts[row]
+            amount[1] += run.lengths[row]
+        for producer_id, (messages, nbytes) in amounts.items():
+            self._charge_one(producer_id, messages, nbytes)
+
+    def _charge_one(self, producer_id: int, messages: int, nbytes: int) -> None:
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            return
+        producer.messages_in += messages
+        producer.bytes_in += nbytes
+        for line in producer.topic.publish_lines:
+            line.accepted(producer, messages, nbytes)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One client of a proxy: its handshake, and then lookups or the connection to a broker.
+
+CONNECT without `proxy_to_broker_url` begins lookups, which the proxy answers itself (`lookups`). With it, the client is
+connected to that broker (`relay`).
+Where: a `net.Connection` passes events to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
+from penstock.net.keep_alive import KeepAlive
+from penstock.net.requests import Requests
+from penstock.proxy.lookups import Lookups
+from penstock.proxy.relay import Relay
+from penstock.proxy.upstreams import Identity
+from penstock.wire import codec, refusals
+from penstock.wire.client.errors import RequestRefused
+from penstock.wire.codec import BaseCommand
+from penstock.wire.events import Command, RefusedCommand
+
+if TYPE_CHECKING:
+    from penstock.governance.memory_pool import Lease
+    from penstock.net.connection import Connection
+    from penstock.proxy.services import Services
+    from penstock.wire.events import Event
+
+log = logging.getLogger(__name__)
+
+# The request id of an error answer to CONNECT, which has no id.
+NO_REQUEST: Final = 2**64 - 1
+_NO_METHOD: Final = "none"
+
+
+class Session:
+    """The proxy's view of one connected client."""
+
+    def __init__(self, connection: Connection, services: Services) -> None:
+        self.connection = connection
+        self.relay: Relay | None = None  # once it is connected to a broker, or about to be
+        self.client_version = ""
+        self._lookups: Lookups | None = None
+        self._connecting = False
+        self._services = services
+        self.requests = Requests(
+            connection,
+            loop=services.loop,
+            commands_memory=services.commands_memory,
+            sessions_memory=services.sessions_memory,
+        )
+        self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
+        connection.admit()
+
+    # -- called by the connection -------------------------------------------------------------------------------------
+
+    def received(self, events: list[Event], lease: Lease | None) -> None:
+        """Handle the events of one read, in order."""
+        if self.relay is not None and self.relay.is_connected:
+            self.relay.client_sent(events, lease)
+            return
+        for event in events:
+            if type(event) is Command:
+                self._on_command(event)
+            elif type(event) is RefusedCommand:
+                self._refuse(event)
+            else:
+                self.connection.close("protocol error: a command that is not one of a lookup")
+            if not self.connection.is_open:
+                break
+        if lease is not None:
+            self._services.release(lease)
+
+    def drained(self) -> None:
+        """Sent bytes have left room: the broker may send more."""
+        if self.relay is not None:
+            self.relay.resume()
+
+    def closed(self, reason: str) -> None:
+        """The connection is closed: so is the one to the broker."""
+        self.requests.close()
+        self._services.listings.forget(self.connection)
+        if self.relay is not None:
+            self.relay.close(reason)
+        self._services.closed(self, reason)
+
+    # -- keep-alive ---------------------------------------------------------------------------------------------------
+
+    def check_alive(self, now_ns: int) -> None:
+        """Close the connection if the client does not answer. With a broker, the two of them see to that themselves."""
+        if self.relay is None or not self.relay.is_connected:
+            self._keep_alive.check(now_ns, connected=self._lookups is not None)
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def _on_command(self, command: Command) -> None:
+        kind: int = command.type
+        body: Any = command.body
+        self.requests.command_bytes = command.nbytes
+        if kind == BaseCommand.CONNECT:
+            self._on_connect(body)
+        elif self.relay is not None:
+            if kind == BaseCommand.AUTH_RESPONSE:
+                self.relay.answer_challenge(body)
+            else:
+                self.connection.close("protocol error: a command before CONNECTED")
+        elif kind == BaseCommand.PING:
+            self.reply(codec.pong())
+        elif kind == BaseCommand.PONG:
+            self._keep_alive.answered()
+        elif self._lookups is None:
+            self.connection.close("protocol error: a command before CONNECTED")
+        elif not self._lookups.handle(kind, body):
+            self.connection.close(f"protocol error: command {kind} of a client that is not connected to a broker")
+
+    def _on_connect(self, body: codec.CommandConnect) -> None:
+        # A client that has asked its lookups may go on to a broker over the same connection.
+        if self._connecting or self.relay is not None or (self._lookups is not None and not body.proxy_to_broker_url):
+            self.connection.close("CONNECT came twice")
+            return
+        self.client_version = body.client_version
+        self._connecting = True
+        self.requests.start(NO_REQUEST, partial(self._connect, body))
+
+    async def _connect(self, body: codec.CommandConnect) -> None:
+        try:
+            identity = _passed_through(body)
+            if body.proxy_to_broker_url:
+                target = self._services.targets.target(body.proxy_to_broker_url)
+                self.relay = Relay(self.connection, self._services, target)
+                await self.relay.open(body)
+                return
+            lookups = Lookups(self, self._services, identity)
+            connected = await lookups.open()
+        except PenstockError as error:
+            self._refuse_connect(error)
+            return
+        finally:
+            self._connecting = False
+        self._lookups = lookups
+        version = min(connected.protocol_version, body.protocol_version)
+        self.reply(
+            codec.connected(
+                connected.server_version,
+                version,
+                min(connected.message_bytes_max, self._services.frame_bytes_max),
+                topic_watchers=connected.features.supports_topic_watchers,
+            )
+        )
+
+    def _refuse_connect(self, error: PenstockError) -> None:
+        said, code = (error.said, error.code) if isinstance(error, RequestRefused) else (str(error), error.wire_code)
+        if isinstance(error, ServiceNotReady):
+            code = WireCode.SERVICE_NOT_READY
+        log.warning("connection %s is refused: %s", self.connection.peer, error)
+        self.reply(codec.error(NO_REQUEST, code, said))
+        self.connection.close_after_flush(f"refused: {error}")
+
+    def _refuse(self, refused: RefusedCommand) -> None:
+        """Answer a command that exceeds a bound, or close the connection if it has no answer."""
+        answer = refusals.answer(refused)
+        if answer is None:
+            self.connection.close(refused.text)
+            return
+        self.reply(answer)
+        if refused.type == BaseCommand.CONNECT:
+            self.connection.close_after_flush(refused.text)
+
+    def reply(self, frame: bytes) -> None:
+        """Send a frame of the proxy's own."""
+        self.connection.write_frame(frame)
+
+
+def _passed_through(body: codec.CommandConnect) -> Identity:
+    """Return the client's own credentials, which the broker checks."""
+    return Identity(body.auth_method_name or _NO_METHOD, body.auth_data)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root of `penstock proxy`: builds its parts, connects them, and closes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.admin.server import AdminServer
+from penstock.core.errors import ConfigurationError
+from penstock.core.names import TopicName
+from penstock.core.service_urls import Addresses
+from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.governance.allocation import Strategy
+from penstock.governance.command_memory import CommandMemory
+from penstock.governance.memory_row import MemoryRow
+from penstock.governance.outbound import Outbound
+from penstock.governance.quota_exchange import ExchangeOptions
+from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
+from penstock.governance.request_memory import RequestMemory
+from penstock.groups.heard_names import HeardNames
+from penstock.groups.held_memory import HeldMemory
+from penstock.groups.live_exchange import SharingOptions
+from penstock.net.clock import SystemClock
+from penstock.net.listener import Connections, Listener
+from penstock.net.loop_turns import LoopTurns, timed_loop
+from penstock.net.signals import on_signal
+from penstock.net.tls_context import client_context, server_context
+from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemoryLimiter
+from penstock.processes.sockets import addresses, bound, open_sockets
+from penstock.processes.tuning import set_up_interpreter, started
+from penstock.proxy.admin_requests import AdminRequests, parse_web_urls
+from penstock.proxy.group_file import GroupFile
+from penstock.proxy.groups import ProxyGroups
+from penstock.proxy.listings import Listings
+from penstock.proxy.proxy import Proxy
+from penstock.proxy.quota_sharing import ProxySharing
+from penstock.proxy.services import Services
+from penstock.proxy.targets import AllowedTargets, Targets
+from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
+from penstock.settings.limits import http_limits, topic_list_limits
+from penstock.settings.security import tls_options
+from penstock.settings.sources import DEFAULT
+from penstock.telemetry.logs import set_up_logging
+from penstock.wire.bounds import Bounds
+from penstock.wire.client.addresses import parse_service_url
+from penstock.wire.relayed import RelayReader
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from penstock.admin.http_memory import HttpMemory
+    from penstock.core.membership import MemberNames
+    from penstock.core.service_urls import ServiceUrls
+    from penstock.proxy.session import Session
+    from penstock.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# The proxies' own topic: on the brokers' they would be taken for brokers.
+USAGE_TOPIC: Final = "non-persistent://pulsar/system/proxy-resource-usage"
+# Signs reports if there is no key: everybody knows it.
+UNSIGNED: Final = "unsigned"
+KEY_BYTES_MAX: Final = 64
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        ConfigurationError: a setting or a port cannot be used.
+    """
+    set_up_logging(settings.log_format, settings.log_level)
+    for warning in settings.warnings:
+        log.warning("%s", warning)
+    set_up_interpreter()
+    turns = LoopTurns()
+    with asyncio.Runner(loop_factory=lambda: timed_loop(turns, SystemClock())) as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        on_signal(loop, signum, stopping.set)
+    async with contextlib.AsyncExitStack() as stack:
+        serving = await start(settings, stack)
+        # Programs that start penstock wait for this line.
+        print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
+        started()
+        await stopping.wait()
+        log.info("stopping: what was accepted is sent on, and clients are disconnected")
+    log.info("stopped")
+    return 0
+
+
+class Serving(NamedTuple):
+    """Addresses of a running proxy."""
+
+    url: str
+    admin_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class _KeepAliveLimits:
+    keep_alive_ns: int
+    liveness_check_ns: int
+
+
+async def start(settings: Settings, stack: contextlib.AsyncExitStack) -> Serving:
+    """Build all parts on the running loop and serve; closing `stack` stops and releases everything.
+
+    Raises:
+        ConfigurationError: a setting or a port cannot be used.
+    """
+    loop, clock, budget = asyncio.get_running_loop(), SystemClock(), settings.budget
+    options = _upstream(settings)
+    connections = Connections(
+        loop=loop,
+        memory=RequestMemory(
+            RequestLimits(
+                request_bytes_max=settings.request_bytes_max,
+                requests_max=settings.requests_max,
+                frame_bytes_max=settings.frame_bytes_max,
+            )
+        ),
+        outbound=Outbound(budget.outbound_bytes, entry_bytes_max=settings.frame_bytes_max),
+        clock=clock,
+        frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
+        bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
+        new_reader=RelayReader,
+    )
+    keep_alive = _KeepAliveLimits(
+        settings.keep_alive_interval_s * NS_PER_S, settings.connection_liveness_check_timeout_ms * NS_PER_MS
+    )
+    upstreams = Upstreams(options, clock)
+    listings = TopicListMemoryLimiter(
+        topic_list_limits(settings), clock=clock, loop=loop, direct_refused=PROXY_DIRECT_REFUSED
+    )
+    groups = ProxyGroups(clock, loop)
+    group_file = GroupFile(settings.group_file, groups) if settings.group_file is not None else None
+    services = Services(
+        loop=loop,
+        clock=clock,
+        limits=lambda: keep_alive,
+        upstreams=upstreams,
+        listings=Listings(listings, upstreams, clock, loop),
+        groups=groups,
+        held=HeldMemory(connections.memory, clock, loop),
+        targets=Targets(_allowed(settings), options.addresses, tls=options.tls is not None),
+        release=connections.release,
+        commands_memory=CommandMemory(budget.commands_bytes),
+        sessions_memory=MemoryRow("sessions", budget.sessions_bytes),
+        frame_bytes_max=settings.frame_bytes_max,
+        closed=_log_closed,
+    )
+    opened = open_sockets(settings)
+    stack.callback(opened.close)
+    where = bound(settings, opened)
+    own_name = settings.proxy_name or (where.plain or where.tls or "").partition("://")[2]
+    _share_quotas(settings, groups, own_name, where, upstreams, clock, stack)
+    tls = tls_options(settings)
+    proxy = Proxy(services, connections, group_file)
+    stack.push_async_callback(proxy.stop)
+    for sock, context in (
+        (opened.clients, None),
+        (opened.clients_tls, server_context(tls) if tls is not None else None),
+    ):
+        if sock is not None:
+            listener = Listener(connections, sock, tls=context)
+            stack.callback(listener.close)
+            listener.start(proxy.open_session)
+    http = http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    admin_tls = (
+        replace(tls, protocols=settings.admin_tls_protocols, ciphers=settings.admin_tls_ciphers) if tls else None
+    )
+    admin = AdminServer(
+        plain=opened.web,
+        loop=loop,
+        secure=opened.web_tls,
+        tls=server_context(admin_tls) if admin_tls is not None and opened.web_tls is not None else None,
+        limits=http,
+        memory=MemoryRow("http", budget.http_bytes),
+    )
+    stack.push_async_callback(admin.stop)
+    requests = AdminRequests(
+        parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (),
+        client_context(settings.upstream_trust_certs, check_hostname=settings.upstream_hostname_check)
+        if (settings.upstream_admin_url or "").startswith("https:")
+        else None,
+    )
+
+    def application(memory: HttpMemory) -> ASGIApp:
+        from penstock.admin import proxy_api  # noqa: PLC0415 -- on the thread of the admin port
+
+        return proxy_api.build(requests, memory, requests_max=http.requests_max)
+
+    admin.start_with(application)
+    proxy.start()
+    web = addresses(settings, opened).web
+    return Serving(where.plain or where.tls or "", web.plain or web.tls or "-")
+
+
+def _share_quotas(
+    settings: Settings,
+    groups: ProxyGroups,
+    own_name: str,
+    where: ServiceUrls,
+    upstreams: Upstreams,
+    clock: SystemClock,
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Share the quotas of groups with other proxies. Raises ConfigurationError."""
+    loop = asyncio.get_running_loop()
+    names: MemberNames
+    if settings.membership_url is not None:
+        from penstock.net.registration import PROXIES, registration  # noqa: PLC0415 -- nor without ZooKeeper
+
+        registry = registration(
+            settings.membership_url,
+            PROXIES,
+            name=own_name,
+            owns=f"port of {where.plain or where.tls}",  # Only one process at a time listens there.
+            addresses=Addresses(service=where),
+            timeout_ms=settings.membership_session_timeout_ms,
+            clock=clock,
+        )
+        registry.start()
+        stack.push_async_callback(registry.close)
+        names = registry
+    else:
+        names = heard = HeardNames(own_name, clock, loop)
+        stack.callback(heard.close)
+    set_by_default = settings.sources["resourceUsagePublishTopicName"] == DEFAULT
+    sharing = groups.sharing = ProxySharing(
+        groups,
+        names,
+        options=SharingOptions(
+            topic=TopicName.parse(USAGE_TOPIC if set_by_default else settings.resource_usage_publish_topic_name),
+            enabled=settings.resource_usage_publish_to_topic,
+            exchange=ExchangeOptions(
+                interval_ns=round(settings.resource_usage_publish_interval_in_secs * NS_PER_S),
+                complete_every=settings.resource_usage_complete_report_cycles,
+                strategy=Strategy(settings.resource_group_share_strategy),
+            ),
+        ),
+        upstreams=upstreams,
+        identity=_own_identity(settings),
+        key=(settings.group_key or UNSIGNED).encode()[:KEY_BYTES_MAX],
+        clock=clock,
+        loop=loop,
+    )
+    stack.push_async_callback(sharing.stop)
+    sharing.review()
+
+
+def _own_identity(settings: Settings) -> Identity:
+    """The proxy's own credentials. Raises ConfigurationError."""
+    if settings.own_method == "none":
+        return Identity("none", b"")
+    text = settings.own_parameters
+    if text.startswith("token:"):
+        return Identity(settings.own_method, text.removeprefix("token:").encode())
+    if text.startswith("file:"):
+        path = Path(text.removeprefix("file:").removeprefix("//"))
+        try:
+            return Identity(settings.own_method, path.read_bytes().strip())
+        except OSError as error:
+            raise ConfigurationError(f"brokerClientAuthenticationParameters: {path}: {error.strerror}") from error
+    raise ConfigurationError("brokerClientAuthenticationParameters: want token:WORDS or file:///path")
+
+
+def _upstream(settings: Settings) -> UpstreamOptions:
+    """Raises ConfigurationError."""
+    url = (settings.upstream_url_tls if settings.upstream_tls else settings.upstream_url) or ""
+    try:
+        addresses = parse_service_url(url)
+    except ValueError as error:
+        raise ConfigurationError(f"--upstream: {error}") from error
+    tls = None
+    if addresses[0].tls:
+        tls = client_context(settings.upstream_trust_certs, check_hostname=settings.upstream_hostname_check)
+    return UpstreamOptions(addresses=addresses, tls=tls, connect_timeout_s=settings.upstream_connect_timeout_ms / 1000)
+
+
+def _allowed(settings: Settings) -> AllowedTargets:
+    """Raises ConfigurationError."""
+    ports: tuple[int, ...] = ()
+    if "*" not in settings.allowed_ports:
+        try:
+            ports = tuple(int(port) for port in settings.allowed_ports)
+        except ValueError as error:
+            raise ConfigurationError(f"brokerProxyAllowedTargetPorts: want port numbers or *: {error}") from error
+    return AllowedTargets(hosts=settings.allowed_hosts, networks=settings.allowed_networks, ports=ports)
+
+
+def _log_closed(session: Session, reason: str) -> None:
+    log.debug("connection %s closed: %s", session.connection.peer, reason)
