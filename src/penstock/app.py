@@ -16,7 +16,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 import threading
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,33 +23,40 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
+from penstock.broker.access import OPEN
 from penstock.broker.broker import Broker
-from penstock.broker.commands.caps import refusal
+from penstock.broker.commands.connection_limits import refusal
 from penstock.broker.composition.commands import commands
 from penstock.broker.limits_in_force import LimitsInForce
-from penstock.broker.service_urls import Addresses, ServiceUrls
 from penstock.core.errors import ConfigurationError, PersistenceFailed
+from penstock.core.membership import alone, broker_name
 from penstock.governance.memory_row import MemoryRow
 from penstock.governance.outbound import Outbound
-from penstock.governance.request_memory import LENGTH_BYTES, RequestLimits, RequestMemory
+from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
+from penstock.governance.request_memory import RequestMemory
 from penstock.net.clock import SystemClock
 from penstock.net.listener import RESERVED_DESCRIPTORS, Connections, Listener
 from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.signals import on_signal
 from penstock.net.tls_context import TlsOptions, server_context
-from penstock.settings.limits import Live, http_limits, log_limits, named_listeners, unnamed_listener
+from penstock.processes.fewer_brokers import leave_out_brokers
+from penstock.processes.sockets import addresses, bound, open_sockets
+from penstock.processes.tuning import set_up_interpreter, started
+from penstock.settings.limits import Live, http_limits, log_limits
 from penstock.settings.security import provider_options, tls_options
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.entry_log import EntryLog
 from penstock.storage.files import OsFiles
 from penstock.storage.snapshots import Snapshots
+from penstock.storage.topic_data import create_for_new_broker
 from penstock.telemetry.logs import set_up_logging
 from penstock.wire.bounds import Bounds
 
 if TYPE_CHECKING:
+    import socket
     import ssl
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from penstock.admin.server import HttpLimits
@@ -58,18 +64,20 @@ if TYPE_CHECKING:
     from penstock.broker.administration.administration import Administration
     from penstock.broker.configuration import Keys
     from penstock.broker.stats.snapshot import BrokerSnapshot
+    from penstock.core.membership import Membership
+    from penstock.core.service_urls import Addresses, ServiceUrls
+    from penstock.net.peers import Peers
+    from penstock.net.usage_topic import Reporting
+    from penstock.net.zookeeper import ZooKeeperMembers
+    from penstock.processes.handover import Handover
+    from penstock.processes.sockets import Sockets
     from penstock.settings import Settings
+    from penstock.storage.shared_follower import Follower
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# The interpreter's switch interval: a thread that waited for the disk runs again this soon, instead of after the
-# default 5 ms, because the journal's delay is part of every receipt.
-SWITCH_INTERVAL_S: Final = 0.0005
-# The broker's long-lived objects (topics, cursors, columns of runs) have few cycles, and a full collection with many
-# topics blocks the loop for tens of milliseconds: collect less often than the default (700, 10, 10).
-GC_THRESHOLDS: Final = (10_000, 20, 100)
 # If the loop does not answer within this time, a push of metrics is skipped.
 SNAPSHOT_S: Final = 5.0
 # A log that cannot be read at the start is tried again this often, with this pause.
@@ -90,27 +98,61 @@ def run(settings: Settings, data_dir: Path) -> int:
     set_up_logging(settings.log_format, settings.log_level)
     for warning in settings.warnings:
         log.warning("%s", warning)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _raise_descriptor_limit()
+    leave_out_brokers(settings, data_dir, 1)
+
+    def ready(serving: Serving) -> None:
+        # Programs that start penstock wait for this line.
+        print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
+
+    return _run(partial(_serve, settings, data_dir, ready, (signal.SIGTERM, signal.SIGINT)))
+
+
+def run_one_of_many(handover: Handover, control: socket.socket) -> int:
+    """Serve as one of several brokers until the supervisor says so, or is gone; returns the exit status.
+
+    Raises:
+        ConfigurationError: a setting or the data directory cannot be used.
+    """
+    from penstock.processes.handover import READY, watch_parent  # noqa: PLC0415 -- a single broker needs none of it
+
+    settings = handover.settings
+    set_up_logging(settings.log_format, settings.log_level, broker=handover.number)
+    # At a terminal, Ctrl-C is sent to all processes; the supervisor alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def ready(_serving: Serving) -> None:
+        watch_parent(asyncio.get_running_loop(), control)
+        control.send(READY)
+
+    return _run(partial(_serve, settings, handover.data_dir, ready, (signal.SIGTERM,), handover))
+
+
+def _run(serve: Callable[..., Coroutine[None, None, int]]) -> int:
+    set_up_interpreter()
     turns = LoopTurns()
     with asyncio.Runner(loop_factory=lambda: timed_loop(turns, SystemClock())) as runner:
-        return runner.run(_serve(settings, data_dir, turns))
+        return runner.run(serve(turns=turns))
 
 
-async def _serve(settings: Settings, data_dir: Path, turns: LoopTurns) -> int:
+async def _serve(
+    settings: Settings,
+    data_dir: Path,
+    ready: Callable[[Serving], None],
+    stops: Sequence[signal.Signals],
+    handover: Handover | None = None,
+    *,
+    turns: LoopTurns,
+) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in stops:
         on_signal(loop, signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
         gc.disable()  # Loading a large catalog creates only long-lived objects.
-        serving = await start(settings, data_dir, stack, stopping.set, turns)
+        serving = await start(settings, data_dir, stack, stopping.set, turns, handover)
         on_signal(loop, signal.SIGHUP, serving.reload)
-        # Programs that start penstock wait for this line.
-        print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        gc.enable()
+        ready(serving)
+        started()
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
         deadline = _end_within(serving.stop_s_max())
@@ -122,11 +164,11 @@ async def _serve(settings: Settings, data_dir: Path, turns: LoopTurns) -> int:
 def _end_within(seconds: float) -> threading.Timer:
     """End the process after this time unless cancelled. On a thread, because the loop may hang."""
 
-    def give_up() -> None:
+    def end_process() -> None:
         log.error("not stopped within brokerShutdownTimeoutMs=%d: ending as it is", seconds * 1000)
         os._exit(EXIT_FAILED)
 
-    timer = threading.Timer(seconds, give_up)
+    timer = threading.Timer(seconds, end_process)
     timer.daemon = True
     timer.start()
     return timer
@@ -148,11 +190,13 @@ async def start(
     stack: contextlib.AsyncExitStack,
     shut_down: Callable[[], None] | None = None,
     turns: LoopTurns | None = None,
+    handover: Handover | None = None,
 ) -> Serving:
     """Build all parts on the running loop and serve; closing `stack` stops and releases everything.
 
     `shut_down` is called when an administrator stops the broker; its owner then closes `stack`. Without it,
-    administrators cannot stop this broker. `turns` measures the loop, if given.
+    administrators cannot stop this broker. `turns` measures the loop, if given. `handover` comes from the supervisor of
+    several brokers, for one of them.
 
     Raises:
         ConfigurationError: a setting, a port or the data directory cannot be used.
@@ -160,7 +204,9 @@ async def start(
     _check_descriptors()
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    storage = await _opened(settings, data_dir, clock, stack)
+    number = handover.number if handover is not None else 0
+    storage = await _opened(settings, data_dir, handover, clock, stack)
+    peers = _peers(handover) if handover is not None else None
     live = Live(settings)
     limits = LimitsInForce(live.limits)
     http = http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -177,7 +223,13 @@ async def start(
     )
     http_memory = MemoryRow("http", limits.now.http_bytes)
     async with contextlib.AsyncExitStack() as binding:
-        ports = _bound(settings, connections, http, http_memory, binding)
+        opened = handover.sockets() if handover is not None else open_sockets(settings)
+        binding.callback(opened.close)
+        ports, where = (
+            _ports(settings, opened, connections, http, http_memory, binding),
+            addresses(settings, opened, number),
+        )
+        registry = _registry(settings, handover, where, clock)
         broker = Broker(
             entry_log=storage.entry_log,
             catalog=storage.catalog,
@@ -189,18 +241,64 @@ async def start(
             apply_elsewhere=_apply_log_level,
             authenticator=_authenticator(settings),
             snapshots=storage.snapshots,
-            addresses=ports.addresses,
+            addresses=where,
+            membership=storage.membership,
+            peers=peers,
+            reporting=_reporting(handover) if handover is not None else None,
+            registry=registry,
             http_memory=http_memory,
             loop_turns=turns,
             shut_down=shut_down,
         )
+        if registry is not None:
+            stack.push_async_callback(registry.close)
         stack.push_async_callback(broker.stop)
         stack.push_async_callback(binding.pop_all().aclose)  # No client connects any more while the broker stops.
     broker.configuration.restore()
-    ports.start(broker)
-    serving = _serving(ports, broker)
+    ports.start(broker, peers)
+    storage.membership.announce(where)
+    if registry is not None:
+        registry.start()
+    serving = _serving(ports, bound(settings, opened), broker)
     _push_metrics(broker, serving.url, stack)
     return serving
+
+
+def _peers(handover: Handover) -> Peers:
+    from penstock.net.peers import Peers  # noqa: PLC0415 -- nor without other brokers
+
+    return Peers(handover.peers)
+
+
+def _reporting(handover: Handover) -> Reporting:
+    from penstock.net.peers import dial  # noqa: PLC0415
+    from penstock.net.usage_topic import Reporting  # noqa: PLC0415
+
+    return Reporting(dial(handover.peer_clients), handover.usage_key)
+
+
+def _registry(
+    settings: Settings, handover: Handover | None, where: Addresses, clock: SystemClock
+) -> ZooKeeperMembers | None:
+    """Where this broker registers as one of those that share quotas. Raises ConfigurationError."""
+    if settings.membership_url is None:
+        return None
+    if handover is None:
+        log.warning(
+            "membershipUrl=%s has no effect: a single broker shares its quotas with no other", settings.membership_url
+        )
+        return None
+    from penstock.net.registration import BROKERS, registration  # noqa: PLC0415 -- nor without ZooKeeper
+
+    return registration(
+        settings.membership_url,
+        BROKERS,
+        name=broker_name(handover.number),
+        owns=f"data directory {handover.data_dir.resolve()}",  # Only one process at a time has it locked.
+        addresses=where,
+        timeout_ms=settings.membership_session_timeout_ms,
+        clock=clock,
+    )
 
 
 def _request_memory(settings: Settings) -> RequestMemory:
@@ -219,19 +317,43 @@ class Storage(NamedTuple):
     entry_log: EntryLog
     catalog: Catalog
     snapshots: Snapshots
+    membership: Membership
 
 
-async def _opened(settings: Settings, data_dir: Path, clock: SystemClock, stack: contextlib.AsyncExitStack) -> Storage:
+async def _opened(
+    settings: Settings,
+    data_dir: Path,
+    handover: Handover | None,
+    clock: SystemClock,
+    stack: contextlib.AsyncExitStack,
+) -> Storage:
     """Open and lock the data directory, recover the log and load the catalog; `stack` closes them."""
     post, files = _poster(asyncio.get_running_loop()), OsFiles()
-    directory = open_data_directory(data_dir, files)
+    number = handover.number if handover is not None else 0
+    directory = open_data_directory(data_dir, files, brokers=number + 1)
+    create_for_new_broker(directory.topics(number), files)
     entry_log = await _open_log(
-        lambda: EntryLog.open(directory.broker(0), files, log_limits(settings), post, clock=clock)
+        lambda: EntryLog.open(directory.broker(number), files, log_limits(settings), post, clock=clock)
     )
     stack.callback(entry_log.close)
-    catalog = Catalog.open(directory.metadata, post, files)
+    shared = await _followed(handover, stack) if handover is not None else None
+    membership = shared.membership if shared is not None else alone(number)
+    catalog = Catalog.open(directory, post, files, broker=number, shared=shared)
     stack.callback(catalog.close)
-    return Storage(entry_log, catalog, Snapshots(directory.broker(0) / "delayed", files))
+    return Storage(entry_log, catalog, Snapshots(directory.broker(number) / "delayed", files), membership)
+
+
+async def _followed(handover: Handover, stack: contextlib.AsyncExitStack) -> Follower:
+    """Follow the supervisor's metadata; `stack` ends that. Without it nothing can be stored: then the process ends."""
+    from penstock.net.metadata_link import follow  # noqa: PLC0415 -- nor without a supervisor
+    from penstock.processes.handover import end_orphan  # noqa: PLC0415
+
+    lost = contextlib.ExitStack()
+    lost.callback(end_orphan)
+    shared, end_link = await follow(handover.number, handover.metadata_socket(), lost.close)
+    stack.callback(end_link)
+    stack.callback(lost.pop_all)
+    return shared
 
 
 async def _open_log(opening: Callable[[], EntryLog]) -> EntryLog:
@@ -256,89 +378,75 @@ def _apply_log_level(keys: Keys) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The bound ports and their addresses."""
+    """The servers at the broker's ports."""
 
     plain: Listener | None
     secure: Listener | None
+    peers: Listener | None  # other brokers as clients
     admin: AdminServer
     tls: TlsOptions | None
     admin_tls: TlsOptions | None
-    bound: ServiceUrls  # where clients connect, without advertised addresses
-    addresses: Addresses
 
-    def start(self, broker: Broker) -> None:
+    def start(self, broker: Broker, peers: Peers | None) -> None:
         """Accept clients and admin requests."""
         open_session = commands(broker).open_session
         for listener in (self.plain, self.secure):
             if listener is not None:
                 listener.start(open_session)
-        self.admin.start(BrokerGateway(cache(partial(_administration, broker)), broker.loop, _render_metrics))
-        for what, urls in (("clients", self.bound), ("callers of the admin port", self.addresses.web)):
-            if urls.tls is not None:
-                log.info("%s with TLS are served at %s", what, urls.tls)
+        if self.peers is not None:
+            self.peers.start(commands(broker, OPEN).open_session)
+        administration, for_peers = (partial(_administration, broker, for_peers=each) for each in (False, True))
+        gateway = BrokerGateway(cache(administration), broker.loop, _render_metrics, for_peers=cache(for_peers))
+        self.admin.start(gateway, peers)
 
 
-def _bound(
+def _ports(
     settings: Settings,
+    sockets: Sockets,
     connections: Connections,
     limits: HttpLimits,
     memory: MemoryRow,
     binding: contextlib.AsyncExitStack,
 ) -> Ports:
-    """Bind all ports before any of them accepts; `binding` closes them. Raises ConfigurationError."""
-    host, name = settings.bind_address, settings.advertised_address
+    """Put a server behind each socket, without accepting; `binding` closes them. Raises ConfigurationError."""
     tls = tls_options(settings)
     context = server_context(tls) if tls is not None else None
 
-    def listener(what: str, port: int | None, context: ssl.SSLContext | None) -> Listener | None:
-        if port is None:
+    def listener(sock: socket.socket | None, context: ssl.SSLContext | None) -> Listener | None:
+        if sock is None:
             return None
-        bound = _bind(what, port, lambda: Listener(connections, host=host, port=port, tls=context))
-        binding.callback(bound.close)
-        return bound
+        listener = Listener(connections, sock, tls=context)
+        binding.callback(listener.close)
+        return listener
 
-    plain = listener("port", settings.port, None)
-    secure = listener("TLS port", settings.tls_port, context) if context is not None else None
+    plain = listener(sockets.clients, None)
+    secure = listener(sockets.clients_tls, context)
+    peers = listener(sockets.peer_clients, None)
     admin_tls = _admin_tls(settings, tls)
-    admin = _bind(
-        "admin port",
-        settings.admin_port,
-        lambda: AdminServer(
-            host=host,
-            port=settings.admin_port,
-            loop=connections.loop,
-            tls_port=settings.admin_tls_port,
-            tls=server_context(admin_tls) if admin_tls is not None else None,
-            limits=limits,
-            memory=memory,
-        ),
+    admin = AdminServer(
+        plain=sockets.web,
+        loop=connections.loop,
+        secure=sockets.web_tls,
+        peers=sockets.peers,
+        tls=server_context(admin_tls) if admin_tls is not None else None,
+        limits=limits,
+        memory=memory,
     )
     binding.push_async_callback(admin.stop)
-    bound = ServiceUrls(
-        f"pulsar://{name}:{plain.port}" if plain is not None else "",
-        f"pulsar+ssl://{name}:{secure.port}" if secure is not None else None,
-    )
-    web = ServiceUrls(
-        f"http://{name}:{admin.port}" if settings.admin_port is not None else "",
-        f"https://{name}:{admin.tls_port}" if settings.admin_tls_port is not None else None,
-    )
-    addresses = Addresses(service=unnamed_listener(settings) or bound, web=web, listeners=named_listeners(settings))
-    return Ports(plain, secure, admin, tls, admin_tls, bound, addresses)
+    return Ports(plain, secure, peers, admin, tls, admin_tls)
 
 
-def _serving(ports: Ports, broker: Broker) -> Serving:
+def _serving(ports: Ports, urls: ServiceUrls, broker: Broker) -> Serving:
     def reload() -> None:
         broker.access.reload()
         _reload_tls(((ports.tls, ports.secure), (ports.admin_tls, ports.admin)))
 
     # If there is only one port, its URL is used for both; a broker without admin API has no URL for it.
-    web = ports.addresses.web
-    return Serving(
-        ports.bound.plain or ports.bound.tls or "",
-        web.plain or web.tls or "-",
-        reload,
-        lambda: broker.limits.stop_s_max,
-    )
+    web = broker.addresses.web
+    for what, each in (("clients", urls), ("callers of the admin port", web)):
+        if each.tls is not None:
+            log.info("%s with TLS are served at %s", what, each.tls)
+    return Serving(urls.plain or urls.tls or "", web.plain or web.tls or "-", reload, lambda: broker.limits.stop_s_max)
 
 
 def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:
@@ -348,10 +456,10 @@ def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:
     return replace(tls, protocols=settings.admin_tls_protocols, ciphers=settings.admin_tls_ciphers)
 
 
-def _administration(broker: Broker) -> Administration:
+def _administration(broker: Broker, *, for_peers: bool = False) -> Administration:
     from penstock.broker.composition.administration import administration  # noqa: PLC0415 -- see there
 
-    return administration(broker)
+    return administration(broker, for_peers=for_peers)
 
 
 def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:
@@ -376,13 +484,6 @@ def _push_metrics(broker: Broker, instance: str, stack: contextlib.AsyncExitStac
     push = MetricsPush(take, os.environ, instance)
     push.start()
     stack.push_async_callback(asyncio.to_thread, push.stop)
-
-
-def _bind(what: str, port: int | None, bind: Callable[[], T]) -> T:
-    try:
-        return bind()
-    except OSError as error:
-        raise ConfigurationError(f"{what} {port} cannot be opened: {error.strerror or error}") from error
 
 
 def _authenticator(settings: Settings) -> Authenticator | None:
@@ -426,10 +527,3 @@ def _check_descriptors() -> None:
             f"{RESERVED_DESCRIPTORS} for its log, an eighth for the admin port, the others for clients; raise the "
             f"limit with `ulimit -n`, or LimitNOFILE= of a systemd unit"
         )
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard limit: each connection needs a descriptor."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening sockets of a broker, and the addresses that clients and administrators reach them at.
+
+Why apart from the broker: with `--brokers N` the supervisor opens the sockets of all brokers and keeps them open. So a
+broker that is started again has the ports and addresses it had, and every broker knows the addresses of all.
+Where: `app` opens its own for a single broker, the supervisor those of each of its brokers.
+
+Broker i has each port plus i; of port 0, the system chooses one for each broker.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.service_urls import Addresses, ServiceUrls
+from penstock.net.listening import listen_for_callers, listen_for_clients
+from penstock.net.peer_socket import listen_for_peers
+from penstock.settings.listeners import named_listeners, unnamed_listener
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from penstock.settings import Settings
+
+PORT_MAX: Final = 65_535
+
+
+class Sockets(NamedTuple):
+    """The listening sockets of one broker; None: this port is not opened."""
+
+    clients: socket.socket | None
+    clients_tls: socket.socket | None
+    web: socket.socket | None
+    web_tls: socket.socket | None
+    peers: socket.socket | None = None  # for requests of the other brokers of the cluster
+    peer_clients: socket.socket | None = None  # for other brokers as clients, in Pulsar's protocol
+
+    def close(self) -> None:
+        """Close those that are open."""
+        for sock in self:
+            if sock is not None:
+                sock.close()
+
+
+def open_sockets(settings: Settings, number: int = 0, *, peers: bool = False) -> Sockets:
+    """Open all ports of a broker, or none; with `peers` also sockets for other brokers. Raises ConfigurationError."""
+    host, opened = settings.bind_address, Sockets(None, None, None, None)
+    try:
+        for field, (what, port, listen) in _wanted(settings, number).items():
+            opened = opened._replace(**{field: _open(what, host, port, listen)})
+    except ConfigurationError:
+        opened.close()
+        raise
+    return opened._replace(peers=listen_for_peers(), peer_clients=listen_for_peers()) if peers else opened
+
+
+def check_ports(settings: Settings, brokers: int) -> None:
+    """Raise ConfigurationError if two ports of so many brokers would be the same one."""
+    taken = sorted(
+        (port, f"the {what} of broker {number}")
+        for number in range(brokers)
+        for what, port, _listen in _wanted(settings, number).values()
+        if port
+    )
+    for (port, one), (again, other) in pairwise(taken):
+        if port == again:
+            raise ConfigurationError(
+                f"port {port} is both {one} and {other}: broker i has each port plus i, so choose ports that are "
+                f"{brokers} apart or more, or 0 for free ones"
+            )
+
+
+def addresses(settings: Settings, sockets: Sockets, number: int = 0) -> Addresses:
+    """Return the addresses to advertise for a broker with these sockets."""
+    name, service = settings.advertised_address, unnamed_listener(settings, number) or bound(settings, sockets)
+    web = ServiceUrls(_url("http", name, sockets.web) or "", _url("https", name, sockets.web_tls))
+    return Addresses(service=service, web=web, listeners=named_listeners(settings, number))
+
+
+def bound(settings: Settings, sockets: Sockets) -> ServiceUrls:
+    """Return where clients connect, whatever advertisedListeners says."""
+    name = settings.advertised_address
+    return ServiceUrls(_url("pulsar", name, sockets.clients) or "", _url("pulsar+ssl", name, sockets.clients_tls))
+
+
+def _wanted(settings: Settings, number: int) -> dict[str, tuple[str, int, Callable[[str, int], socket.socket]]]:
+    """Return what each socket is, its port and how to open it, by the field of `Sockets`."""
+    tls = settings.tls_certificate is not None
+    ports = {
+        "clients": ("port", settings.port, listen_for_clients),
+        "clients_tls": ("TLS port", settings.tls_port if tls else None, listen_for_clients),
+        "web": ("admin port", settings.admin_port, listen_for_callers),
+        "web_tls": ("admin TLS port", settings.admin_tls_port if tls else None, listen_for_callers),
+    }
+    return {
+        field: (what, _of_broker(what, port, number), listen)
+        for field, (what, port, listen) in ports.items()
+        if port is not None
+    }
+
+
+def _of_broker(what: str, port: int, number: int) -> int:
+    if port and port + number > PORT_MAX:
+        raise ConfigurationError(f"{what} {port} leaves no port for broker {number}: {PORT_MAX} is the largest")
+    return port + number if port else 0
+
+
+def _open(what: str, host: str, port: int, listen: Callable[[str, int], socket.socket]) -> socket.socket:
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise ConfigurationError(f"{what} {port} cannot be opened: {error.strerror or error}") from error
+
+
+def _url(scheme: str, name: str, sock: socket.socket | None) -> str | None:
+    return f"{scheme}://{name}:{sock.getsockname()[1]}" if sock is not None else None

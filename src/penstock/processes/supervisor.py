@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor of `penstock serve --brokers N`: starts the brokers, keeps them running, and ends with all of them.
+
+Why processes: one Python process uses one core. Each broker has a loop, a log and ports of its own; only the metadata
+is shared, and this process alone writes it.
+Where: `cli.serve` calls `run`. Each broker is a new process (`cli.broker_process`), never a fork.
+
+- All ports are opened here and inherited. They stay open while a broker is restarted: its clients wait in the kernel,
+  and nobody else takes its ports.
+- The ready line is printed once all brokers are ready. If one ends before that, all end, with its status.
+- A broker that crashes later is started again (`restarts`); the others are not disturbed. A broker that ended with
+  status 0 was stopped by an administrator and stays down.
+- SIGTERM and SIGINT stop all, SIGHUP is passed on. If this process is killed, the kernel kills the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.membership import Member, MemberState
+from penstock.net.clock import SystemClock
+from penstock.net.metadata_link import serve
+from penstock.net.signals import on_signal
+from penstock.processes.fewer_brokers import leave_out_brokers
+from penstock.processes.handover import READY, Handover, encoded
+from penstock.processes.restarts import CRASHES_MAX, CRASHES_WITHIN_S, Restarts
+from penstock.processes.sockets import addresses, bound, check_ports, open_sockets
+from penstock.storage.directory import BROKERS_MAX, open_data_directory
+from penstock.storage.files import OsFiles
+from penstock.storage.shared_writer import Writer
+from penstock.telemetry.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.core.service_urls import Addresses
+    from penstock.processes.sockets import Sockets
+    from penstock.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# After the stop time of a broker, which ends by itself then, unless it is frozen.
+KILL_AFTER_S: Final = 5.0
+EXIT_FAILED: Final = 1
+USAGE_KEY_BYTES: Final = 32
+
+
+def run(settings: Settings, data_dir: Path, brokers: int) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        ConfigurationError: a setting, a port or the data directory cannot be used.
+    """
+    if brokers > BROKERS_MAX:
+        raise ConfigurationError(f"--brokers {brokers}: at most {BROKERS_MAX} brokers run on one data directory")
+    check_ports(settings, brokers)
+    set_up_logging(settings.log_format, settings.log_level)
+    for warning in settings.warnings:
+        log.warning("%s", warning)
+    leave_out_brokers(settings, data_dir, brokers)
+    return asyncio.run(_supervise(settings, data_dir, brokers))
+
+
+async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        on_signal(loop, signum, stopping.set)
+    async with contextlib.AsyncExitStack() as stack:
+        sockets = [_opened(settings, number, stack) for number in range(brokers)]
+        where = {number: addresses(settings, each, number) for number, each in enumerate(sockets)}
+        files = OsFiles()
+        directory = open_data_directory(data_dir, files, brokers=brokers)
+        writer = Writer.open(directory, _poster(loop), files, brokers=brokers)
+        stack.callback(writer.close)
+        supervisor = Supervisor(settings, data_dir, sockets, where, writer, stopping)
+        on_signal(loop, signal.SIGHUP, lambda: supervisor.signal(signal.SIGHUP))
+        return await supervisor.run()
+
+
+def _opened(settings: Settings, number: int, stack: contextlib.AsyncExitStack) -> Sockets:
+    sockets = open_sockets(settings, number, peers=True)
+    stack.callback(sockets.close)
+    return sockets
+
+
+@dataclass(slots=True)
+class Broker:
+    """One broker process, from its first start on."""
+
+    number: int
+    sockets: Sockets
+    restarts: Restarts = field(default_factory=Restarts)
+    process: asyncio.subprocess.Process | None = None
+    state: MemberState = MemberState.STARTING
+    status: int = 0  # it ended with
+    was_ready: bool = False
+
+
+class Supervisor:
+    """The brokers of one data directory. All methods are called on the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        sockets: list[Sockets],
+        where: dict[int, Addresses],
+        writer: Writer,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._where = where
+        self._writer = writer
+        self._stopping = stopping
+        self._clock = SystemClock()
+        self._announced = False
+        self._usage_key = secrets.token_bytes(USAGE_KEY_BYTES)
+        self._brokers = [Broker(number, each) for number, each in enumerate(sockets)]
+
+    async def run(self) -> int:
+        """Start all brokers and keep them running until the stop; returns the exit status."""
+        self._tell()
+        stop = asyncio.ensure_future(self._stopping.wait())
+        keepers = [asyncio.ensure_future(self._keep(broker)) for broker in self._brokers]
+        try:
+            await asyncio.wait((stop, asyncio.gather(*keepers)), return_when=asyncio.FIRST_COMPLETED)
+            await self._stop()
+            await asyncio.gather(*keepers)
+        finally:
+            stop.cancel()
+            for broker in self._brokers:
+                self._kill(broker)
+        return max((abs(broker.status) and _exit_status(broker.status) for broker in self._brokers), default=0)
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Send a signal to all running brokers."""
+        for broker in self._brokers:
+            if broker.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    broker.process.send_signal(signum)
+
+    # -- one broker ---------------------------------------------------------------------------------------------------
+
+    async def _keep(self, broker: Broker) -> None:
+        """Run a broker, again and again, until it is stopped or stays down."""
+        while not self._stopping.is_set():
+            broker.status = await self._run_once(broker)
+            if self._stopping.is_set():
+                return
+            if not all(one.was_ready for one in self._brokers):
+                self._stopping.set()  # Its own lines say why it could not start.
+                return
+            if broker.status == 0:
+                self._stay_down(broker)
+                log.warning(
+                    "broker %d was stopped; its topics are served again after a restart of penstock", broker.number
+                )
+                return
+            pause_s = broker.restarts.after_crash(self._clock.monotonic_ns())
+            if pause_s is None:
+                self._stay_down(broker)
+                log.error(
+                    "broker %d ended %d times within %d s, last with %s; it stays down, and its topics with it: "
+                    "see its lines above, mend the cause, then restart penstock",
+                    broker.number, CRASHES_MAX, CRASHES_WITHIN_S, _said(broker.status),
+                )  # fmt: skip
+                return
+            log.error("broker %d ended with %s; it is started again", broker.number, _said(broker.status))
+            broker.state = MemberState.STARTING
+            self._tell()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    async def _run_once(self, broker: Broker) -> int:
+        """Start the process and wait until it ends; returns its exit status, or -N for signal N."""
+        (control, its_control), (metadata, its_metadata) = socket.socketpair(), socket.socketpair()
+        with control:
+            with its_control, its_metadata:
+                broker.process = await self._spawn(broker, its_control, its_metadata)
+                handover = self._handover(broker, its_metadata)
+            end_link = await serve(self._writer, metadata)
+            waiting = asyncio.ensure_future(self._await_ready(broker, control, handover))
+            try:
+                return await broker.process.wait()
+            finally:
+                waiting.cancel()
+                end_link()
+                broker.process = None
+
+    async def _spawn(
+        self, broker: Broker, control: socket.socket, metadata: socket.socket
+    ) -> asyncio.subprocess.Process:
+        inherited = [sock.fileno() for sock in (control, metadata, *broker.sockets) if sock is not None]
+        return await asyncio.create_subprocess_exec(
+            *_python(), "-m", "penstock.cli.broker_process", str(control.fileno()), f"broker-{broker.number}",
+            str(self._data_dir), stdin=asyncio.subprocess.DEVNULL, pass_fds=inherited,
+        )  # fmt: skip
+
+    async def _await_ready(self, broker: Broker, control: socket.socket, handover: Handover) -> None:
+        loop = asyncio.get_running_loop()
+        control.setblocking(False)
+        with contextlib.suppress(OSError):  # It has ended.
+            await loop.sock_sendall(control, encoded(handover))
+            if await loop.sock_recv(control, 1) != READY:
+                return
+            broker.was_ready, broker.state = True, MemberState.READY
+            self._tell()
+
+    def _handover(self, broker: Broker, metadata: socket.socket) -> Handover:
+        return Handover(
+            number=broker.number,
+            settings=self._settings,
+            data_dir=self._data_dir,
+            descriptors=[None if sock is None else sock.fileno() for sock in broker.sockets],
+            metadata=metadata.fileno(),
+            addresses=self._where,
+            peers={one.number: one.sockets.peers.getsockname() for one in self._brokers if one.sockets.peers},
+            peer_clients={
+                one.number: one.sockets.peer_clients.getsockname() for one in self._brokers if one.sockets.peer_clients
+            },
+            usage_key=self._usage_key,
+        )
+
+    def _stay_down(self, broker: Broker) -> None:
+        broker.state = MemberState.DEAD
+        broker.sockets.close()  # Clients that wait for it are refused, and look their topics up again.
+        self._tell()
+
+    def _tell(self) -> None:
+        brokers = self._brokers
+        self._writer.set_members(Member(one.number, one.state, self._where[one.number]) for one in brokers)
+        if all(one.was_ready for one in brokers) and not self._announced:
+            self._announced = True
+            self._print_ready_line()
+
+    def _print_ready_line(self) -> None:
+        """Programs that start penstock wait for this line."""
+        urls, web = bound(self._settings, self._brokers[0].sockets), self._where[0].web
+        print(f"penstock ready {urls.plain or urls.tls} {web.plain or web.tls or '-'}", flush=True)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        """Stop all brokers; one that does not end in time is killed."""
+        self._stopping.set()
+        for broker in self._brokers:
+            broker.sockets.close()  # No client connects any more.
+        self.signal(signal.SIGTERM)
+        running = [asyncio.ensure_future(one.process.wait()) for one in self._brokers if one.process is not None]
+        if not running:
+            return
+        stop_s = self._settings.broker_shutdown_timeout_ms / 1000 + KILL_AFTER_S
+        _, late = await asyncio.wait(running, timeout=stop_s)
+        if late:
+            log.error("%d brokers did not end within %g s: they are killed", len(late), stop_s)
+
+    def _kill(self, broker: Broker) -> None:
+        if broker.process is not None and broker.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                broker.process.kill()
+
+
+def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    """Pass callables of other threads to the loop; they are dropped after the loop has ended."""
+
+    def post(callback: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(callback)
+
+    return post
+
+
+def _python() -> list[str]:
+    """The interpreter, so that it finds the same modules: without the current directory, if this one is without it."""
+    here = {"", os.getcwd()}  # noqa: PTH109 -- as `sys.path` has it
+    return [sys.executable] if here & set(sys.path) else [sys.executable, "-P"]
+
+
+def _said(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+def _exit_status(status: int) -> int:
+    """The supervisor's exit status after a broker's: its own, or 1 after a signal."""
+    return status if status > 0 else EXIT_FAILED
