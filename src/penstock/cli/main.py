@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 import penstock
-from penstock.cli import config, serve
+from penstock.cli import config, proxy, replay, serve, why
 from penstock.core.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
@@ -44,5 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     serve.add_command(commands)
+    proxy.add_command(commands)
     config.add_command(commands)
+    why.add_command(commands)
+    replay.add_command(commands)
     return parser

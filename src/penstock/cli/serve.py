@@ -66,15 +66,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--config", type=Path, metavar="FILE", help="settings as key=value lines, like Pulsar's broker.conf"
     )
     parser.add_argument(
-        "--brokers", type=int, default=1, metavar="N", help="number of broker processes; must be 1 (default: 1)"
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of broker processes, to use several cores; broker i has each port plus i (default: 1)",
     )
     add_settings(parser)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all settings that have one."""
+def add_settings(parser: argparse.ArgumentParser, *, first: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    """Add the flags of settings by the headings they stand under, `first` before those that all commands have."""
     by_flag = {key.flag: key for key in KEYS.values()}
-    for title, flags in _GROUPS.items():
+    for title, flags in {**(first or {}), **_GROUPS}.items():
         group = parser.add_argument_group(title)
         for flag in flags:
             _add_setting(group, flag, by_flag[flag])
@@ -92,11 +96,16 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: a setting, a flag or the data directory cannot be used.
     """
-    if arguments.brokers != 1:
-        raise ConfigurationError(
-            f"--brokers {arguments.brokers}: this version runs one broker; leave it out, or give 1"
-        )
-    effective = settings.load(file=arguments.config, environment=os.environ, flags=settings_given(arguments))
+    brokers: int = arguments.brokers
+    if brokers < 1:
+        raise ConfigurationError(f"--brokers {brokers}: give 1 or more")
+    effective = settings.load(
+        file=arguments.config, environment=os.environ, flags=settings_given(arguments), brokers=brokers
+    )
+    if brokers > 1:
+        from penstock.processes import supervisor
+
+        return supervisor.run(effective, arguments.data_dir, brokers)
 
     # The rest of penstock, asyncio included; `--help` and a bad setting need none of it. Importing makes next to
     # nothing but what stays: no look for garbage until the broker is ready, when `app` begins with that.
