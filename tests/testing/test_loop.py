@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
-from penstock.storage import append_queue
+from penstock.storage import segment
 from penstock.testing.disk import VirtualDisk
 from penstock.testing.loop import Deadlock, VirtualClock, VirtualLoop, run_virtual
 
@@ -157,14 +157,14 @@ def test_while_a_thread_waits_for_the_disk_the_loop_goes_on(tmp_path: Path) -> N
 
 
 def test_modules_of_penstock_get_their_threads_here_until_the_loop_is_closed() -> None:
-    real = vars(append_queue)["threading"]
+    real = vars(segment)["threading"]
 
     async def main() -> bool:
-        seen: Callable[[], object] = vars(append_queue)["threading"].Condition
+        seen: Callable[[], object] = vars(segment)["threading"].Condition
         return seen == virtual_loop().threads.condition and seen is not real.Condition
 
     assert run_virtual(main())
-    assert vars(append_queue)["threading"] is real
+    assert vars(segment)["threading"] is real
 
 
 def test_a_thread_that_is_waited_for_in_vain_is_a_deadlock() -> None:
@@ -197,6 +197,21 @@ def test_threads_that_share_a_lock_have_it_in_turns() -> None:
     seen = run_virtual(main())
     assert seen[::2] == seen[1::2]
     assert sorted(seen[::2]) == [0, 1, 2]
+
+
+def test_a_thread_that_was_abandoned_is_not_woken() -> None:
+    async def main() -> None:
+        threads = virtual_loop().threads
+        event = threads.event()
+        thread = threads.thread(target=event.wait)
+        thread.start()
+        await asyncio.sleep(1)
+        threads.abandon()
+        event.set()
+        await asyncio.sleep(1)
+        assert not thread.is_alive()
+
+    run_virtual(main())
 
 
 def test_the_order_of_threads_is_the_seeds() -> None:

@@ -45,7 +45,7 @@ class VirtualDisk(FaultyFiles):
         """Block the next sync of the log or of a snapshot."""
         self._free.clear()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the blocked sync."""
         self._free.set()
 
@@ -55,13 +55,13 @@ class VirtualDisk(FaultyFiles):
         self.run_full_after(None)
         self.fail_sync_at(0)
         self.read_error = self.sync_ns = self.read_ns = None
-        self.let_go()
+        self.release()
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
         file = super().open(path, create=create)
         if path.suffix in {".seg", ".draft"}:
             return _LogFile(self, file)
-        return _SlowFile(self, file) if path.name.startswith("meta.sqlite") else file
+        return _SlowFile(self, file) if path.name.startswith(("meta.sqlite", "topics.sqlite")) else file
 
     def before_read(self) -> None:
         """Take the time of a read, or fail."""
@@ -78,7 +78,7 @@ class VirtualDisk(FaultyFiles):
 
     def wait_until_free(self) -> None:
         """Wait while the disk is held."""
-        assert self._free.wait(_HELD_S_MAX), "the disk was held and never let go"
+        assert self._free.wait(_HELD_S_MAX), "the disk was held and never released"
 
 
 class _SlowFile(FaultyFile):

@@ -383,9 +383,9 @@ class FaultyFiles:
             return sorted(path.name for path in self._names if path.parent == directory)
 
     def exists(self, path: Path) -> bool:
-        """As `penstock.storage.files.Files.exists`; a directory exists if it contains a file."""
+        """As `penstock.storage.files.Files.exists`; a directory exists if there is a file below it."""
         with self.guard:
-            return path in self._names or any(name.parent == path for name in self._names)
+            return path in self._names or any(path in name.parents for name in self._names)
 
     def make_directory(self, path: Path) -> None:
         """Does nothing: directories always exist."""

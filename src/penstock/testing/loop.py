@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import threading
+from contextlib import contextmanager
 from math import ceil
 from operator import attrgetter
 from random import Random
@@ -25,13 +27,15 @@ from penstock.testing.threads import Deadlock, Threads, VirtualTime
 
 if TYPE_CHECKING:
     import contextvars
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
 __all__ = ["WALL_MS", "Deadlock", "VirtualClock", "VirtualLoop", "run_virtual"]
 
 T = TypeVar("T")
 
 WALL_MS: Final = 1_700_000_000_000
+# How long a real thread may take for a step while time stands still. It may itself wait for virtual time.
+REAL_WAIT_S: Final = 0.05
 
 _context_of: Final = attrgetter("_context")
 
@@ -101,6 +105,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.files: Any = None  # for users of this loop
         self._waiting: list[tuple[asyncio.Future[None], Callable[[], object], int]] = []
         self._quiet: list[asyncio.Future[None]] = []
+        self._real_work = 0
+        self._woken = threading.Event()  # a real one: this is before threads are virtual
         super().__init__(_Selector(self))
         self._default_executor = self.threads.executor(thread_name_prefix="default")
         self._uninstall = self.threads.install()
@@ -130,6 +136,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._quiet.append(future)
         await future
 
+    @contextmanager
+    def real_work(self) -> Iterator[None]:
+        """While a thread that is not virtual works for this loop: no time passes unless it is slow to answer."""
+        self._real_work += 1
+        try:
+            yield
+        finally:
+            self._real_work -= 1
+
     # -- how time passes ----------------------------------------------------------------------------------------------
 
     def time(self) -> float:
@@ -151,6 +166,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             for future in quiet:
                 if not future.done():
                     future.set_result(None)
+            return []
+        if self._real_work and self._woken.wait(REAL_WAIT_S):
+            self._woken.clear()
             return []
         self._let_time_pass(timeout)
         return []
@@ -219,7 +237,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _close_self_pipe(self) -> None:
         """Does nothing: threads of this loop run only when it lets them, so it needs no pipe."""
 
-    def _write_to_self(self) -> None: ...
+    def _write_to_self(self) -> None:
+        self._woken.set()
 
     async def create_connection(  # type: ignore[override]
         self,
@@ -230,11 +249,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         ssl: Any = None,  # noqa: ANN401 - as asyncio's
         server_hostname: str | None = None,
         local_addr: tuple[str, int] | None = None,
+        sock: Any = None,  # noqa: ANN401
         **_: Any,  # noqa: ANN401
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        """Connect to a listener of this loop's network."""
-        assert port is not None
-        sock = self.network.connect(port, *(local_addr or ())[:1])
+        """Connect to a listener of this loop's network, or use a connected socket of it."""
+        if sock is None:
+            assert port is not None
+            sock = self.network.connect(port, *(local_addr or ())[:1])
         name = server_hostname if server_hostname is not None else host
         connect: Callable[..., Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]]
         connect = vars(asyncio.BaseEventLoop)["_create_connection_transport"]

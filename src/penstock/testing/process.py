@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock serve` as a child process, for tests, demos and benchmarks.
+"""`penstock serve` and `penstock proxy` as child processes, for tests, demos and benchmarks.
 
 Where: compatibility tests, the crash loop, the demo. It starts on free ports, waits for the ready line, and is ended
 with its `with` block.
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-READY: Final = re.compile(r"^penstock ready pulsar://(?P<host>\S+):(?P<port>\d+) http://\S+:(?P<admin_port>\d+)\s*$")
+READY: Final = re.compile(
+    r"^penstock ready pulsar://(?P<host>\S+):(?P<port>\d+) (?:-|http://\S+:(?P<admin_port>\d+))\s*$"
+)
 STOP_TIMEOUT_S: Final = 20.0
 
 
@@ -52,7 +54,7 @@ class BrokerProcess:
 
     def start(self, *, port: int = 0, admin_port: int = 0) -> Self:
         """Start and wait for the ready line."""
-        command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", "penstock", *self._subcommand()]
         command += ["--port", str(port), "--admin-port", str(admin_port), *self.arguments]
         with self.log_path.open("a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)  # noqa: S603
@@ -66,15 +68,20 @@ class BrokerProcess:
             raise
         return self
 
+    def _subcommand(self) -> list[str]:
+        return ["serve", "--data-dir", str(self.data_dir)]
+
     def _await_ready(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             match = READY.match(line)
             if match is not None:
-                self.port, self.admin_port = int(match["port"]), int(match["admin_port"])
+                self.port, self.admin_port = int(match["port"]), int(match["admin_port"] or 0)
                 return
         status = process.wait(STOP_TIMEOUT_S)
-        raise BrokerDidNotStart(f"penstock serve ended with {status}:\n{self.log_path.read_text()[-4000:]}")
+        raise BrokerDidNotStart(
+            f"penstock {self._subcommand()[0]} ended with {status}:\n{self.log_path.read_text()[-4000:]}"
+        )
 
     def stop(self) -> int:
         """Send SIGTERM and wait; returns the exit status."""
@@ -117,3 +124,14 @@ class BrokerProcess:
     ) -> None:
         if self._process is not None:
             self.stop()
+
+
+class ProxyProcess(BrokerProcess):
+    """`penstock proxy` as a child process."""
+
+    def __init__(self, upstream: str, arguments: Sequence[str] = (), *, log_path: Path) -> None:
+        super().__init__(log_path.parent, arguments, log_path=log_path)
+        self.upstream = upstream
+
+    def _subcommand(self) -> list[str]:
+        return ["proxy", "--upstream", self.upstream]

@@ -97,9 +97,11 @@ class Threads:
                     return False
                 self._push(thread, deadline_ns)
             waiters.append(thread)
-            self._park(thread)
-            if thread in waiters:
-                waiters.remove(thread)
+            try:
+                self._park(thread)
+            finally:  # Also when it is abandoned: an ended thread must not be woken.
+                if thread in waiters:
+                    waiters.remove(thread)
         return True
 
     def wake(self, waiters: list[_Thread]) -> None:
