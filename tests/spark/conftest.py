@@ -46,6 +46,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.streaming.stopTimeout": "30s",
             # Many small queries: the second stage of the compiler and a collector with threads only cost.
             "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={scratch}",
+            # Spark Connect, if a test starts it.
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": "0",
             # 15 s by default, in which a machine that is busy does not always start a Python.
             "spark.python.authenticate.socketTimeout": "120s",
         },

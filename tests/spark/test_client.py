@@ -27,9 +27,9 @@ from penstock.spark.client.errors import (
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.reader import ReadOptions, read
 from penstock.spark.client.subscription import Subscription, earliest_id
-from penstock.testing.broker import serving
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame, send
+from penstock.testing.serving import serving
 from penstock.wire.client.addresses import Address, parse_service_url
 from penstock.wire.codec import MessageMetadata
 from tests.spark.numbered import end_of

@@ -21,8 +21,8 @@ from penstock.spark.client.errors import BrokerUnreachable, ClientError, Refused
 from penstock.spark.client.message_id import MessageId
 from penstock.spark.client.producer import Producer
 from penstock.spark.options import parse_endpoint
-from penstock.testing.broker import serving
 from penstock.testing.certificates import Certificate
+from penstock.testing.serving import serving
 from penstock.testing.tokens import SECRET, data_url, token
 from penstock.wire import codec
 from penstock.wire.codec import BaseCommand

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +12,7 @@ import pytest
 from penstock.cli.main import build_parser
 from penstock.spark import session
 from tools.notebook import run
+from tools.pages import check_page, commands
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,21 +31,18 @@ def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession
     return spark
 
 
-@pytest.mark.usefixtures("shared")
-def test_the_guide_prints_what_it_shows(own_broker: BrokerProcess, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    shell = [text for kind, text in blocks if kind == "sh"]
-    program = "".join(text for kind, text in blocks if kind == "python")
-    shown = [text for kind, text in blocks if not kind]
-    serve = shell[0].splitlines()[1].split()
+def test_the_guide_prints_what_it_shows(shared: SparkSession, own_broker: BrokerProcess, tmp_path: Path) -> None:
+    serve = commands(GUIDE)[1].split()
     assert build_parser().parse_args(serve[1:]).data_dir == Path("data")
-    program = program.replace("localhost:6650", f"127.0.0.1:{own_broker.port}")
-    program = program.replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(program, str(GUIDE), "exec"), {})
-    assert len(shown) == 2
-    assert [text for text in shown if text not in printed.getvalue()] == [], printed.getvalue()
+
+    def here(program: str) -> str:
+        program = program.replace("localhost:6650", f"127.0.0.1:{own_broker.port}")
+        return program.replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
+
+    try:
+        assert check_page(GUIDE, here) == 3
+    finally:
+        shared.sql("drop table if exists orders")
 
 
 @pytest.mark.usefixtures("shared")

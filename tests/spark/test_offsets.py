@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.client.message_id import EARLIEST, MessageId
-from penstock.spark.offsets import entries_between, from_json, shares, split, to_json
+from penstock.spark.offsets import TopicRange, entries_between, from_json, packed, shares, split, to_json
 
 TOPIC = "persistent://public/default/t"
 IDS = st.builds(MessageId, st.integers(0, 3), st.integers(0, 1000), st.integers(0, 5))
@@ -68,3 +68,37 @@ def test_a_range_over_two_ledgers_stays_whole() -> None:
 )
 def test_entries_are_counted_as_far_as_ids_tell(start: MessageId, end: MessageId, entries: int) -> None:
     assert entries_between(start, end) == entries
+
+
+def ranges_of(messages: dict[str, int]) -> list[TopicRange]:
+    return [TopicRange(topic, MessageId(1, 0), MessageId(1, count)) for topic, count in messages.items()]
+
+
+def test_small_partitions_share_tasks_and_large_ones_have_their_own() -> None:
+    messages = {f"small-{number:03}": 50 for number in range(200)} | {"large": 1_000_000}
+    tasks = packed(ranges_of(messages), messages)
+    assert [one.topic for one in tasks[0]] == ["large"]
+    assert len(tasks) == 2
+    many = {f"t-{number}": 1_250 for number in range(16)}
+    assert sorted(len(task) for task in packed(ranges_of(many), many)) == [8, 8]
+
+
+@given(
+    counts=st.lists(st.integers(1, 50_000), min_size=1, max_size=30),
+    tasks_min=st.integers(1, 40),
+    task_messages_max=st.none() | st.integers(100, 20_000),
+)
+def test_every_message_is_in_one_task_and_bounds_of_tasks_hold(
+    counts: list[int], tasks_min: int, task_messages_max: int | None
+) -> None:
+    messages = {f"t-{number}": count for number, count in enumerate(counts)}
+    tasks = packed(ranges_of(messages), messages, tasks_min=tasks_min, task_messages_max=task_messages_max)
+    pieces = sorted(one for task in tasks for one in task)
+    for topic, count in messages.items():
+        mine = [one for one in pieces if one.topic == topic]
+        assert (mine[0].start, mine[-1].end) == (MessageId(1, 0), MessageId(1, count))
+        assert all(one.end == other.start for one, other in itertools.pairwise(mine))
+    sizes = [sum(one.end.entry_id - one.start.entry_id for one in task) for task in tasks]
+    assert len(tasks) >= min(tasks_min, sum(counts)) or len(tasks) >= len(counts)
+    if task_messages_max is not None:
+        assert max(sizes) <= 2 * task_messages_max

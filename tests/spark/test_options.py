@@ -36,7 +36,9 @@ def test_names_are_read_in_any_case_and_with_the_prefixes_of_other_connectors() 
         ({"topics": "a,b"}, ["topic", "topics", "together"]),
         ({"startingOffsets": "yesterday"}, ["startingOffsets", "yesterday", "earliest"]),
         ({"startingOffsets": '{"t": [1]}'}, ["startingOffsets", "[ledger, entry]"]),
-        ({"startingTime": "2020-01-01"}, ["startingTime", "ms since the epoch"]),
+        ({"startingTime": "yesterday"}, ["startingTime", "ms since 1970", "2024-03-01T10:00:00Z"]),
+        ({"startingTime": '{"t": "noon"}'}, ["startingTime", "noon"]),
+        ({"maxTriggerDelay": "5 fortnights"}, ["maxTriggerDelay", "15m"]),
         ({"failOnDataLoss": "maybe"}, ["failOnDataLoss", "true, false"]),
         ({"maxMessagesPerTrigger": "0"}, ["maxMessagesPerTrigger", "1 or more"]),
         ({"maxBytesPerTrigger": "much"}, ["maxBytesPerTrigger", "much"]),
@@ -100,3 +102,20 @@ def test_secrets_are_not_shown_by_repr() -> None:
 def test_every_option_has_a_name_of_its_own() -> None:
     names = [option.name.lower() for option in (*CONNECTION_OPTIONS, *READ_OPTIONS)]
     assert len(set(names)) == len(names)
+
+
+def test_times_are_ms_or_iso_and_may_be_given_for_each_partition() -> None:
+    assert settings(startingTime="1700000000000").starting == 1_700_000_000_000
+    assert settings(startingTime="2023-11-14T22:13:20Z").starting == 1_700_000_000_000
+    assert settings(startingTime="2023-11-15 00:13:20+02:00").starting == 1_700_000_000_000
+    assert settings(endingTime='{"t-partition-1": "2023-11-14T22:13:20", "t": "latest"}').ending == {
+        "persistent://public/default/t-partition-1": 1_700_000_000_000,
+        "persistent://public/default/t": "latest",
+    }
+
+
+def test_names_of_kafkas_source_are_understood() -> None:
+    found = settings(
+        maxOffsetsPerTrigger="10", minOffsetsPerTrigger="5", maxTriggerDelay="2m", maxRecordsPerPartition="3"
+    )
+    assert (found.messages_max, found.messages_min, found.delay_max_s, found.task_messages_max) == (10, 5, 120.0, 3)

@@ -47,6 +47,8 @@ class Messages(NamedTuple):
     key_is_base64: pa.BooleanArray | None = None
     event_time_ms: pa.Int64Array | None = None
     properties: pa.BinaryArray | None = None  # as `encoded_properties` makes them
+    deliver_at_ms: pa.Int64Array | None = None  # not before; of the entry, and so of a message without a batch
+    partition: pa.Int64Array | None = None  # the index, instead of the one that the key decides; null or -1: none
 
     def take(self, rows: pa.Array) -> Messages:
         """Return these rows, in this order."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections import UserDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -18,21 +19,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from penstock.core.errors import InvalidTopicName
 from penstock.core.names import TopicName
 from penstock.core.units import parse_bytes
-from penstock.spark.client import credentials
+from penstock.spark.broken_values import CORRUPT, FAIL, FAILFAST, MODES, BrokenValues
+from penstock.spark.client import credentials, oauth2
 from penstock.spark.client.endpoint import Endpoint, TlsOptions
-from penstock.spark.client.message_id import MessageId
+from penstock.spark.client.message_id import MessageId, message_id_of
 from penstock.spark.client.reader import ReadOptions
+from penstock.spark.foreign_options import translated
+from penstock.spark.times import duration_ms, time_ms
 from penstock.wire.client.addresses import parse_service_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.spark.client.credentials import Credentials
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-# Where to begin or to end: a word, a time in ms since the epoch, or an id (or a word) for each topic.
-Place: TypeAlias = str | int | dict[str, MessageId | str]
+# Where to begin or to end: a word, a time in ms since the epoch, or for each topic an id, a time or a word.
+Place: TypeAlias = str | int | dict[str, MessageId | str | int]
 
 AUTO, BINARY, STRING = "auto", "binary", "string"
 
@@ -70,7 +74,7 @@ CONNECTION_OPTIONS: Final = (
     Option(
         "authPluginClassName",
         "",
-        "`…AuthenticationToken`, `…Basic` or `…Tls`, as in the configuration of the Java client",
+        "`…AuthenticationToken`, `…Basic`, `…Tls` or `…OAuth2`, as in the configuration of the Java client",
     ),
     Option("authParams", "", "parameters of `authPluginClassName`, as for the Java client"),
     Option("listenerName", "", "name of the advertised listener of the brokers to connect to"),
@@ -86,16 +90,37 @@ READ_OPTIONS: Final = (
         "startingOffsets",
         "",
         "`earliest`, `latest`, or JSON that gives each topic or partition `[ledger, entry]`, `[ledger, entry, batch "
-        "index]`, `earliest` or `latest`. Default: `earliest` for a batch, `latest` for a new stream",
+        "index]`, the bytes of a message id, `earliest` or `latest`. Default: `earliest` for a batch, `latest` for a "
+        "new stream",
     ),
     Option("endingOffsets", "latest", "end of a batch, in the same form; the message at the offset is not included"),
     Option(
-        "startingTime", "", "instead of `startingOffsets`: the first message published at this time, in ms since 1970"
+        "startingTime",
+        "",
+        "instead of `startingOffsets`: the first message published at this time, in ms since 1970 or like "
+        "`2024-03-01T10:00:00Z`; or JSON that gives each topic or partition such a time, `earliest` or `latest`",
     ),
-    Option("endingTime", "", "instead of `endingOffsets`, for batches: up to the first message published at this time"),
+    Option(
+        "endingTime",
+        "",
+        "instead of `endingOffsets`, for batches: up to the first message published at this time, in the same form",
+    ),
     Option("maxMessagesPerTrigger", "", "maximum number of messages in a micro-batch; also `maxOffsetsPerTrigger`"),
     Option(
+        "minMessagesPerTrigger",
+        "",
+        "wait with a micro-batch until about so many messages have come; also `minOffsetsPerTrigger`. Ignored with "
+        "`availableNow`",
+    ),
+    Option("maxTriggerDelay", "15m", "with `minMessagesPerTrigger`: do not wait longer than this since the last one"),
+    Option(
         "maxBytesPerTrigger", "", "maximum stored bytes in a micro-batch, for example `64M`; at least one entry is read"
+    ),
+    Option(
+        "alignPartitions",
+        "false",
+        "`true` gives a limited micro-batch the messages with the oldest publish times of all partitions first, so "
+        "that partitions are read in step also if they do not hold messages of the same time",
     ),
     Option(
         "failOnDataLoss",
@@ -111,6 +136,11 @@ READ_OPTIONS: Final = (
     Option(
         "subscriptionPrefix", "", "the same, with a subscription for each topic: this prefix, a dash, and the topic"
     ),
+    Option(
+        "waitingForNonExistedTopic",
+        "false",
+        "`true` waits for topics that do not exist yet, for `operationTimeoutMs`; `false` fails at once",
+    ),
     Option("pollTimeoutMs", "30000", "the read fails if an expected message does not arrive in this time"),
     Option("columns", "", "columns to read, separated by commas; fewer columns are faster"),
     Option(
@@ -118,14 +148,34 @@ READ_OPTIONS: Final = (
         AUTO,
         "`binary` or `string` for the payload as it is, `auto` for columns by the schema of the topic",
     ),
+    Option(
+        "mode",
+        FAILFAST,
+        "for values that do not read as the topic's schema says: `FAILFAST` fails the query; `PERMISSIVE` makes their "
+        "columns null and keeps their bytes in the column `_corrupt_record`; `DROPMALFORMED` leaves these messages "
+        "out, and the log of each task says how many",
+    ),
+    Option("columnNameOfCorruptRecord", CORRUPT, "name of that column"),
     Option("readCompacted", "false", "`true` reads the compacted topic: only the last message of each key"),
-    Option("minPartitions", "", "minimum number of tasks of a batch; large topics are split"),
+    Option(
+        "minPartitions",
+        "",
+        "minimum number of tasks of a batch; large topics are split. Without it, partitions of less than 10,000 "
+        "messages share tasks",
+    ),
+    Option("maxRecordsPerPartition", "", "maximum number of messages in a task, approximately; partitions are split"),
     Option("allowDifferentTopicSchemas", "false", "`true` reads values as bytes if topics have different schemas"),
 )
 
 _ALIASES: Final = {
     "maxoffsetspertrigger": "maxmessagespertrigger",
+    "minoffsetspertrigger": "minmessagespertrigger",
     "tlshostnameverification": "tlshostnameverificationenable",
+}
+_AUTH_PARAMS: Final = {
+    "basic": '{"userId": …, "password": …}',
+    "tls": "tlsCertFile:…,tlsKeyFile:…",
+    "oauth2": '{"issuerUrl": "https://…", "privateKey": "file:///…", "audience": …}',
 }
 _CLIENT_PREFIX: Final = "pulsar.client."
 _READER_PREFIX: Final = "pulsar.reader."
@@ -143,12 +193,18 @@ class ReadSettings:
     ending: Place = LATEST
     messages_max: int | None = None
     bytes_max: int | None = None
+    messages_min: int | None = None
+    delay_max_s: float = 900.0
+    align_partitions: bool = False
+    task_messages_max: int | None = None
     subscription: str = ""
     subscription_prefix: str = ""
     columns: tuple[str, ...] = ()
     value_format: str = AUTO
     tasks_min: int = 1
     allow_different_schemas: bool = False
+    broken: BrokenValues = FAIL
+    wait_for_topics: bool = False
     reading: ReadOptions = field(default_factory=ReadOptions)
 
     @property
@@ -192,8 +248,8 @@ def parse_endpoint(given: Mapping[str, str]) -> Endpoint:
         credentials=shown,
         tls=tls,
         listener=values["listenerName"],
-        connect_timeout_s=values.number("connectionTimeoutMs") / 1_000,
-        operation_timeout_s=values.number("operationTimeoutMs") / 1_000,
+        connect_timeout_s=number(values, "connectionTimeoutMs") / 1_000,
+        operation_timeout_s=number(values, "operationTimeoutMs") / 1_000,
     )
 
 
@@ -203,7 +259,9 @@ def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
     Raises:
         ValueError: an option is missing, invalid or unknown; the message names it.
     """
-    check_names(given, (*CONNECTION_OPTIONS, *READ_OPTIONS))
+    table = (*CONNECTION_OPTIONS, *READ_OPTIONS)
+    given = translated(given, (option.name for option in table))
+    check_names(given, table)
     endpoint, values = parse_endpoint(given), _Values(given)
     topics, pattern = _topics(values)
     if values["predefinedSubscription"] and values["subscriptionPrefix"]:
@@ -216,16 +274,22 @@ def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
         ending=_place(values, "endingOffsets", "endingTime") or LATEST,
         messages_max=values.maybe("maxMessagesPerTrigger"),
         bytes_max=values.maybe("maxBytesPerTrigger"),
+        messages_min=values.maybe("minMessagesPerTrigger"),
+        delay_max_s=_duration_s(values, "maxTriggerDelay"),
+        align_partitions=values.truth("alignPartitions"),
+        task_messages_max=values.maybe("maxRecordsPerPartition"),
         subscription=values["predefinedSubscription"],
         subscription_prefix=values["subscriptionPrefix"],
         columns=tuple(values.names("columns")),
-        value_format=values.one_of("valueFormat", (AUTO, BINARY, STRING)),
+        value_format=one_of(values, "valueFormat", (AUTO, BINARY, STRING)),
         tasks_min=values.maybe("minPartitions") or 1,
         allow_different_schemas=values.truth("allowDifferentTopicSchemas"),
+        wait_for_topics=values.truth("waitingForNonExistedTopic"),
+        broken=BrokenValues(one_of(values, "mode", MODES), values["columnNameOfCorruptRecord"]),
         reading=ReadOptions(
             compacted=values.truth("readCompacted"),
             fail_on_data_loss=values.truth("failOnDataLoss"),
-            poll_timeout_s=values.number("pollTimeoutMs") / 1_000,
+            poll_timeout_s=number(values, "pollTimeoutMs") / 1_000,
         ),
     )
 
@@ -236,9 +300,33 @@ def check_names(given: Mapping[str, str], table: Iterable[Option]) -> None:
     for name in given:
         plain = _plain(name)
         if plain not in known and plain not in _ALIASES:
-            near = difflib.get_close_matches(plain, known, 1)
-            hint = f"did you mean {known[near[0]]}?" if near else "docs/reference/spark.md lists all there are"
-            raise ValueError(f"there is no option {name!r} for reading; {hint}")
+            raise unknown_option(name, plain, known, "reading")
+
+
+def unknown_option(name: str, plain: str, known: Mapping[str, str], purpose: str) -> ValueError:
+    """The error for an option that is not there; it names the most similar known one, by its plain name."""
+    near = difflib.get_close_matches(plain, known, 1)
+    hint = f"did you mean {known[near[0]]}?" if near else "docs/reference/spark.md lists all there are"
+    return ValueError(f"there is no option {name!r} for {purpose}; {hint}")
+
+
+def one_of(values: Mapping[str, str], name: str, choices: Iterable[str]) -> str:
+    """Parse one of these words, in any case. Raises ValueError."""
+    for choice in choices:
+        if values[name].lower() == choice.lower():
+            return choice
+    raise ValueError(f"option {name} is {values[name]!r} and must be one of {', '.join(filter(None, choices))}")
+
+
+def number(values: Mapping[str, str], name: str, read: Callable[[str], int] = parse_bytes) -> int:
+    """Parse a number of 1 or more. Raises ValueError."""
+    try:
+        parsed = read(values[name])
+    except ValueError as error:
+        raise ValueError(f"option {name}: {error}") from None
+    if parsed < 1:
+        raise ValueError(f"option {name} is {parsed} and must be 1 or more")
+    return parsed
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------
@@ -249,7 +337,7 @@ def _plain(name: str) -> str:
     return name.lower().removeprefix(_CLIENT_PREFIX).removeprefix(_READER_PREFIX)
 
 
-class _Values:
+class _Values(UserDict[str, str]):
     """Option values by name, given ones and defaults."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -257,33 +345,19 @@ class _Values:
         said = {
             _ALIASES.get(plain, plain): str(text).strip() for name, text in given.items() if (plain := _plain(name))
         }
-        self._values = defaults | said
+        super().__init__(defaults | said)
 
     def __getitem__(self, name: str) -> str:
-        return self._values[name.lower()]
+        return self.data[name.lower()]
 
     def names(self, name: str) -> list[str]:
         return [part for text in self[name].split(",") if (part := text.strip())]
 
     def truth(self, name: str) -> bool:
-        return self.one_of(name, ("true", "false")) == "true"
-
-    def one_of(self, name: str, choices: tuple[str, ...]) -> str:
-        if self[name].lower() not in choices:
-            raise ValueError(f"option {name} is {self[name]!r} and must be one of {', '.join(choices)}")
-        return self[name].lower()
-
-    def number(self, name: str) -> int:
-        try:
-            number = parse_bytes(self[name])
-        except ValueError as error:
-            raise ValueError(f"option {name}: {error}") from None
-        if number < 1:
-            raise ValueError(f"option {name} is {number} and must be 1 or more")
-        return number
+        return one_of(self, name, ("true", "false")) == "true"
 
     def maybe(self, name: str) -> int | None:
-        return self.number(name) if self[name] else None
+        return number(self, name) if self[name] else None
 
     def file(self, name: str) -> Path | None:
         if not self[name]:
@@ -316,6 +390,8 @@ def _of_plugin(plugin: str, parameters: str, tls: TlsOptions) -> tuple[Credentia
         if plugin == "basic":
             said = json.loads(parameters)
             return credentials.of_password(said["userId"], said["password"]), tls
+        if plugin == "oauth2":
+            return oauth2.of_parameters(json.loads(parameters)), tls
         if plugin == "tls":
             said = dict(part.split(":", 1) for part in parameters.split(","))
             paths = {"certificate": Path(said["tlsCertFile"]), "key": Path(said["tlsKeyFile"])}
@@ -323,9 +399,8 @@ def _of_plugin(plugin: str, parameters: str, tls: TlsOptions) -> tuple[Credentia
                 trusted=tls.trusted, check_host=tls.check_host, allow_insecure=tls.allow_insecure, **paths
             )
     except (ValueError, KeyError, TypeError):
-        wanted = '{"userId": …, "password": …}' if plugin == "basic" else "tlsCertFile:…,tlsKeyFile:…"
-        raise ValueError(f"option authParams does not read as {wanted}") from None
-    raise ValueError(f"option authPluginClassName: {plugin!r} is not one of token, basic, tls")
+        raise ValueError(f"option authParams does not read as {_AUTH_PARAMS[plugin]}") from None
+    raise ValueError(f"option authPluginClassName: {plugin!r} is not one of token, {', '.join(_AUTH_PARAMS)}")
 
 
 def _topics(values: _Values) -> tuple[tuple[str, ...], str]:
@@ -358,11 +433,30 @@ def _pattern(text: str) -> str:
     return "/".join(parts)
 
 
+def _duration_s(values: _Values, name: str) -> float:
+    try:
+        return duration_ms(values[name]) / 1_000
+    except ValueError as error:
+        raise ValueError(f"option {name}: {error}") from None
+
+
+def _times(values: _Values, name: str) -> Place:
+    """Parse a time, or JSON with a time (or a word) for each topic or partition. Raises ValueError."""
+    text = values[name]
+    try:
+        if not text.startswith("{"):
+            return time_ms(text)
+        return {
+            str(TopicName.parse(topic)): str(said) if said in (EARLIEST, LATEST) else time_ms(said)
+            for topic, said in json.loads(text).items()
+        }
+    except (ValueError, InvalidTopicName) as error:
+        raise ValueError(f"option {name}: {error}") from None
+
+
 def _place(values: _Values, offsets: str, time: str) -> Place | None:
     if values[time]:
-        if not re.fullmatch(r"[0-9]{1,15}", values[time]):
-            raise ValueError(f"option {time} is {values[time]!r} and must be a time in ms since the epoch")
-        return int(values[time])
+        return _times(values, time)
     text = values[offsets]
     if not text:
         return None
@@ -385,4 +479,6 @@ def _one_place(said: object) -> MessageId | str:
         return str(said)
     if isinstance(said, list) and len(said) in (2, 3) and all(type(part) is int for part in said):
         return MessageId(said[0], said[1], max(0, said[2]) if len(said) == 3 else 0)
+    if isinstance(said, list) and len(said) > 3 and all(type(part) is int and -128 <= part < 256 for part in said):
+        return message_id_of(bytes(part % 256 for part in said))  # as pulsar-spark has them: Java's bytes have signs
     raise ValueError(said)

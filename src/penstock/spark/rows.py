@@ -20,7 +20,8 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.core.names import TopicName
-from penstock.spark import avro_records, json_records, values
+from penstock.spark import avro_records, json_records, key_values, values
+from penstock.spark.broken_values import FAIL
 from penstock.spark.client.errors import UnreadableEntry
 from penstock.spark.client.fields import spans_of, walk
 from penstock.spark.client.message_id import MessageId
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.spark.broken_values import BrokenValues
     from penstock.spark.client.fields import Bytes, Ints
     from penstock.spark.client.messages import Messages
     from penstock.spark.values import SchemaOf, Values
@@ -66,19 +68,22 @@ DEFAULT_COLUMNS: Final = 6
 ROWS_MAX: Final = 4_096
 # Below so many records the calls that decode them at once cost more than they save.
 _AT_ONCE_MIN: Final = 16
+# What Arrow raises for a cell that is not of a column's type.
+_UNTYPED: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
 # KeyValue
 _KEY_FIELD, _VALUE_FIELD = 1, 2
 
 
-def schema_of(found: Values, columns: Iterable[str]) -> spark.StructType:
+def schema_of(found: Values, columns: Iterable[str], broken: BrokenValues = FAIL) -> spark.StructType:
     """Return the DataFrame's schema: all columns by default, or the named columns in that order.
 
     Raises:
         ValueError: there is no such column.
     """
     ours = {name: spark.StructField(name, kind) for name, kind, _ in COLUMNS}
-    there = {one.name: one for one in found.fields} | ours
-    wanted = list(columns) or [*(one.name for one in found.fields), *list(ours)[:DEFAULT_COLUMNS]]
+    of_value = {one.name: one for one in (*found.fields, *broken.fields(found))}
+    there = of_value | ours
+    wanted = list(columns) or [*of_value, *list(ours)[:DEFAULT_COLUMNS]]
     if found.is_record and values.VALUE in wanted and values.VALUE not in there:
         raise ValueError("column value: the topic's schema makes columns of its fields; or set valueFormat=binary")
     missing = [name for name in wanted if name not in there]
@@ -87,9 +92,10 @@ def schema_of(found: Values, columns: Iterable[str]) -> spark.StructType:
     return spark.StructType([there[name] for name in wanted])
 
 
-def check_schema(given: spark.StructType, found: Values) -> None:
+def check_schema(given: spark.StructType, found: Values, broken: BrokenValues = FAIL) -> None:
     """Check a schema that the user gave. Raises ValueError, which names the column that does not match."""
-    there = {one.name: one.dataType for one in found.fields} | {name: kind for name, kind, _ in COLUMNS}
+    there = {one.name: one.dataType for one in (*found.fields, *broken.fields(found))}
+    there |= {name: kind for name, kind, _ in COLUMNS}
     text = (spark.StringType, spark.BinaryType)
     for one in given.fields:
         kind = there.get(one.name)
@@ -108,14 +114,26 @@ def parent_of(topic: str) -> str:
 
 
 class RowBuilder:
-    """Creates the Arrow batches of one topic, or of one partition."""
+    """Creates the Arrow batches of one topic, or of one partition.
 
-    def __init__(self, schema: spark.StructType, found: Values, topic: str, schema_by_version: SchemaOf) -> None:
+    Attributes:
+        dropped: how many messages were left out because their values are broken.
+    """
+
+    def __init__(
+        self,
+        schema: spark.StructType,
+        found: Values,
+        topic: str,
+        schema_by_version: SchemaOf,
+        broken: BrokenValues = FAIL,
+    ) -> None:
+        self.dropped = 0
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._values = found
         self._topic = topic
         self._partition = TopicName.parse(topic).partition
-        self._decode = None if found.kind is None else found.decoder(topic, schema_by_version, set(schema.names))
+        self._broken = broken
         self._columns: dict[str, Callable[[Messages, pa.DataType], pa.Array]] = {
             KEY: self._keys,
             TOPIC: lambda found, kind: pa.repeat(pa.scalar(self._topic, kind), len(found)),
@@ -127,7 +145,12 @@ class RowBuilder:
             SEQUENCE_ID: lambda found, kind: pa.array(found.sequence_ids, kind),
             PRODUCER: lambda found, kind: texts(found.data, found.producer_starts, found.producer_stops, kind),
         }
-        self._wanted = [one for one in self._schema if one.name not in self._columns]  # of the value
+        self._raw = broken.column_in(schema, found)
+        self._wanted = [one for one in self._schema if one.name not in {*self._columns, self._raw}]  # of the value
+        if self._raw and not self._wanted:  # Nobody reads the value, and yet it is asked whether it can be read.
+            self._wanted = list(to_arrow_schema(spark.StructType(list(found.fields)), timezone="UTC"))
+        wanted = {one.name for one in self._wanted}
+        self._decode = None if found.kind is None else found.decoder(topic, schema_by_version, wanted)
         self._records = json_records.records(found, self._wanted) or avro_records.records(
             found, self._wanted, schema_by_version
         )
@@ -139,7 +162,10 @@ class RowBuilder:
             UnreadableValue: a value that is not what the topic's schema says.
             UnreadableEntry: properties that do not read as such.
         """
-        of_value = dict(zip((one.name for one in self._wanted), self._value_columns(found), strict=True))
+        bad: set[int] = set()
+        of_value = dict(zip((one.name for one in self._wanted), self._value_columns(found, bad), strict=True))
+        if self._raw:
+            of_value[self._raw] = self._raw_values(found, bad, self._schema.field(self._raw).type)
         try:
             arrays = [
                 of_value[one.name] if one.name in of_value else self._columns[one.name](found, one.type)
@@ -149,16 +175,20 @@ class RowBuilder:
             first, last = (MessageId(int(found.ledger_ids[row]), int(found.entry_ids[row])) for row in (0, -1))
             raise UnreadableEntry(self._topic, f"{first} to {last}", str(error)) from error
         whole = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        for start in range(0, len(found), ROWS_MAX):
+        if bad and self._broken.drops:
+            self.dropped += len(bad)
+            whole = whole.take(pa.array([row for row in range(len(found)) if row not in bad], pa.int64()))
+        for start in range(0, whole.num_rows, ROWS_MAX):
             yield whole.slice(start, ROWS_MAX)
 
-    def _value_columns(self, found: Messages) -> list[pa.Array]:
+    def _value_columns(self, found: Messages, bad: set[int]) -> list[pa.Array]:
+        """Return the columns of the value; adds the rows to `bad` whose values are broken, if they may be."""
         wanted = self._wanted
         if not wanted:
             return []
         if self._decode is None:
             return [texts(found.data, found.value_starts, found.value_stops, wanted[0].type)]
-        held = texts(found.data, found.value_starts, found.value_stops, pa.binary())
+        held = self._held(found)
         if pa.types.is_string(wanted[0].type) and self._values == values.of_strings():
             return [as_text(held)]
         if self._records is not None and len(found) >= _AT_ONCE_MIN and self._records.reads(found):
@@ -167,20 +197,47 @@ class RowBuilder:
                 return at_once
         versions = bytes_of(found.data, found.schema_starts, found.schema_stops)
         raw = held.to_pylist()
-        rows = values.decoded(self._decode, raw, versions)
-        if not self._values.is_record:
-            return [self._typed(rows, wanted[0], raw)]
-        return [self._typed([None if row is None else row.get(one.name) for row in rows], one, raw) for one in wanted]
+        if self._broken.fails:
+            rows = values.decoded(self._decode, raw, versions)
+        else:
+            rows = values.decoded_where_possible(self._decode, raw, versions, bad)
+        columns = [self._cells(rows, one) for one in wanted]
+        if self._broken.fails:
+            return [self._typed(cells, one, raw) for cells, one in zip(columns, wanted, strict=True)]
+        for cells, one in zip(columns, wanted, strict=True):
+            bad |= _untyped(cells, one)
+        for cells in columns:
+            for row in bad:
+                cells[row] = None
+        return [pa.array(cells, one.type) for cells, one in zip(columns, wanted, strict=True)]
+
+    def _held(self, found: Messages) -> pa.BinaryArray:
+        """Return the values as they are decoded."""
+        held = texts(found.data, found.value_starts, found.value_stops, pa.binary())
+        if not self._values.is_separated:
+            return held
+        return key_values.joined(self._keys(found, pa.binary()).to_pylist(), held.to_pylist())
+
+    def _cells(self, rows: list[Any], field: pa.Field) -> list[Any]:
+        return [None if row is None else row.get(field.name) for row in rows] if self._values.is_record else list(rows)
+
+    def _raw_values(self, found: Messages, bad: set[int], kind: pa.DataType) -> pa.Array:
+        """Return the bytes of broken values, and null for others."""
+        if not bad:
+            return pa.nulls(len(found), kind)
+        held = self._held(found).to_pylist()
+        raw = pa.array([one if row in bad else None for row, one in enumerate(held)], pa.binary())
+        return raw if pa.types.is_binary(kind) else as_text(raw).cast(kind)
 
     def _typed(self, cells: list[Any], field: pa.Field, raw: list[bytes | None]) -> pa.Array:
         """Return a column of decoded values. Raises UnreadableValue for the first that is not of the field's type."""
         try:
             return pa.array(cells, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        except _UNTYPED:
             for cell, value in zip(cells, raw, strict=True):
                 try:
                     pa.array([cell], field.type)
-                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                except _UNTYPED as error:
                     raise self._values.unreadable(self._topic, value or b"", f"{field.name}: {error}") from error
             raise
 
@@ -190,6 +247,23 @@ class RowBuilder:
             coded = zip(keys.to_pylist(), found.key_is_base64.tolist(), strict=True)
             keys = pa.array([_plain_key(key) if key and mark else key for key, mark in coded], pa.binary())
         return keys if pa.types.is_binary(kind) else as_text(keys).cast(kind)
+
+
+def _untyped(cells: list[Any], field: pa.Field) -> set[int]:
+    """Return the rows whose cells are not of the field's type."""
+    try:
+        pa.array(cells, field.type)
+    except _UNTYPED:
+        return {row for row, cell in enumerate(cells) if not _is_typed(cell, field)}
+    return set()
+
+
+def _is_typed(cell: object, field: pa.Field) -> bool:
+    try:
+        pa.array([cell], field.type)
+    except _UNTYPED:
+        return False
+    return True
 
 
 def _plain_key(key: bytes) -> bytes:

@@ -42,12 +42,14 @@ def local_session(name: str = "penstock", *, cores: int = 2, settings: Mapping[s
 
     Raises:
         NoJava: there is no Java runtime.
-        ImportError: there is no Spark; `pip install 'penstock[spark]'`.
+        ImportError: there is no Spark; the extra `spark` of penstock installs it.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 -- half a gigabyte, and only needed here
     except ImportError as cause:
-        raise ImportError("Spark is not installed: pip install 'penstock[spark]'") from cause
+        raise ImportError(
+            "Spark is not installed: install penstock with its extra `spark`, or pip install pyspark"
+        ) from cause
     ensure_java()
     # Workers are started by name from the PATH unless told which Python; it must be this one.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -11,8 +11,11 @@ its limit, `partitions`, a task each, and later, when the next batch has begun, 
 
 from __future__ import annotations
 
+import logging
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -21,16 +24,20 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from penstock.spark import rows, values
+from penstock.core.errors import WireCode
+from penstock.spark import rows, sql_tables, values
 from penstock.spark.client.cluster import Cluster
-from penstock.spark.client.errors import DataLost
+from penstock.spark.client.errors import DataLost, Refused, TopicNotYetThere
+from penstock.spark.client.matched_topics import read_matched
 from penstock.spark.client.message_id import EARLIEST as BEGINNING
-from penstock.spark.client.message_id import MessageId
 from penstock.spark.client.reader import read
-from penstock.spark.offsets import Offsets, entries_between, from_json, split, to_json
+from penstock.spark.client.short_ranges import read_many
+from penstock.spark.idle_topics import IdleTopics
+from penstock.spark.offsets import Offsets, TopicRange, from_json, packed, to_json
 from penstock.spark.options import (
     BINARY,
     EARLIEST,
@@ -40,17 +47,24 @@ from penstock.spark.options import (
     parse_read_options,
 )
 from penstock.spark.planner import Planner
+from penstock.spark.pushdown import NOTHING_PUSHED, pushed
+from penstock.spark.trigger_delay import TriggerDelay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from penstock.spark.values import Values
     from penstock.spark.writer import BatchWriter, StreamWriter
 
 NAME: Final = "pulsar"
+_log: Final = logging.getLogger(__name__)
+# Beside the topics in the latest offset of a query's progress; no full name of a topic.
+LAG: Final = "lag"
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PulsarDataSource(DataSource):
@@ -67,11 +81,17 @@ class PulsarDataSource(DataSource):
             ValueError: an option is invalid.
             ClientError: the brokers could not be asked.
         """
-        settings = parse_read_options(self.options)
-        return rows.schema_of(_values_of(settings), settings.columns)
+        creates = sql_tables.is_creation(self.options)
+        given = sql_tables.definition_of(self.options) if creates else self.options
+        settings = parse_read_options(given)
+        schema = rows.schema_of(_values_of(settings), settings.columns, settings.broken)
+        return sql_tables.with_definition(schema, given) if creates else schema
 
     def reader(self, schema: StructType) -> PulsarReader:
-        return PulsarReader(*self._settings(schema), schema)
+        # Spark refuses a reader with `pushFilters` while its setting for that is off. If it is on, it plans in a
+        # process of another module than otherwise.
+        kind = FilteringReader if _PUSHDOWN_WORKER in sys.modules else PulsarReader
+        return kind(*self._settings(schema), schema)
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802 -- Spark's name
         return PulsarStreamReader(*self._settings(schema), schema)
@@ -80,28 +100,28 @@ class PulsarDataSource(DataSource):
         from penstock.spark.write_options import parse_write_options  # noqa: PLC0415 -- readers do without
         from penstock.spark.writer import BatchWriter  # noqa: PLC0415
 
-        return BatchWriter(schema, parse_write_options(self.options), overwrite=overwrite)
+        given = sql_tables.options_for(schema, self.options, writing=True)
+        return BatchWriter(schema, parse_write_options(given), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         from penstock.spark.write_options import parse_write_options  # noqa: PLC0415
         from penstock.spark.writer import StreamWriter  # noqa: PLC0415
 
-        return StreamWriter(schema, parse_write_options(self.options), overwrite=overwrite)
+        given = sql_tables.options_for(schema, self.options, writing=True)
+        return StreamWriter(schema, parse_write_options(given), overwrite=overwrite)
 
     def _settings(self, schema: StructType) -> tuple[ReadSettings, Values]:
-        settings = parse_read_options(self.options)
+        settings = parse_read_options(sql_tables.options_for(schema, self.options))
         found = _values_of(settings)
-        rows.check_schema(schema, found)
+        rows.check_schema(schema, found, settings.broken)
         return settings, found
 
 
 @dataclass
-class TopicRange(InputPartition):
-    """The range that one task reads: messages of one partition, from `start` up to `end`."""
+class Task(InputPartition):
+    """What one task reads: ranges, one after another."""
 
-    topic: str
-    start: MessageId
-    end: MessageId
+    ranges: tuple[TopicRange, ...]
 
 
 class _Tasks:
@@ -114,40 +134,76 @@ class _Tasks:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's range. Raises ClientError if the broker is unavailable, or messages are missing."""
-        if not isinstance(partition, TopicRange):
+        if not isinstance(partition, Task):
             return  # Spark makes an empty task when there is none.
-        topic = partition.topic
         with Cluster(self.settings.endpoint) as cluster:
-            builder = rows.RowBuilder(self._schema, self._values, topic, lambda version: cluster.schema(topic, version))
-            for found in read(cluster, topic, partition.start, partition.end, self.settings.reading):
-                yield from builder.batches(found)
+            builders = {
+                one: rows.RowBuilder(
+                    self._schema, self._values, one.topic, partial(cluster.schema, one.topic), self.settings.broken
+                )
+                for one in partition.ranges
+            }
+            read_one = read_matched if self.settings.pattern else read
+            for one, found in read_many(cluster, partition.ranges, self.settings.reading, read_one):
+                yield from builders[one].batches(found)
+            for (topic, start, end), builder in builders.items():
+                if builder.dropped:
+                    _log.warning(
+                        "%s: %d messages from %s up to %s were dropped (mode=DROPMALFORMED): their values do not read "
+                        "as the topic's schema says",
+                        topic, builder.dropped, start, end,
+                    )  # fmt: skip
 
-    def _ranges(self, start: Offsets, end: Offsets) -> list[TopicRange]:
-        spans = {topic: (start.get(topic, BEGINNING), stop) for topic, stop in end.items()}
-        entries = {topic: entries_between(*span) for topic, span in spans.items()}
-        total = sum(entries.values())
+    def _tasks(self, planner: Planner, start: Offsets, end: Offsets) -> list[Task]:
+        """Return the tasks of a batch: several small partitions share one."""
+        settings = self.settings
+        messages = planner.waiting(start, end)
+        ranges = [
+            TopicRange(topic, start.get(topic, BEGINNING), stop)
+            for topic, stop in end.items()
+            if start.get(topic, BEGINNING) < stop
+        ]
         return [
-            TopicRange(topic, *part)
-            for topic, span in spans.items()
-            if entries[topic]
-            for part in split(*span, -(-self.settings.tasks_min * entries[topic] // total))
+            Task(tuple(one))
+            for one in packed(
+                ranges, messages, tasks_min=settings.tasks_min, task_messages_max=settings.task_messages_max
+            )
         ]
 
 
 class PulsarReader(_Tasks, DataSourceReader):
     """Reads all current messages, once."""
 
+    pushed = NOTHING_PUSHED
+
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks: at least one for each partition with messages."""
         settings = self.settings
         with _planning(settings) as planner:
-            topics = planner.partitions()
+            wanted = self.pushed.topics
+            topics = [one for one in planner.partitions() if wanted is None or one in wanted]
             start = planner.resolved(settings.starting if settings.starting is not None else EARLIEST, topics)
             end = planner.resolved(settings.ending, topics)
-            if settings.tasks_min > 1:
+            if self.pushed.since_ms is not None:
+                since = planner.resolved(max(0, self.pushed.since_ms), topics)
+                start = {topic: max(place, since[topic]) for topic, place in start.items()}
+            if self.pushed.until_ms is not None:
+                until = planner.resolved(max(0, self.pushed.until_ms), topics)
+                end = {topic: min(place, until[topic]) for topic, place in end.items()}
+            planner.sample(start, end)
+            if settings.tasks_min > 1 or settings.task_messages_max is not None:
                 # A range is cut by its ids: so where the beginning is only a word, it is looked up.
                 start |= planner.beginnings([one for one in topics if start[one] == BEGINNING < end[one]])
-            return self._ranges(start, end)
+            return self._tasks(planner, start, end)
+
+
+class FilteringReader(PulsarReader):
+    """The same, of what a query's filters leave."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
+        """Note filters of topics and publish times; Spark applies all of them once more."""
+        self.pushed = pushed(filters)
+        return filters
 
 
 class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -158,26 +214,46 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         self._initial: Offsets | None = None
         self._target: Offsets | None = None  # where a query that reads what is available now must end
         self._followed: Offsets = {}  # as far as durable subscriptions have
+        self._gone: set[str] = set()  # topics that were read and are not there any more
+        self._planner: Planner | None = None  # kept, with its connections, from one micro-batch to the next
+        self._latest: dict[str, Any] | None = None  # what the last plan has seen, for the query's progress
+        self._idle = IdleTopics(is_durable=settings.is_durable)
+        self._delay = TriggerDelay(settings.messages_min, settings.delay_max_s)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the settings: connections stay where they are."""
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def planner(self) -> Planner:
+        """The planner of this process."""
+        if self._planner is None:
+            self._planner = Planner(self.settings)
+        return self._planner
+
+    def stop(self) -> None:
+        """The query has ended: close the connections."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- these are Spark's names
         """Return where a new query begins."""
         if self._initial is None:
             place = self.settings.starting if self.settings.starting is not None else LATEST
-            with _planning(self.settings) as planner:
-                self._initial = planner.resolved(place, planner.partitions())
-                if self.settings.is_durable:
-                    planner.acknowledge(self._initial)
+            self._initial = self.planner.resolved(place, self.planner.partitions())
+            if self.settings.is_durable:
+                self.planner.acknowledge(self._initial)
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the options.
-
-        If they limit messages and bytes, this is the limit of messages; bytes are applied later.
-        """
+        """Return the limit of the options. If they have several, this is one, and the others are applied later."""
         if self.settings.messages_max is not None:
             return ReadMaxRows(self.settings.messages_max)
         if self.settings.bytes_max is not None:
             return ReadMaxBytes(self.settings.bytes_max)
+        if self.settings.messages_min is not None:
+            return ReadMinRows(self.settings.messages_min)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -187,6 +263,7 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch: the ends of the topics, or as far as the limit allows."""
         begin = from_json(start)
+        self._idle.planned()
         # Spark asks only when all before `start` is done, and calls `commit` only when another batch follows: a query
         # that reads what is available, and stops, would leave a backlog for ever.
         self._follow(begin)
@@ -195,20 +272,32 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         self._check_present(begin, end)
         # Never back: a topic that was made anew has other ledgers, and the reader tells.
         end = {topic: max(begin[topic], end.get(topic, begin[topic])) for topic in begin}
-        if isinstance(limit, ReadAllAvailable):
-            return to_json(end)
+        reached = self._reached(begin, end, limit)
+        self._latest = {**to_json(end), LAG: self.planner.lag(reached, end).to_json()}
+        if self._target is not None and reached == begin:
+            self.stop()  # The query ends now; Spark ends this process some time later, without a word.
+        return to_json(reached)
+
+    def _reached(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        if isinstance(limit, ReadAllAvailable):  # Also what a trigger says that wants all at once.
+            return end
+        if self._target is None and self._delay.is_wanted and begin != end:
+            self.planner.sample(begin, end)
+            if self._delay.waits(sum(self.planner.waiting(begin, end).values())):
+                return begin
         messages_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.settings.bytes_max
-        with _planning(self.settings) as planner:
-            return to_json(planner.limited(begin, end, messages_max, bytes_max))
+        if messages_max is None and bytes_max is None:
+            return end
+        return self.planner.limited(begin, end, messages_max, bytes_max)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the ends of the topics, from which Spark computes the query's backlog."""
-        return to_json(self._ends())
+        """Return the ends of the topics and the lag behind them, which the query's progress shows."""
+        return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, also of one from the checkpoint."""
-        return self._ranges(from_json(start), from_json(end))
+        return self._tasks(self.planner, from_json(start), from_json(end))
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is completed: acknowledge it."""
@@ -219,17 +308,19 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         if not self.settings.is_durable:
             return
         moved = {topic: offset for topic, offset in offsets.items() if self._followed.get(topic) != offset}
-        with _planning(self.settings) as planner:
-            planner.acknowledge({topic: offset for topic, offset in moved.items() if offset != BEGINNING})
+        self.planner.acknowledge({topic: offset for topic, offset in moved.items() if offset != BEGINNING})
         self._followed = offsets
 
     def _ends(self) -> Offsets:
-        with _planning(self.settings) as planner:
-            return planner.ends(planner.partitions())
+        return self.planner.ends(self.planner.partitions())
 
     def _check_present(self, begin: Offsets, end: Offsets) -> None:
         """A topic that was read and is not there any more: with a pattern that is how topics go, else it is a loss."""
         gone = sorted(topic for topic in begin if topic not in end)
+        for topic in gone:
+            if topic not in self._gone:
+                _log.warning("%s was deleted; it was read up to %s", topic, begin[topic])
+        self._gone = set(gone)
         if gone and not self.settings.pattern and self.settings.reading.fail_on_data_loss:
             raise DataLost(gone[0], str(begin[gone[0]]), "the topic is not there, or not among the options any more")
 
@@ -245,13 +336,16 @@ def _planning(settings: ReadSettings) -> Iterator[Planner]:
 
 def _values_of(settings: ReadSettings) -> Values:
     """Return the values of the topics' schemas. Raises ValueError if the schemas differ."""
+    if settings.wait_for_topics:
+        with _planning(settings) as planner:
+            planner.cluster.insist(lambda: _existing(planner))
     if settings.value_format == BINARY:
         return values.Values()
     if settings.value_format == STRING:
         return values.of_strings()
     with _planning(settings) as planner:
         parents = list(dict.fromkeys(rows.parent_of(topic) for topic in planner.partitions()))
-        found = [values.of_schema(planner.cluster.schema(topic)) for topic in parents]
+        found = [values.of_schema(schema) for schema in planner.cluster.schemas(parents).values()]
     if all(one.fields == found[0].fields for one in found[1:]):
         return found[0] if found else values.Values()
     if settings.allow_different_schemas:
@@ -261,3 +355,13 @@ def _values_of(settings: ReadSettings) -> Values:
         f"topics {parents[0]} and {differing} have different schemas; read them apart, or set valueFormat=binary, "
         "or allowDifferentTopicSchemas=true to get bytes"
     )
+
+
+def _existing(planner: Planner) -> None:
+    """Ask whether all topics exist. Raises TopicNotYetThere."""
+    try:
+        planner.partitions()
+    except Refused as refused:
+        if refused.code is WireCode.TOPIC_NOT_FOUND:
+            raise TopicNotYetThere(refused) from refused
+        raise

@@ -16,8 +16,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
+from penstock.spark.schema_fit import complaints, joined
 from penstock.spark.write_columns import UnwritableColumns
 from penstock.wire.codec import Schema
 
@@ -63,7 +65,7 @@ class StructFormat:
             wanted: `json`, `avro`, or empty for what the topic has, JSON if nothing.
 
         Raises:
-            UnwritableColumns: the topic's schema is of another kind, or lacks a column.
+            UnwritableColumns: the topic's schema is of another kind, lacks a column, or has another type for it.
         """
         if present is None:
             self.name = wanted or JSON
@@ -75,11 +77,15 @@ class StructFormat:
                 kind = Schema.Type.Name(present.kind).upper()
                 raise UnwritableColumns(
                     f"{topic} has a schema of type {kind}, and a struct can be written as {wanted or 'JSON or AVRO'}; "
-                    "write values as binary or string, or to another topic"
+                    "write one column `value` of the schema's type, or to another topic"
                 )
             self._definition = json.loads(present.definition)
             self.schema = Schema(name="", type=KINDS[self.name], schema_data=present.definition)
-            _insist_on_fields(topic, struct, self._definition)
+            found = complaints(struct, self._definition, f"the schema of {topic}")
+            if found:
+                raise UnwritableColumns(
+                    f"{joined(found)}. Cast, rename or leave out these columns, or change the topic's schema first"
+                )
         self._encode = _avro_encoder(self._definition) if self.name == AVRO else _encode_json
 
     def encoded(self, column: pa.StructArray) -> pa.BinaryArray:
@@ -88,6 +94,7 @@ class StructFormat:
         Raises:
             UnwritableColumns: a value that the schema does not allow.
         """
+        _insist_on_values(column, self._definition, "")
         rounded = column.cast(_in_units(column.type, self._definition), safe=False)
         rows = rounded.cast(_as_numbers(rounded.type)).to_pylist(maps_as_pydicts="strict")
         encode = self._encode
@@ -133,16 +140,6 @@ def _avro_element(kind: spark.DataType, nullable: bool, path: str) -> Avro:  # n
     return ["null", element] if nullable else element
 
 
-def _insist_on_fields(topic: str, struct: spark.StructType, definition: Avro) -> None:
-    places = {field["name"] for field in definition.get("fields", ())}
-    extra = [name for name in struct.names if name not in places]
-    if extra:
-        raise UnwritableColumns(
-            f"the schema of {topic} has no field for {', '.join(extra)}; leave them out, "
-            "or have the topic's schema changed first"
-        )
-
-
 def _resolved(avro: Avro) -> Avro:
     """Return the type without null."""
     if isinstance(avro, list):
@@ -181,6 +178,31 @@ def _as_numbers(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date(kind) else kind
+
+
+def _insist_on_values(column: pa.StructArray, record: Avro, path: str) -> None:
+    """Refuse nulls where the schema has none, and texts that are none of its symbols. Raises UnwritableColumns."""
+    kinds = {field["name"]: field["type"] for field in record.get("fields", ())}
+    there = column.is_valid()
+    for index, field in enumerate(column.type):
+        kind, cells, where = kinds[field.name], column.field(index), f"{path}{field.name}"
+        if not _takes_null(kind) and cells.null_count and pc.any(pc.and_(there, cells.is_null())).as_py():
+            raise UnwritableColumns(f"column {where} is null in some rows, and the topic's schema has no null for it")
+        inside = _resolved(kind)
+        if not isinstance(inside, dict):
+            continue
+        if inside.get("type") == "record" and pa.types.is_struct(field.type):
+            _insist_on_values(cells, inside, f"{where}.")
+        elif inside.get("type") == "enum":
+            unknown = set(pc.unique(cells).to_pylist()) - {None, *inside["symbols"]}
+            if unknown:
+                raise UnwritableColumns(
+                    f"column {where} holds {min(unknown)!r}, and the schema has {', '.join(inside['symbols'])}"
+                )
+
+
+def _takes_null(avro: Avro) -> bool:
+    return avro == "null" or (isinstance(avro, list) and "null" in avro)
 
 
 def _encode_json(row: dict[str, Any]) -> bytes:

@@ -43,6 +43,18 @@ TURN_BYTES: Final = 1 * MIB
 TURN_ROWS: Final = 1_000
 # Each has a connection; the one unused for longest is finished when another is needed.
 PRODUCERS_MAX: Final = 256
+# What the column `__partition` of a read says of topics without partitions.
+NO_PARTITION: Final = -1
+
+
+class NoSuchPartition(ValueError):
+    """A row names a partition that its topic does not have."""
+
+    def __init__(self, topic: str, wanted: int, partitions: int) -> None:
+        super().__init__(
+            f"column __partition holds {wanted}, and {topic} has partitions 0 to {partitions - 1}; leave it null for "
+            "the partition that the key decides, or drop the column"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +90,12 @@ class TaskWriter:
         self._producers: OrderedDict[str, Producer] = OrderedDict()
 
     def send(self, topic: str, messages: Messages, schema: Schema | None = None) -> None:
-        """Send rows to a topic, by key or round-robin. Raises ClientError."""
+        """Send rows to a topic, by partition, by key or round-robin. Raises ClientError, NoSuchPartition."""
         route = self._routes.get(topic)
         if route is None:
             partitions = self._cluster.partitions(topic, create=True)
-            route = self._routes[topic] = _Route(partitions, HASHES[self._sending.hash_name], self._identity.turn)
+            hash_of = HASHES[self._sending.hash_name]
+            route = self._routes[topic] = _Route(topic, partitions, hash_of, self._identity.turn)
         for partition, rows in route.split(messages):
             self._send(partition, rows, schema)
         self.rows += len(messages.value)
@@ -103,6 +116,21 @@ class TaskWriter:
             stored += len(part.value)
 
     def _send_part(self, producer: Producer, messages: Messages, first: int) -> None:
+        """Send rows in batches; those with a time of delivery by themselves, for it is a time of the whole entry."""
+        times = messages.deliver_at_ms
+        if times is None or times.null_count == len(times):
+            self._send_batches(producer, messages, first)
+            return
+        late = times.is_valid().to_numpy(zero_copy_only=False)
+        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(late)) + 1).tolist(), len(late)]):
+            if not late[start]:
+                self._send_batches(producer, messages.slice(start, stop - start), first + start)
+                continue
+            for row in range(start, stop):
+                value = messages.value[row].as_py() or b""
+                producer.send_single(value, said_of(messages, row), first + row, deliver_at_ms=times[row].as_py())
+
+    def _send_batches(self, producer: Producer, messages: Messages, first: int) -> None:
         sending = self._sending
         bytes_max = min(sending.batch_bytes_max, producer.message_bytes_max // 2)
         for batch in batches(messages, rows_max=sending.rows_max if sending.batching else 1, bytes_max=bytes_max):
@@ -153,7 +181,8 @@ class TaskWriter:
 class _Route:
     """The partitions of one topic, and the next one in round-robin order."""
 
-    def __init__(self, partitions: list[str], hash_of: Callable[[bytes], int], turn: int) -> None:
+    def __init__(self, topic: str, partitions: list[str], hash_of: Callable[[bytes], int], turn: int) -> None:
+        self._topic = topic
         self._partitions = partitions
         self._router = KeyRouter(len(partitions), hash_of)
         self._turn = turn
@@ -162,23 +191,47 @@ class _Route:
     def split(self, messages: Messages) -> Iterator[tuple[str, Messages]]:
         """Split rows by partition, in their order."""
         partitions = self._partitions
+        chosen = None if messages.partition is None else self._chosen(messages.partition)
         if len(partitions) == 1:
             yield partitions[0], messages
+        elif chosen is not None:
+            places = self._by_key(messages)
+            yield from self._parted(messages, pc.if_else(chosen.is_valid(), chosen, places))
         elif messages.key is None:
             places = self._in_turn(pc.binary_length(messages.value))
             edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
             for start, stop in pairwise(edges):
                 yield partitions[int(places[start])], messages.slice(start, stop - start)
         else:
-            by_key = self._router.partitions_of(messages.key)
-            if by_key.null_count:
-                keyless = by_key.is_null()
-                places = self._in_turn(pc.binary_length(messages.value).filter(keyless))
-                by_key = pc.replace_with_mask(by_key, keyless, pa.array(places, by_key.type))
-            for index, partition in enumerate(partitions):
-                rows = pc.indices_nonzero(pc.equal(by_key, index))
-                if len(rows):
-                    yield partition, messages.take(rows)
+            yield from self._parted(messages, self._by_key(messages))
+
+    def _parted(self, messages: Messages, places: pa.Array) -> Iterator[tuple[str, Messages]]:
+        for index, partition in enumerate(self._partitions):
+            rows = pc.indices_nonzero(pc.equal(places, index))
+            if len(rows):
+                yield partition, messages.take(rows)
+
+    def _chosen(self, column: pa.Int64Array) -> pa.Int64Array | None:
+        """Return the partitions that rows name, None if none does. Raises NoSuchPartition."""
+        chosen = pc.if_else(pc.equal(column, NO_PARTITION), None, column)
+        if chosen.null_count == len(chosen):
+            return None
+        least, most = pc.min(chosen).as_py(), pc.max(chosen).as_py()
+        if least < 0 or most >= len(self._partitions):
+            raise NoSuchPartition(self._topic, least if least < 0 else most, len(self._partitions))
+        return chosen
+
+    def _by_key(self, messages: Messages) -> pa.Int64Array:
+        """Return the partition of each row: by its key, or in turn for those that have none."""
+        sizes = pc.binary_length(messages.value)
+        if messages.key is None:
+            return pa.array(self._in_turn(sizes))
+        by_key = self._router.partitions_of(messages.key).cast(pa.int64())
+        if not by_key.null_count:
+            return by_key
+        keyless = by_key.is_null()
+        places = self._in_turn(sizes.filter(keyless))
+        return pc.replace_with_mask(by_key, keyless, pa.array(places))
 
     def _in_turn(self, sizes: pa.Int32Array) -> NDArray[np.int64]:
         """Return the next partitions of rows without a key, by their sizes."""

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values as a topic's schema has them: an Avro schema becomes Spark's types, and bytes become Arrow columns of these.
 
-    no schema, BYTES, PROTOBUF …    value: binary
+    no schema, BYTES, PROTOBUF      value: binary
     STRING, numbers, times …        value: string, bigint, timestamp …
     JSON, AVRO (a record)           a column for each field
+    PROTOBUF_NATIVE                 likewise
+    KeyValue                        key and value, each as its schema says
 
 Where: `source` asks on the driver which columns a topic has; tasks decode with the same object. JSON and Avro are
 decoded value by value, in Python or by fastavro, where `json_records` and `avro_records` cannot do all at once; bytes
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql import types as spark
 
+from penstock.spark import key_values, protobuf_records
 from penstock.spark.client.errors import UnreadableValue
 from penstock.wire.codec import Schema
 
@@ -101,6 +104,8 @@ class Values:
     kind: int | None = None
     definition: bytes = b""
     is_record: bool = field(default=False)
+    parts: tuple[Values, Values] | None = None  # of a key and a value, each with a schema of its own
+    is_separated: bool = False  # whether that key is the message's
 
     def decoder(self, topic: str, schema_of: SchemaOf, wanted: Container[str] | None = None) -> Decode:
         """Return a function that decodes a value to a dictionary of the fields, or to the single value.
@@ -116,6 +121,13 @@ class Values:
             decode = _json_decoder(json.loads(self.definition), wanted)
         elif kind == Schema.Avro:
             decode = _avro_decoder(json.loads(self.definition), schema_of)
+        elif kind == Schema.ProtobufNative:
+            of_message = protobuf_records.decoder(self.definition)
+
+            def decode(value: bytes, version: bytes) -> object:  # noqa: ARG001 -- fields have numbers
+                return of_message(value)
+        elif self.parts is not None:
+            decode = _pair_decoder(self.parts, topic, schema_of)
         else:
             read = _SIMPLE[kind][1]
 
@@ -148,12 +160,29 @@ def of_schema(schema: TopicSchema | None) -> Values:
         return Values()
     if schema.kind in _SIMPLE:
         return Values((spark.StructField(VALUE, _SIMPLE[schema.kind][0]),), schema.kind)
-    if schema.kind not in {Schema.Json, Schema.Avro} or not schema.definition:
+    if not schema.definition:
+        return Values()
+    if schema.kind == Schema.ProtobufNative:
+        columns = protobuf_records.fields_of(protobuf_records.descriptor_of(schema.definition))
+        return Values(tuple(columns), schema.kind, schema.definition, is_record=True)
+    if schema.kind == Schema.KeyValueSchema:
+        return _of_pair(schema)
+    if schema.kind not in {Schema.Json, Schema.Avro}:
         return Values()
     kind = spark_type(json.loads(schema.definition))
     if isinstance(kind, spark.StructType):
         return Values(tuple(kind.fields), schema.kind, schema.definition, is_record=True)
     return Values((spark.StructField(VALUE, kind),), schema.kind, schema.definition)
+
+
+def _of_pair(schema: TopicSchema) -> Values:
+    key, value = (of_schema(one) for one in key_values.schemas_of(schema))
+    columns = tuple(
+        spark.StructField(name, spark.StructType(list(part.fields)) if part.is_record else part.fields[0].dataType)
+        for name, part in (("key", key), (VALUE, value))
+    )
+    separated = key_values.is_separated(schema)
+    return Values(columns, schema.kind, is_record=True, parts=(key, value), is_separated=separated)
 
 
 def of_strings() -> Values:
@@ -341,6 +370,27 @@ def _avro_decoder(wanted: Avro, schema_of: SchemaOf) -> Decode:
     return decode
 
 
+def _pair_decoder(parts: tuple[Values, Values], topic: str, schema_of: SchemaOf) -> Decode:
+    def schema_of_part(index: int) -> SchemaOf:
+        def found(version: bytes) -> TopicSchema | None:
+            whole = schema_of(version)
+            return None if whole is None else key_values.schemas_of(whole)[index]
+
+        return found
+
+    decoders = [
+        None if part.kind is None else part.decoder(topic, schema_of_part(index)) for index, part in enumerate(parts)
+    ]
+
+    def decode(value: bytes, version: bytes) -> object:
+        return {
+            name: said if said is None or read is None else read(said, version)
+            for name, said, read in zip(("key", VALUE), key_values.split(value), decoders, strict=True)
+        }
+
+    return decode
+
+
 def _named_as(written: Avro, wanted: Avro) -> Avro:
     """A schema whose record is called as the one that is wanted: brokers and other clients let it change its name."""
     if not (isinstance(written, dict) and isinstance(wanted, dict)) or "name" not in written or "name" not in wanted:
@@ -387,3 +437,17 @@ def _avro_converter(kind: spark.DataType) -> Convert | None:
 def decoded(decode: Decode, values: Sequence[bytes | None], versions: Sequence[bytes]) -> list[Any]:
     """Return a column of decoded values; nulls stay nulls."""
     return [None if value is None else decode(value, version) for value, version in zip(values, versions, strict=True)]
+
+
+def decoded_where_possible(
+    decode: Decode, values: Sequence[bytes | None], versions: Sequence[bytes], bad: set[int]
+) -> list[Any]:
+    """Return the same, with null for values that cannot be decoded; adds their rows to `bad`."""
+    rows: list[Any] = []
+    for row, (value, version) in enumerate(zip(values, versions, strict=True)):
+        try:
+            rows.append(None if value is None else decode(value, version))
+        except UnreadableValue:
+            bad.add(row)
+            rows.append(None)
+    return rows

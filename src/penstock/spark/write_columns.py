@@ -6,10 +6,14 @@
     __key                       string or binary
     __eventTime                 timestamp, or a whole number of milliseconds since the epoch
     __messageProperties         map from string to string
+    __deliverAt                 timestamp, or milliseconds since the epoch: not delivered before
+    __deliverAfter              interval, or milliseconds, from the moment of writing
+    __partition                 int: the partition, instead of the one that the key decides
     other columns               without a column `value`, together they are the value, as a struct
 
 What a topic says about its messages and a producer cannot (`__messageId`, `__publishTime` …) is passed over, so that
-what was read from one topic can be written to another as it is.
+what was read from one topic can be written to another as it is. Any other name that begins with two underscores is a
+mistake, and refused: its column would be lost.
 Where: `writer` makes `WriteColumns` on the driver, which finds the mistakes; tasks use it on each of Spark's batches.
 """
 
@@ -22,7 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
+from penstock.spark import rows
 from penstock.spark.entries import Messages, encoded_properties
+from penstock.spark.schema_fit import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,14 +38,29 @@ TOPIC: Final = "__topic"
 KEY: Final = "__key"
 EVENT_TIME: Final = "__eventTime"
 PROPERTIES: Final = "__messageProperties"
+DELIVER_AT: Final = "__deliverAt"
+DELIVER_AFTER: Final = "__deliverAfter"
+PARTITION: Final = rows.PARTITION
 _OURS: Final = "__"
 
-_TEXT: Final = (spark.StringType, spark.BinaryType)
+TEXT: Final = (spark.StringType, spark.BinaryType)
 _TYPES: Final[Mapping[str, tuple[tuple[type[spark.DataType], ...], str]]] = {
     TOPIC: ((spark.StringType,), "string"),
-    KEY: (_TEXT, "string or binary"),
+    KEY: (TEXT, "string or binary"),
     EVENT_TIME: ((spark.TimestampType, spark.LongType), "timestamp, or bigint in milliseconds since the epoch"),
     PROPERTIES: ((spark.MapType,), "map<string,string>"),
+    DELIVER_AT: ((spark.TimestampType, spark.LongType), "timestamp, or bigint in milliseconds since the epoch"),
+    DELIVER_AFTER: ((spark.DayTimeIntervalType, spark.LongType), "interval day to second, or bigint in milliseconds"),
+    PARTITION: ((spark.IntegerType, spark.LongType, spark.ShortType, spark.ByteType), "int"),
+}
+_PASSED_OVER: Final = frozenset(name for name, _, _ in rows.COLUMNS) - _TYPES.keys()
+# Kafka's columns of a write, and where people who come from there will find the same.
+_OF_KAFKA: Final[Mapping[str, str]] = {
+    "key": KEY,
+    "headers": PROPERTIES,
+    "topic": TOPIC,
+    "partition": PARTITION,
+    "timestamp": EVENT_TIME,
 }
 
 
@@ -51,7 +72,8 @@ class WriteColumns:
     """The columns of the parts of messages in a DataFrame; can be pickled.
 
     Attributes:
-        struct: the type of values that are structs; None: values are bytes.
+        value: the type of values.
+        struct: the same if they are structs, else None.
         has_topic: whether rows have a topic.
     """
 
@@ -61,6 +83,7 @@ class WriteColumns:
         Raises:
             UnwritableColumns: and why.
         """
+        _check_names(schema.names)
         for name, (types, want) in _TYPES.items():
             if name in schema.names and not _fits(schema[name].dataType, types):
                 raise UnwritableColumns(
@@ -69,55 +92,69 @@ class WriteColumns:
         self.has_topic = TOPIC in schema.names
         self._names = list(schema.names)
         self._fields = [name for name in schema.names if not name.startswith(_OURS)]
-        self.struct = self._struct_of(schema)
+        self.value = self._value_of(schema)
+        self.struct = self.value if isinstance(self.value, spark.StructType) else None
 
-    def _struct_of(self, schema: spark.StructType) -> spark.StructType | None:
+    def _value_of(self, schema: spark.StructType) -> spark.DataType:
         if VALUE not in self._fields:
             if not self._fields:
                 raise UnwritableColumns("there is nothing to write: name a column `value`, or give columns of a struct")
             return spark.StructType([schema[name] for name in self._fields])
         others = [name for name in self._fields if name != VALUE]
         if others:
+            renamed = [f"{name} to {_OF_KAFKA[name]}" for name in others if name in _OF_KAFKA]
+            hint = f"; if they are what Kafka's source calls so, rename {', '.join(renamed)}" if renamed else ""
             raise UnwritableColumns(
                 f"beside `value` there are the columns {', '.join(others)}: drop them, "
-                "or put all into one: struct('*').alias('value')"
+                f"or put all into one: struct('*').alias('value'){hint}"
             )
-        value = schema[VALUE].dataType
-        if isinstance(value, spark.StructType):
-            return value
-        if not isinstance(value, _TEXT):
-            raise UnwritableColumns(
-                f"column value is {value.simpleString()} and must be binary, string or a struct; "
-                "cast it to string, or put it into a struct"
-            )
-        return None
+        return schema[VALUE].dataType
 
     def topics(self, batch: pa.RecordBatch) -> pa.StringArray:
         """Return the topic of each row, or null."""
         return self._column(batch, TOPIC).cast(pa.string())
 
-    def structs(self, batch: pa.RecordBatch) -> pa.StructArray:
-        """Return the values if they are structs."""
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the values as they are in the DataFrame."""
         if VALUE in self._fields:
             return self._column(batch, VALUE)
         return pa.StructArray.from_arrays([self._column(batch, name) for name in self._fields], self._fields)
 
-    def messages(self, batch: pa.RecordBatch, encoded: pa.BinaryArray | None = None) -> Messages:
-        """Return the rows of a batch as messages; `encoded` is their values if these are structs.
+    def messages(self, batch: pa.RecordBatch, value: pa.BinaryArray, *, now_ms: int) -> Messages:
+        """Return the rows of a batch as messages; `value` is their encoded values.
 
         Raises:
-            UnwritableColumns: an event time that messages cannot have.
+            UnwritableColumns: a time that messages cannot have.
         """
-        value = self._column(batch, VALUE).cast(pa.binary()) if encoded is None else encoded
         has = set(self._names)
         key, key_is_base64 = _keys(self._column(batch, KEY)) if KEY in has else (None, None)
         return Messages(
             value,
             key=key,
             key_is_base64=key_is_base64,
-            event_time_ms=_event_times(self._column(batch, EVENT_TIME)) if EVENT_TIME in has else None,
+            event_time_ms=_times(self._column(batch, EVENT_TIME), EVENT_TIME) if EVENT_TIME in has else None,
             properties=encoded_properties(self._column(batch, PROPERTIES)) if PROPERTIES in has else None,
+            deliver_at_ms=self._deliver_at(batch, now_ms),
+            partition=self._column(batch, PARTITION).cast(pa.int64()) if PARTITION in has else None,
         )
+
+    def _deliver_at(self, batch: pa.RecordBatch, now_ms: int) -> pa.Int64Array | None:
+        """Return when messages may be delivered; null for those that may be at once."""
+        at = _times(self._column(batch, DELIVER_AT), DELIVER_AT) if DELIVER_AT in self._names else None
+        if DELIVER_AFTER not in self._names:
+            return at
+        delays = self._column(batch, DELIVER_AFTER)
+        if pa.types.is_duration(delays.type):
+            delays = pc.divide(delays.cast(pa.int64()), 1000)
+        shortest = pc.min(delays).as_py()
+        if shortest is not None and shortest < 0:
+            raise UnwritableColumns(f"column {DELIVER_AFTER} holds {shortest} ms; a delay must not be negative")
+        after = pc.add(delays, now_ms)
+        if at is None:
+            return after
+        if pc.any(pc.and_(at.is_valid(), after.is_valid())).as_py():
+            raise UnwritableColumns(f"some rows have both {DELIVER_AT} and {DELIVER_AFTER}; leave one of them null")
+        return pc.coalesce(at, after)
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         return batch.column(self._names.index(name))
@@ -130,15 +167,26 @@ def _fits(found: spark.DataType, types: tuple[type[spark.DataType], ...]) -> boo
     return isinstance(found, types)
 
 
-def _event_times(column: pa.Array) -> pa.Int64Array:
-    """Return event times in milliseconds; null where there is none."""
+def _check_names(names: list[str]) -> None:
+    """Refuse names that begin like ours and are none. Raises UnwritableColumns."""
+    for name in names:
+        if name.startswith(_OURS) and name not in _TYPES and name not in _PASSED_OVER:
+            hint = nearest(name, [*_TYPES, *_PASSED_OVER]) or f"; there are {', '.join(_TYPES)}"
+            raise UnwritableColumns(
+                f"there is no column {name} of a message{hint}; if it is a field of the value, put all fields into a "
+                "struct: struct('*').alias('value')"
+            )
+
+
+def _times(column: pa.Array, name: str) -> pa.Int64Array:
+    """Return times in milliseconds; null where there is none."""
     times = column
     if pa.types.is_timestamp(column.type):
         times = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     earliest = pc.min(times).as_py()
     if earliest is not None and earliest < 0:
         raise UnwritableColumns(
-            f"column {EVENT_TIME} holds {earliest} ms, a time before 1970, which a message cannot say; "
+            f"column {name} holds {earliest} ms, a time before 1970, which a message cannot say; "
             f"put it into {PROPERTIES} or the value"
         )
     return times

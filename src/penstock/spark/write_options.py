@@ -7,21 +7,20 @@ connect and with which credentials is said as for reading.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.names import TopicName
-from penstock.core.units import parse_bytes
 from penstock.spark.client.producer import ProducerOptions
-from penstock.spark.options import CONNECTION_OPTIONS, Option, parse_endpoint
+from penstock.spark.foreign_options import translated
+from penstock.spark.options import BINARY, CONNECTION_OPTIONS, Option, number, one_of, parse_endpoint, unknown_option
 from penstock.spark.routing import HASHES
 from penstock.spark.structs import KINDS
 from penstock.spark.task_writer import Sending
 from penstock.wire import compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from penstock.spark.client.endpoint import Endpoint
 
@@ -53,7 +52,7 @@ class WriteOptions:
 
     endpoint: Endpoint
     topic: str = ""  # a full name; empty: rows say
-    value_format: str = ""  # `json` or `avro`; empty: what the topic has
+    value_format: str = ""  # `json`, `avro` or `binary`; empty: what the topic has
     producer_name: str = ""
     sending: Sending = field(default_factory=Sending)
 
@@ -63,7 +62,8 @@ WRITE_OPTIONS: Final = (
     Option(
         VALUE_FORMAT,
         "",
-        "format of structs, `json` or `avro`; default: as the schema of the topic says, or `json`",
+        "format of structs, `json` or `avro`; default: as the schema of the topic says, or `json`. `binary` sends "
+        "values that are encoded already, without looking at the schema",
     ),
     Option(
         PRODUCER_NAME,
@@ -80,7 +80,7 @@ WRITE_OPTIONS: Final = (
         HASHING,
         "JavaStringHash",
         "how keys are assigned to partitions: `JavaStringHash`, the default of the Java and Go clients, or "
-        "`Murmur3_32Hash`",
+        "`Murmur3_32Hash`. The Python client uses another hash: with its default, the same key is in another partition",
     ),
 )
 
@@ -94,21 +94,22 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     Raises:
         ValueError: an option is missing or cannot be, or there is none of that name; the message says which.
     """
+    given = translated(given, (option.name for option in (*CONNECTION_OPTIONS, *WRITE_OPTIONS)))
     values = _values(given)
     topic = values[TOPIC]
     return WriteOptions(
         endpoint=parse_endpoint(given),
         topic=str(TopicName.parse(topic)) if topic else "",
-        value_format=_one_of(values, VALUE_FORMAT, ("", *KINDS)),
+        value_format=one_of(values, VALUE_FORMAT, ("", *KINDS, BINARY)),
         producer_name=values[PRODUCER_NAME],
         sending=Sending(
-            rows_max=_number(values, BATCH_MESSAGES, int),
-            batch_bytes_max=_number(values, BATCH_BYTES, parse_bytes),
-            batching=_one_of(values, BATCHING, ("true", "false")) == "true",
-            hash_name=_one_of(values, HASHING, HASHES),
+            rows_max=number(values, BATCH_MESSAGES, int),
+            batch_bytes_max=number(values, BATCH_BYTES),
+            batching=one_of(values, BATCHING, ("true", "false")) == "true",
+            hash_name=one_of(values, HASHING, HASHES),
             producer=ProducerOptions(
-                compression=COMPRESSIONS[_one_of(values, COMPRESSION, COMPRESSIONS)],
-                send_timeout_s=_number(values, SEND_TIMEOUT, int) / 1_000,
+                compression=COMPRESSIONS[one_of(values, COMPRESSION, COMPRESSIONS)],
+                send_timeout_s=number(values, SEND_TIMEOUT, int) / 1_000,
             ),
         ),
     )
@@ -121,9 +122,7 @@ def _values(given: Mapping[str, str]) -> dict[str, str]:
     for name in given:
         plain = _plain(name)
         if plain not in names and plain not in others:
-            near = difflib.get_close_matches(plain, names, 1)
-            hint = f"did you mean {names[near[0]]}?" if near else "docs/reference/spark.md lists all there are"
-            raise ValueError(f"there is no option {name!r} for writing; {hint}")
+            raise unknown_option(name, plain, names, "writing")
     said = {names[plain]: text.strip() for name, text in given.items() if (plain := _plain(name)) in names}
     return {option.name: option.default for option in WRITE_OPTIONS} | said
 
@@ -131,22 +130,3 @@ def _values(given: Mapping[str, str]) -> dict[str, str]:
 def _plain(name: str) -> str:
     """Return the name in lower case, without the prefixes of other connectors."""
     return name.lower().removeprefix(PRODUCER).removeprefix(CLIENT)
-
-
-def _one_of(values: Mapping[str, str], name: str, choices: Iterable[str]) -> str:
-    """Parse one of these words, in any case."""
-    for choice in choices:
-        if values[name].lower() == choice.lower():
-            return choice
-    raise ValueError(f"option {name} is {values[name]!r} and must be one of {', '.join(filter(None, choices))}")
-
-
-def _number(values: Mapping[str, str], name: str, read: Callable[[str], int]) -> int:
-    """Parse a number of 1 or more."""
-    try:
-        number = read(values[name])
-    except ValueError as error:
-        raise ValueError(f"option {name}: {error}") from None
-    if number < 1:
-        raise ValueError(f"option {name} is {number} and must be 1 or more")
-    return number

@@ -22,9 +22,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.core.names import TopicName
+from penstock.net.clock import SystemClock
 from penstock.spark.client.cluster import Cluster
-from penstock.spark.structs import StructFormat
+from penstock.spark.options import BINARY
 from penstock.spark.task_writer import Identity, TaskWriter
+from penstock.spark.value_formats import format_of
 from penstock.spark.write_columns import TOPIC, UnwritableColumns, WriteColumns
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from penstock.spark.value_formats import ValueFormat
     from penstock.spark.write_options import WriteOptions
 
 # Sequence ids of a micro-batch: its number above, the row's place below. Both sides are far from what queries reach.
@@ -103,22 +106,28 @@ class _Rows:
         self._columns = WriteColumns(schema)
         if not options.topic and not self._columns.has_topic:
             raise UnwritableColumns(f"it is not said where to write to: give the option topic, or a column {TOPIC}")
+        if options.topic and options.value_format != BINARY:
+            # On the driver, before any task: a mistake costs no messages.
+            with Cluster(options.endpoint) as cluster:
+                format_of(options.topic, self._columns.value, cluster.schema(options.topic), options.value_format)
 
     def write(self, batches: Iterator[pa.RecordBatch], identity: Identity) -> Written:
+        clock = SystemClock()
         with TaskWriter(Cluster(self.options.endpoint), self.options.sending, identity) as outlets:
-            formats = _Formats(outlets, self._columns.struct, self.options.value_format)
+            formats: dict[str, ValueFormat] = {}
             for batch in batches:
                 for topic, rows in self._by_topic(batch):
-                    self._write_rows(topic, rows, outlets, formats)
+                    how = formats.get(topic)
+                    if how is None:
+                        how = formats[topic] = self._format(topic, outlets)
+                    encoded = how.encoded(self._columns.values(rows))
+                    outlets.send(topic, self._columns.messages(rows, encoded, now_ms=clock.wall_ms()), how.schema)
         return Written(outlets.rows)
 
-    def _write_rows(self, topic: str, rows: pa.RecordBatch, outlets: TaskWriter, formats: _Formats) -> None:
-        if self._columns.struct is None:
-            outlets.send(topic, self._columns.messages(rows))
-        else:
-            how = formats.of(topic)
-            encoded = how.encoded(self._columns.structs(rows))
-            outlets.send(topic, self._columns.messages(rows, encoded), how.schema)
+    def _format(self, topic: str, outlets: TaskWriter) -> ValueFormat:
+        wanted = self.options.value_format
+        present = None if wanted == BINARY else outlets.schema(topic)
+        return format_of(topic, self._columns.value, present, wanted)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Return the rows of a batch for each topic, in their order."""
@@ -133,22 +142,6 @@ class _Rows:
         for index, topic in enumerate(coded.dictionary.to_pylist()):
             rows = pc.indices_nonzero(pc.equal(coded.indices, index))
             yield str(TopicName.parse(topic)), batch.take(rows)
-
-
-class _Formats:
-    """The format of structs for each topic, requested once."""
-
-    def __init__(self, outlets: TaskWriter, struct: StructType | None, wanted: str) -> None:
-        self._outlets, self._struct, self._wanted = outlets, struct, wanted
-        self._known: dict[str, StructFormat] = {}
-
-    def of(self, topic: str) -> StructFormat:
-        how = self._known.get(topic)
-        if how is None:
-            assert self._struct is not None
-            present = self._outlets.schema(topic)
-            how = self._known[topic] = StructFormat(topic, self._struct, present, self._wanted)
-        return how
 
 
 def _task() -> TaskContext:

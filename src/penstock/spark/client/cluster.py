@@ -8,10 +8,13 @@ Where: the driver plans with it; tasks find their broker with it (`open_topic`),
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections import deque
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from penstock.core.backoff import Backoff
@@ -27,20 +30,28 @@ from penstock.wire.client.lookup import Lookup, Owner
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
     from typing import TypeVar
 
     from penstock.core.clock import Clock
     from penstock.spark.client.endpoint import Endpoint
     from penstock.wire.client.addresses import Address
+    from penstock.wire.client.frames import Body
     from penstock.wire.client.lookup import Redirect
 
     T = TypeVar("T")
 
+_log: Final = logging.getLogger(__name__)
+# Whoever waits longer for a broker wants to know for what.
+_TOLD_AFTER_NS: Final = 2 * NS_PER_S
 # Pauses between attempts double from the first to the last.
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
+
+
+# Questions that are asked at once: they and their answers fit the buffers of sockets, so that nobody waits to write.
+AT_ONCE_MAX: Final = 256
 
 
 class TopicSchema(NamedTuple):
@@ -61,6 +72,7 @@ class Cluster:
         self._chance = chance or random.Random()
         self._connection: Connection | None = None
         self._addresses = deque(endpoint.addresses)  # the one to ask first
+        self._idle: dict[Owner, Connection] = {}  # given back, one for each broker
 
     # -- topics ------------------------------------------------------------------------------------------------------
 
@@ -69,13 +81,32 @@ class Cluster:
 
         Does not create the topic unless told to. Raises Refused (TOPIC_NOT_FOUND …) and what `Connection` raises.
         """
-        name = TopicName.parse(topic)
-        what = f"asking for the partitions of {name}"
-        body = codec.CommandPartitionedTopicMetadata(
-            topic=str(name), request_id=0, metadata_auto_creation_enabled=create
-        )
-        count = self._ask(lambda connection: connection.request(body, what=what)).partitions
-        return [str(name.of_partition(index)) for index in range(count)] if count else [str(name)]
+        found = self.partitions_of_all([topic], create=create)[topic]
+        if isinstance(found, Refused):
+            raise found
+        return found
+
+    def partitions_of_all(self, topics: Iterable[str], *, create: bool = False) -> dict[str, list[str] | Refused]:
+        """The same for several topics at once; of each its partitions, or the answer that refuses them."""
+        names = {topic: TopicName.parse(topic) for topic in topics}
+        questions: dict[str, tuple[Body, str]] = {
+            topic: (
+                codec.CommandPartitionedTopicMetadata(
+                    topic=str(name), request_id=0, metadata_auto_creation_enabled=create
+                ),
+                f"asking for the partitions of {name}",
+            )
+            for topic, name in names.items()
+        }
+        found: dict[str, list[str] | Refused] = {}
+        for topic, answer in self.ask_all(questions).items():
+            name = names[topic]
+            if isinstance(answer, Refused):
+                found[topic] = answer
+            else:
+                count = answer.partitions
+                found[topic] = [str(name.of_partition(index)) for index in range(count)] if count else [str(name)]
+        return found
 
     def topics(self, namespace: str) -> list[str]:
         """Full names of the persistent topics of a namespace, partitions by their own names, sorted."""
@@ -86,19 +117,28 @@ class Cluster:
 
     def schema(self, topic: str, version: bytes = b"") -> TopicSchema | None:
         """The schema of a topic, the newest unless one is named; None when there is none."""
-        name = TopicName.parse(topic)
-        body = codec.CommandGetSchema(topic=str(name.parent), request_id=0)
-        if version:
-            body.schema_version = version
-        try:
-            answer = self._ask(lambda connection: connection.request(body, what=f"asking for the schema of {name}"))
-        except Refused as refused:
-            if refused.code is WireCode.TOPIC_NOT_FOUND:
-                return None
-            raise
-        said = answer.schema
-        properties = {pair.key: pair.value for pair in said.properties}
-        return TopicSchema(said.type, said.schema_data, answer.schema_version, properties)
+        return self.schemas([topic], version)[topic]
+
+    def schemas(self, topics: Iterable[str], version: bytes = b"") -> dict[str, TopicSchema | None]:
+        """The same for several topics at once. Raises Refused for the first that is refused."""
+        questions: dict[str, tuple[Body, str]] = {}
+        for topic in topics:
+            name = TopicName.parse(topic)
+            body = codec.CommandGetSchema(topic=str(name.parent), request_id=0)
+            if version:
+                body.schema_version = version
+            questions[topic] = body, f"asking for the schema of {name}"
+        found: dict[str, TopicSchema | None] = {}
+        for topic, answer in self.ask_all(questions).items():
+            if isinstance(answer, Refused):
+                if answer.code is not WireCode.TOPIC_NOT_FOUND:
+                    raise answer
+                found[topic] = None
+            else:
+                said = answer.schema
+                properties = {pair.key: pair.value for pair in said.properties}
+                found[topic] = TopicSchema(said.type, said.schema_data, answer.schema_version, properties)
+        return found
 
     def open_topic(self, topic: str) -> Connection:
         """A new connection to the broker that serves this topic (one partition, or a topic without); the caller's own.
@@ -106,6 +146,36 @@ class Cluster:
         Tried again, within the endpoint's `operation_timeout_s`, while the answer is one that passes.
         """
         return self.insist(lambda: self.open_once(topic))
+
+    def ask_all(self, questions: Mapping[str, tuple[Body, str]]) -> dict[str, Body | Refused]:
+        """Ask several questions at once: they cost one round trip together.
+
+        Args:
+            questions: a command and what it does, for the text of errors, by any name.
+
+        Returns:
+            The answer to each, in their order, or the error that the broker answered. Errors that may pass are asked
+            again until the endpoint's `operation_timeout_s` is over. Raises what `Connection` raises.
+        """
+        found: dict[str, Body | Refused] = {}
+
+        def attempt(left: dict[str, tuple[Body, str]]) -> None:
+            connection = self._any()
+            ids = {connection.begin(body, what): name for name, (body, what) in left.items()}
+            answers, _ = connection.answers(ids, f"{next(iter(left.values()))[1]} and {len(left) - 1} others")
+            passing: Refused | None = None
+            for request_id, answer in answers.items():
+                found[ids[request_id]] = answer
+                if isinstance(answer, Refused) and answer.may_pass:
+                    passing = answer
+                else:
+                    del left[ids[request_id]]
+            if passing is not None:
+                raise passing
+
+        for part in parts_of(questions, AT_ONCE_MAX):
+            self.insist(partial(attempt, {name: questions[name] for name in part}))
+        return {name: found[name] for name in questions}
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -119,6 +189,8 @@ class Cluster:
         timeout_s = self.endpoint.operation_timeout_s if timeout_s is None else timeout_s
         deadline_ns = self._clock.monotonic_ns() + round(timeout_s * NS_PER_S)
         backoff = self.backoff()
+        began_ns = self._clock.monotonic_ns()
+        is_told = False
         while True:
             try:
                 return attempt()
@@ -129,6 +201,9 @@ class Cluster:
                 wait_s = backoff.next_s()
                 if not error.may_pass or self._clock.monotonic_ns() + round(wait_s * NS_PER_S) > deadline_ns:
                     raise
+                if not is_told and self._clock.monotonic_ns() - began_ns > _TOLD_AFTER_NS:
+                    is_told = True
+                    _log.warning("%s; trying again for up to %g s (operationTimeoutMs)", error, timeout_s)
             threading.Event().wait(wait_s)
 
     def backoff(self) -> Backoff:
@@ -136,10 +211,12 @@ class Cluster:
         return Backoff(self._chance, first_s=_PAUSE_FIRST_S, last_s=_PAUSE_MAX_S)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if there is one, and those that were given back."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        while self._idle:
+            self._idle.popitem()[1].close()
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +228,32 @@ class Cluster:
 
     def open_once(self, topic: str) -> Connection:
         """One attempt of `open_topic`: look up, and connect. A redirect asks the broker it names."""
+        return self.connection_to(self.owner(topic))
+
+    def connection_to(self, owner: Owner) -> Connection:
+        """A connection to a broker that a lookup named, perhaps one that was given back. One attempt."""
+        idle = self._idle.pop(owner, None)
+        if idle is not None:
+            if idle.is_alive():
+                return idle
+            idle.close()
+        connection = self.connect(owner)
+        connection.owner = owner
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection of `open_once` for the next topic of its broker; nothing may be open or expected on it."""
+        if connection.owner is None or connection.owner in self._idle:
+            connection.close()
+        else:
+            self._idle[connection.owner] = connection
+
+    def connect(self, owner: Owner) -> Connection:
+        """A new connection to a broker that a lookup named; the caller's own. One attempt."""
+        return Connection(self.endpoint, owner.address, through=owner.through, clock=self._clock)
+
+    def owner(self, topic: str) -> Owner:
+        """Look up which broker serves a topic. One attempt."""
         name = str(TopicName.parse(topic))
         lookup = Lookup(name, listener=self.endpoint.listener)
         asked = self._any()
@@ -160,7 +263,7 @@ class Cluster:
                 answer = asked.request(lookup.question(asked.address), what=f"looking up {name}")
                 owner = _owner(lookup, answer, asked.address)
                 if isinstance(owner, Owner):
-                    return Connection(self.endpoint, owner.address, through=owner.through, clock=self._clock)
+                    return owner
                 asked = Connection(self.endpoint, owner.address, clock=self._clock)
                 redirected.append(asked)
         except lookups.RedirectedInCircles as error:
@@ -168,6 +271,25 @@ class Cluster:
         finally:
             for connection in redirected:
                 connection.close()
+
+    def owners(self, topics: Iterable[str]) -> dict[str, Owner | Refused]:
+        """Look up several topics at once: the broker of each, or the answer that refuses it. One attempt."""
+        asked = self._any()
+        lookups_ = {topic: Lookup(topic, listener=self.endpoint.listener) for topic in topics}
+        ids = {
+            asked.begin(lookup.question(asked.address), f"looking up {topic}"): topic
+            for topic, lookup in lookups_.items()
+        }
+        answers, _ = asked.answers(ids, f"looking up {len(ids)} topics")
+        found: dict[str, Owner | Refused] = {}
+        for request_id, answer in answers.items():
+            topic = ids[request_id]
+            if isinstance(answer, Refused):
+                found[topic] = answer
+                continue
+            owner = _owner(lookups_[topic], answer, asked.address)
+            found[topic] = owner if isinstance(owner, Owner) else self.owner(topic)
+        return found
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -188,6 +310,13 @@ class Cluster:
                 return Connection(self.endpoint, self._addresses[0], clock=self._clock)
             self._addresses.rotate(-1)
         return Connection(self.endpoint, self._addresses[0], clock=self._clock)
+
+
+def parts_of(names: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Cut into lists of at most so many."""
+    rest = iter(names)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 def _owner(lookup: Lookup, answer: codec.CommandLookupTopicResponse, asked: Address) -> Owner | Redirect:

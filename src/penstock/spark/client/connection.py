@@ -24,12 +24,13 @@ from penstock.spark.client.errors import (
 )
 from penstock.wire.client.connection import ClientConnection, Hello
 from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.events import Answered, RequestFailed
 from penstock.wire.client.frames import Inbound
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from penstock.core.checksum import Buffer
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.wire.client.consumer import Consumer
     from penstock.wire.client.events import Event
     from penstock.wire.client.frames import Body
+    from penstock.wire.client.lookup import Owner
     from penstock.wire.client.producer import Producer
     from penstock.wire.codec import MessageMetadata
 
@@ -64,6 +66,7 @@ class Connection:
 
     Attributes:
         address: of the broker.
+        owner: the answer of the lookup that led here, if one did.
         message_bytes_max: the largest message, payload and metadata together, that the broker takes.
         inbound: the receive buffer; the reader takes its messages from there (`receive`, then `take_messages`).
     """
@@ -86,6 +89,7 @@ class Connection:
             BadAnswer: what answers is no Pulsar broker.
         """
         self.address = address
+        self.owner: Owner | None = None
         self.inbound = Inbound(buffer_bytes=BUFFER_BYTES)
         self._told = _Told(str(address))
         self._timeout_s = endpoint.operation_timeout_s
@@ -125,6 +129,40 @@ class Connection:
         """
         return self._answer(self._protocol.request(body, what), what)
 
+    def begin(self, body: Body, what: str) -> int:
+        """Send a command with others, for `answers`; returns its request id. What is sent waits for the next wait."""
+        return self._protocol.request(body, what)
+
+    def begin_subscribe(self, consumer: Consumer, what: str) -> int:
+        """The same to open a consumer."""
+        return self._protocol.subscribe(consumer, what)
+
+    def answers(self, wanted: Iterable[int], what: str) -> tuple[dict[int, Body | Refused], list[Event]]:
+        """Wait for the answers to requests that were begun, in whatever order they come.
+
+        Returns:
+            The answer, or the error, of each, and the other events that came in between.
+
+        Raises:
+            RequestTimedOut: one is not answered within the endpoint's `operation_timeout_s` after the one before it.
+        """
+        left = set(wanted)
+        found: dict[int, Body | Refused] = {}
+        others: list[Event] = []
+        while left:
+            event = self.next_event(self._timeout_s)
+            if event is None:
+                raise RequestTimedOut(str(self.address), what, self._timeout_s)
+            if isinstance(event, Answered) and event.request_id in left:
+                found[event.request_id] = event.body
+                left.discard(event.request_id)
+            elif isinstance(event, RequestFailed) and event.request_id in left:
+                found[event.request_id] = Refused(event.error.code, event.error.said, event.error.what)
+                left.discard(event.request_id)
+            else:
+                others.append(event)
+        return found, others
+
     def open_producer(self, producer: Producer, what: str) -> None:
         """Open a producer, and send again what it has pending. Raises as `request`."""
         self._answer(self._protocol.open_producer(producer), what)
@@ -134,6 +172,20 @@ class Connection:
     def subscribe(self, consumer: Consumer, what: str) -> None:
         """Open a consumer. Raises as `request`."""
         self._answer(self._protocol.subscribe(consumer, what), what)
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """Close a consumer; what was on its way to it is passed over. Raises as `request`."""
+        what = f"closing our consumer of {consumer.topic}"
+        self._answer(self.begin_unsubscribe(consumer), what)
+        self.forget_events()
+
+    def begin_unsubscribe(self, consumer: Consumer) -> int:
+        """Close a consumer with others, for `answers`; returns the request id."""
+        return self._protocol.close_consumer(consumer)
+
+    def forget_events(self) -> None:
+        """Forget events that nobody has asked for: the connection begins something new."""
+        self._client.forget_events()
 
     def acknowledge(self, consumer: Consumer, position: Position, what: str) -> None:
         """Acknowledge an entry and all before it, durably. Raises as `request`."""
@@ -166,6 +218,14 @@ class Connection:
         """The next event; None when none comes in time. 0 only takes what has come already."""
         with self._told:
             return self._client.next_event(timeout_s)
+
+    def take_receipts(self) -> int:
+        """Take the receipts that come next in `inbound`, without an event for each; returns how many entries have one.
+
+        None is taken before events that wait.
+        """
+        with self._told:
+            return self._client.take_receipts()
 
     def receive(self, timeout_s: float) -> bool:
         """Read from the socket once, into `inbound`; False when nothing comes in time."""
@@ -222,6 +282,9 @@ class Connection:
             raise BrokerUnreachable(str(self.address), why) from None
         except Refused as refused:
             raise Refused(refused.code, refused.said, f"the connection to {self.address}") from None
+        except BadAnswer as error:
+            error.may_pass = False  # Another service listens there: it will not become a broker while we wait.
+            raise
         except ConnectionLost as error:
             # In TLS 1.3 the broker looks at our certificate only when our side of the handshake is over.
             if (failed := _tls_failed(self.address, error.__cause__)) is not None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from crc32c import crc32c
 
 from penstock.core.checksum import SEAL_BYTES
+from penstock.core.crc32c import crc32c
 from penstock.spark.client.fields import last_of, spans_of, walk
 from penstock.wire.errors import ProtocolError
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.spark.client.fields import Bytes, Ints
 
-# Fields: BaseCommand.message, CommandMessage.message_id, MessageIdData.ledgerId and entryId.
+# Fields: BaseCommand.message, CommandMessage.consumer_id and .message_id, MessageIdData.ledgerId and entryId.
 _MESSAGE: Final = 9
+_CONSUMER_ID: Final = 1
 _MESSAGE_ID: Final = 2
 _LEDGER_ID: Final = 1
 _ENTRY_ID: Final = 2
@@ -92,6 +93,15 @@ def decode(data: bytearray, starts: Ints, stop: int) -> tuple[Deliveries, Ints]:
         stops,
     )
     return deliveries, _damaged(data, sealed, stops, checksums)
+
+
+def consumer_ids(data: bytearray, starts: Ints, stop: int) -> Ints:
+    """Return for whom each of these frames is, which `decode` has found to be whole."""
+    whole = np.frombuffer(data, np.uint8)
+    command_stops = starts + 8 + _u32(whole, starts + 4)
+    assert stop >= int(command_stops[-1])
+    span = spans_of(walk(whole, starts + 8, command_stops, {_MESSAGE}).get(_MESSAGE), len(starts))
+    return last_of(walk(whole, *span, {_CONSUMER_ID}).get(_CONSUMER_ID), len(starts))
 
 
 def _seals(whole: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints]:

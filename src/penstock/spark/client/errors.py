@@ -39,6 +39,9 @@ _ADVICE: Final = {
 }
 
 
+_DELETED: Final = "the topic was deleted, or never created: check its name"
+
+
 class ClientError(Exception):
     """Something between this process and a broker failed. `may_pass`: the same may succeed on a new connection."""
 
@@ -106,8 +109,26 @@ class Refused(ClientError):
     def __init__(self, code: WireCode, said: str, what: str) -> None:
         self.code, self.said, self.what = code, said, what
         self.may_pass = code in RETRIABLE
-        advice = _ADVICE.get(self.code)
+        advice = _DELETED if self.is_missing_topic else _ADVICE.get(self.code)
         super().__init__(f"{what} was refused with {self.code.name}: {said}" + (f"; {advice}" if advice else ""))
+
+    @property
+    def is_missing_topic(self) -> bool:
+        """Whether the topic is not there. Of a partition whose topic was deleted, brokers say it is not allowed."""
+        return self.code is WireCode.TOPIC_NOT_FOUND or (
+            self.code is WireCode.NOT_ALLOWED_ERROR and "Partition metadata not found" in self.said
+        )
+
+
+class TopicNotYetThere(ClientError):
+    """A topic does not exist, and the query was told to wait for it. `may_pass`: somebody may create it."""
+
+    may_pass = True
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(
+            f"{refused}. With waitingForNonExistedTopic, topics are waited for; raise operationTimeoutMs to wait longer"
+        )
 
 
 class BadAnswer(ClientError):

@@ -163,19 +163,25 @@ class Producer:
         self._post(metadata, self._compressed(metadata, payload), rows)
         self._relieve()
 
-    def send_single(self, value: Buffer, said: SingleMessageMetadata, sequence_id: int) -> None:
+    def send_single(
+        self, value: Buffer, said: SingleMessageMetadata, sequence_id: int, *, deliver_at_ms: int | None = None
+    ) -> None:
         """Send one message that is no batch, in chunks if it is larger than the broker takes.
 
         Args:
             value: the message, not compressed.
             said: what it says about itself, apart from its size.
             sequence_id: its own.
+            deliver_at_ms: shared subscriptions do not get it before this time.
 
         Raises:
             As `send_batch`.
         """
         metadata = self._metadata(sequence_id)
-        metadata.properties.extend(said.properties)
+        if deliver_at_ms is not None:
+            metadata.deliver_at_time = deliver_at_ms
+        if said.properties:
+            metadata.properties.extend(said.properties)
         if said.HasField("partition_key"):
             metadata.partition_key = said.partition_key
             metadata.partition_key_b64_encoded = said.partition_key_b64_encoded
@@ -299,6 +305,7 @@ class Producer:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Receipt):
+            self._connected.take_receipts()  # those that came with it
             self._trouble_since_ns = None
             self._backoff.reset()
         elif isinstance(event, SendFailed):

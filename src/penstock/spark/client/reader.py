@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.core.errors import WireCode
 from penstock.core.units import MIB, NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client import deliveries, messages
@@ -122,6 +122,9 @@ class EntryReader:
                 if len(entries):
                     yield entries
                 self.position = following
+            if self._subscription is not None:
+                self._subscription.release()
+                self._subscription = None
         finally:
             self._close()
 
@@ -155,7 +158,7 @@ class EntryReader:
 
     def _is_gone(self, error: ClientError) -> bool:
         """Whether the whole topic is, and that is no error."""
-        gone = isinstance(error, Refused) and error.code is WireCode.TOPIC_NOT_FOUND
+        gone = isinstance(error, Refused) and error.is_missing_topic
         return gone and not self._options.fail_on_data_loss
 
     def _subscribed(self) -> Subscription:
@@ -279,23 +282,26 @@ def read(
     Raises:
         ClientError: as `EntryReader.runs`, or a message cannot be read.
     """
-
-    def fetch(uuid: bytes, wanted: int, before: MessageId) -> list[bytes] | None:
-        pieces = _look_back(cluster, topic, uuid, wanted, before, options)
-        if pieces is None and options.fail_on_data_loss:
-            what = f"the first {wanted} pieces of the large message that ends there"
-            raise DataLost(topic, str(before), f"{what} are not in the topic")
-        return pieces
-
-    chunks = Chunks(fetch)
+    chunks = Chunks(partial(fetch_pieces, cluster, topic, options))
     for run in EntryReader(cluster, topic, start, end, options, clock=clock).runs():
         for decoded in messages.decode(run, topic, chunks):
-            trimmed = _within(decoded, start, end)
+            trimmed = within(decoded, start, end)
             if len(trimmed):
                 yield trimmed
 
 
-def _within(found: Messages, start: MessageId, end: MessageId) -> Messages:
+def fetch_pieces(
+    cluster: Cluster, topic: str, options: ReadOptions, uuid: bytes, wanted: int, before: MessageId
+) -> list[bytes] | None:
+    """Read the pieces of a large message before its last one; None if they are gone, and that is no error."""
+    pieces = _look_back(cluster, topic, uuid, wanted, before, options)
+    if pieces is None and options.fail_on_data_loss:
+        what = f"the first {wanted} pieces of the large message that ends there"
+        raise DataLost(topic, str(before), f"{what} are not in the topic")
+    return pieces
+
+
+def within(found: Messages, start: MessageId, end: MessageId) -> Messages:
     """Without those of the first and the last batch that are outside the range."""
     if not start.batch_index and not end.batch_index:
         return found

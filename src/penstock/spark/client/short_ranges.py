@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many short ranges of different topics, read together on a few connections.
+
+Why: to look up, connect, subscribe, read and close takes five round trips for a topic, however little it holds. Here
+many consumers are opened at once on one connection, and their messages come mixed.
+Where: tasks of Spark that have several ranges. Only what goes well is done here: a range whose ids have gaps, whose
+consumer is closed or whose messages do not come is left to `reader`, from the last position on, which knows what to do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.spark.client import deliveries, messages
+from penstock.spark.client.chunks import Chunks
+from penstock.spark.client.cluster import parts_of
+from penstock.spark.client.errors import ClientError, Refused
+from penstock.spark.client.message_id import EARLIEST, MessageId
+from penstock.spark.client.message_runs import take_messages
+from penstock.spark.client.reader import fetch_pieces, read, within
+from penstock.spark.client.subscription import reading_body
+from penstock.wire.client.consumer import Consumer
+from penstock.wire.client.events import Answered, ConsumerClosed
+from penstock.wire.client.lookup import Owner
+from penstock.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.spark.client.cluster import Cluster
+    from penstock.spark.client.connection import Connection
+    from penstock.spark.client.deliveries import Deliveries
+    from penstock.spark.client.fields import Ints
+    from penstock.spark.client.messages import Messages
+    from penstock.spark.client.reader import ReadOptions
+    from penstock.spark.offsets import TopicRange
+
+    ReadOne = Callable[[Cluster, str, MessageId, MessageId, ReadOptions], Iterator[Messages]]
+
+# Ranges that are read together: their consumers' permits are what the broker may send ahead.
+TOGETHER_MAX: Final = 64
+_PERMITS: Final = 500
+_RUN_ENTRIES_MAX: Final = 4_096
+# After so long without anything, the ordinary reader looks for the reason.
+_DOUBT_S: Final = 2.0
+
+
+def read_many(
+    cluster: Cluster, ranges: Sequence[TopicRange], options: ReadOptions, read_one: ReadOne = read
+) -> Iterator[tuple[TopicRange, Messages]]:
+    """Yield messages of ranges of different topics, each range's in order; lent until the next ones are asked for.
+
+    Args:
+        cluster: the brokers.
+        ranges: to be read; in this order if they are of the same topics.
+        options: of all.
+        read_one: reads one range, or its rest, if it cannot be read together with others.
+
+    Raises:
+        ClientError: as `reader.read`.
+    """
+    by_topic = {one.topic: one for one in ranges}
+    position = {one.topic: one.start for one in ranges}
+    together = 1 < len(ranges) == len(by_topic) and not options.compacted
+    if together:
+        for names in parts_of(by_topic, TOGETHER_MAX):
+            group = _Group(cluster, {name: by_topic[name] for name in names}, options, position)
+            yield from group.read()
+    for one in ranges:
+        at = position[one.topic] if together else one.start
+        if at < one.end:
+            for found in read_one(cluster, one.topic, at, one.end, options):
+                yield one, found
+
+
+class _Group:
+    """Ranges that are read together; `position` says how far each was read."""
+
+    def __init__(
+        self, cluster: Cluster, ranges: dict[str, TopicRange], options: ReadOptions, position: dict[str, MessageId]
+    ) -> None:
+        self._cluster = cluster
+        self._ranges = ranges
+        self._position = position
+        self._chunks = {topic: Chunks(partial(fetch_pieces, cluster, topic, options)) for topic in ranges}
+        self._reading: dict[int, str] = {}  # topics that are being read, by the ids of their consumers
+        self._consumers: dict[int, Consumer] = {}
+        self._is_handing_out = False
+
+    def read(self) -> Iterator[tuple[TopicRange, Messages]]:
+        """Yield what can be read without trouble."""
+        try:
+            found = self._cluster.owners(self._ranges)
+        except ClientError:
+            return
+        by_owner: dict[Owner, list[str]] = {}
+        for topic, owner in found.items():
+            if isinstance(owner, Owner):
+                by_owner.setdefault(owner, []).append(topic)
+        for owner, topics in by_owner.items():
+            try:
+                connection = self._cluster.connection_to(owner)
+            except ClientError:
+                continue
+            try:
+                yield from self._read(connection, topics)
+            except (ClientError, ProtocolError):
+                connection.close()
+                if self._is_handing_out:
+                    raise  # Some of these messages are out already: they must not be read again.
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                self._cluster.give_back(connection)
+
+    def _read(self, connection: Connection, topics: list[str]) -> Iterator[tuple[TopicRange, Messages]]:
+        self._open(connection, topics)
+        closing: set[int] = set()
+        while self._reading:
+            starts, stop = take_messages(connection.inbound, _RUN_ENTRIES_MAX)
+            if not len(starts):
+                self._take_events(connection, closing)
+                starts, stop = take_messages(connection.inbound, _RUN_ENTRIES_MAX)
+            if not len(starts):
+                if not connection.receive(_DOUBT_S):
+                    break
+                continue
+            entries, damaged = deliveries.decode(connection.inbound.data, starts, stop)
+            if damaged.size:
+                break
+            consumers = deliveries.consumer_ids(connection.inbound.data, starts, stop)
+            for consumer_id in np.unique(consumers).tolist():
+                if (topic := self._reading.get(consumer_id)) is None:
+                    continue  # Sent before the broker knew that its range was over.
+                mine = entries.chosen(consumers == consumer_id)
+                yield from self._taken(topic, consumer_id, mine)
+                if self._position[topic] >= self._ranges[topic].end or self._reading.get(consumer_id) is None:
+                    self._reading.pop(consumer_id, None)
+                    closing.add(connection.begin_unsubscribe(self._consumers[consumer_id]))
+                else:
+                    connection.flow(self._consumers[consumer_id])
+        closing |= {connection.begin_unsubscribe(self._consumers[one]) for one in self._reading}
+        self._reading.clear()
+        if closing:
+            connection.answers(closing, "closing consumers")
+        connection.forget_events()
+
+    def _open(self, connection: Connection, topics: list[str]) -> None:
+        """Open a consumer for each topic, at once; those that are refused are left out."""
+        asked = {}
+        for number, topic in enumerate(topics, 1):
+            consumer = Consumer(reading_body(topic, self._position[topic], consumer_id=number), permits_max=_PERMITS)
+            self._consumers[number] = consumer
+            asked[connection.begin_subscribe(consumer, f"reading {topic}")] = number, topic
+        answers, _ = connection.answers(asked, f"our wish to read {len(topics)} topics")
+        self._reading = {
+            number: topic
+            for request_id, (number, topic) in asked.items()
+            if not isinstance(answers[request_id], Refused)
+        }
+
+    def _take_events(self, connection: Connection, closing: set[int]) -> None:
+        while (event := connection.take_event()) is not None:
+            if isinstance(event, ConsumerClosed):
+                self._reading.pop(event.consumer_id, None)
+            elif isinstance(event, Answered):
+                closing.discard(event.request_id)
+
+    def _taken(self, topic: str, consumer_id: int, entries: Deliveries) -> Iterator[tuple[TopicRange, Messages]]:
+        """Yield the messages of one topic; give it up at a gap."""
+        wanted = self._ranges[topic]
+        self._consumers[consumer_id].took(messages.message_count(entries))
+        at, end = self._position[topic], wanted.end
+        ledgers, ids = entries.ledger_ids, entries.entry_ids
+        last_entry = end.entry_id if end.batch_index else end.entry_id - 1
+        inside = (ledgers < end.ledger_id) | ((ledgers == end.ledger_id) & (ids <= last_entry))
+        count = int(inside.sum())
+        # The first entry behind the range shows that none before it is missing.
+        if not _follow(at, ledgers[: count + 1], ids[: count + 1]):
+            del self._reading[consumer_id]
+            return
+        entries = entries.chosen(inside)
+        self._is_handing_out = True
+        for decoded in messages.decode(entries, topic, self._chunks[topic]) if count else ():
+            trimmed = within(decoded, wanted.start, end)
+            if len(trimmed):
+                yield wanted, trimmed
+        self._is_handing_out = False
+        if count < len(inside):
+            self._position[topic] = end
+        elif count:
+            self._position[topic] = _after(int(ledgers[-1]), int(ids[-1]), end)
+
+
+def _follow(at: MessageId, ledgers: Ints, ids: Ints) -> bool:
+    """Whether these entries come one after another from this position on, in one ledger."""
+    first = at == EARLIEST or (int(ledgers[0]), int(ids[0])) == at[:2]
+    return first and bool((ledgers == ledgers[0]).all() and (np.diff(ids) == 1).all())
+
+
+def _after(ledger_id: int, entry_id: int, end: MessageId) -> MessageId:
+    """Return the position behind an entry; the end, if that is within this entry."""
+    following = MessageId(ledger_id, entry_id + 1)
+    return end if (ledger_id, entry_id) == end[:2] else following

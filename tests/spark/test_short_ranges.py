@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many short ranges read together: the same messages as one after another, on fewer connections and round trips."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.spark.client import short_ranges
+from penstock.spark.client.cluster import Cluster
+from penstock.spark.client.connection import Connection
+from penstock.spark.client.errors import ConnectionLost, DataLost, Refused
+from penstock.spark.client.message_id import EARLIEST, MessageId
+from penstock.spark.client.reader import ReadOptions, read
+from penstock.spark.client.short_ranges import read_many
+from penstock.spark.client.watch import Watch
+from penstock.spark.offsets import TopicRange
+from penstock.spark.options import parse_endpoint
+from tests.spark.topics import ask, path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pulsar
+
+    from penstock.testing.process import BrokerProcess
+
+    Official = Callable[[str], pulsar.Client]
+
+OPTIONS = ReadOptions()
+TOPICS, ROWS = 20, 50
+
+
+@pytest.fixture
+def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
+    with Cluster(parse_endpoint({"service.url": broker.url})) as made:
+        yield made
+
+
+@pytest.fixture
+def ranges(broker: BrokerProcess, official: Official, topic: str, cluster: Cluster) -> list[TopicRange]:
+    """Topics of batches of 2 to 21 messages, each read whole."""
+    topics = [f"{topic}-{number}" for number in range(TOPICS)]
+    for number, one in enumerate(topics):
+        producer = official(broker.url).create_producer(
+            one, batching_enabled=True, batching_max_messages=number + 2, batching_max_publish_delay_ms=500
+        )
+        for row in range(ROWS):
+            producer.send_async(b"%d/%d" % (number, row), lambda *_: None)
+        producer.flush()
+        producer.close()
+    watch = Watch(cluster)
+    ends = watch.ask(dict.fromkeys(topics))
+    watch.close()
+    return [TopicRange(one, EARLIEST, seen.end) for one, seen in ends.items() if seen is not None]
+
+
+def values(found: Any) -> list[bytes]:  # noqa: ANN401 -- messages
+    pairs = zip(found.value_starts.tolist(), found.value_stops.tolist(), strict=True)
+    return [found.data[start:stop].tobytes() for start, stop in pairs]
+
+
+def read_together(cluster: Cluster, ranges: Sequence[TopicRange]) -> dict[str, list[bytes]]:
+    taken: dict[str, list[bytes]] = {one.topic: [] for one in ranges}
+    for one, found in read_many(cluster, ranges, OPTIONS):
+        taken[one.topic] += values(found)
+    return taken
+
+
+def read_apart(cluster: Cluster, ranges: Sequence[TopicRange]) -> dict[str, list[bytes]]:
+    return {one.topic: [value for found in read(cluster, *one, OPTIONS) for value in values(found)] for one in ranges}
+
+
+def test_ranges_are_read_in_order_and_over_few_connections(
+    cluster: Cluster, ranges: list[TopicRange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[str] = []
+    opened = Connection.__init__
+
+    def count(self: Connection, *given: Any, **options: Any) -> None:  # noqa: ANN401
+        connections.append("another")
+        opened(self, *given, **options)
+
+    monkeypatch.setattr(Connection, "__init__", count)
+    taken = read_together(cluster, ranges)
+    assert list(taken.values()) == [[b"%d/%d" % (number, row) for row in range(ROWS)] for number in range(TOPICS)]
+    assert len(connections) <= 1, "the one for questions is open, and one brings the messages of all topics"
+
+
+def test_ranges_that_begin_and_end_within_batches_are_read_as_they_are_one_by_one(
+    cluster: Cluster, ranges: list[TopicRange]
+) -> None:
+    cut = [
+        TopicRange(
+            one.topic, MessageId(one.end.ledger_id, 0, number // 3), MessageId(one.end.ledger_id, 1, number // 2)
+        )
+        for number, one in enumerate(ranges)
+    ]
+    together = read_together(cluster, cut)
+    assert together == read_apart(cluster, cut)
+    assert Counter(map(len, together.values()))[0] < TOPICS
+
+
+def test_more_messages_than_fit_the_permits_come(
+    cluster: Cluster, ranges: list[TopicRange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_ranges, "_PERMITS", 3)
+    monkeypatch.setattr(short_ranges, "TOGETHER_MAX", 7)
+    assert read_together(cluster, ranges) == read_apart(cluster, ranges)
+
+
+def test_a_connection_that_ends_loses_and_repeats_nothing(
+    cluster: Cluster, ranges: list[TopicRange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_ranges, "_PERMITS", 5)
+    received = Connection.receive
+    reads: list[int] = []
+
+    def fail_once(self: Connection, timeout_s: float) -> bool:
+        reads.append(1)
+        if len(reads) == 4:
+            raise ConnectionLost("here", "for a test")
+        return received(self, timeout_s)
+
+    monkeypatch.setattr(Connection, "receive", fail_once)
+    together = read_together(cluster, ranges)
+    assert len(reads) > 4
+    monkeypatch.undo()
+    assert together == read_apart(cluster, ranges)
+
+
+def test_a_topic_that_was_deleted_fails_by_its_name_and_the_others_are_read(
+    cluster: Cluster, ranges: list[TopicRange], broker: BrokerProcess, official: Official
+) -> None:
+    gone = ranges[3]
+    ask(broker.admin_url, "DELETE", path_of(gone.topic))
+    taken: list[int] = []
+    with pytest.raises((Refused, DataLost), match=gone.topic):
+        taken.extend(len(found) for _, found in read_many(cluster, ranges, OPTIONS))
+    assert sum(taken) == (TOPICS - 1) * ROWS
+    official(broker.url).create_producer(gone.topic).send(b"new")
+    with pytest.raises(DataLost, match=gone.topic):
+        read_together(cluster, [gone._replace(start=MessageId(gone.end.ledger_id, 0)), *ranges[4:]])
