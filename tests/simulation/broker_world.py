@@ -2,14 +2,17 @@
 """A whole broker with its clients, its administrators and its bad days, in virtual time, by seed.
 
 Producers, consumers of all types, administrators and faults do what they do at once: slow readers, disconnects, topics
-that are unloaded, policies that change, disks that are slow, held, full or that fail, and losses of power of which only
-what was synced survives. At the end all faults are over and everybody gets what is due.
+that are unloaded or compacted, policies that change, disks that are slow, held, full or that fail, and losses of power
+of which only what was synced survives. At the end all faults are over and everybody gets what is due.
 
 What must hold
-- What was answered with a receipt is delivered on every subscription; so is what any subscription was ever sent.
+- What was answered with a receipt is delivered on every subscription, unless a seek or an unsubscription has passed
+  over it; so is what any subscription was ever sent.
 - A position names one message for ever: nothing is delivered that a crash could take back.
 - No message has two positions, though producers of the topic with deduplication send again what was not answered.
-- What an ACK_RESPONSE has confirmed is not delivered to anybody who subscribes later, also after a crash.
+- What an ACK_RESPONSE has confirmed is not delivered to anybody who subscribes later, also after a crash, until a
+  seek or an unsubscription. Of a batch, this holds for each message.
+- Who reads a compacted topic gets the last message of each key.
 - Exclusive, Failover and Key_Shared: of one key, messages come for the first time in the order of their positions.
 - A delayed message is not delivered to Shared and Key_Shared consumers more than a tick before its time.
 - Everything is acknowledged in the end, and no subscription has a backlog.
@@ -26,7 +29,7 @@ import contextvars
 import errno
 import os
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,15 +38,27 @@ import apsw
 
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import PenstockError
-from penstock.core.names import TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.units import KIB, MIB, NS_PER_MS
-from penstock.governance.request_memory import RequestLimits
+from penstock.governance.request_limits import RequestLimits
 from penstock.storage.limits import LogLimits
 from penstock.storage.metadata import close_untouched
 from penstock.testing.loop import VirtualClock
 from penstock.wire import codec
-from tests.net.harness import broker_limits, disk_of, nothing_left, start_broker
-from tests.simulation.wire_client import Gone, Refused, Type, Wire, payload_of
+from tests.net.harness import broker_limits, disk_of, metadata_files, nothing_left, start_broker
+from tests.simulation.clients import (
+    EXCLUSIVE,
+    KEY_SHARED,
+    KINDS,
+    LATE,
+    SHARED,
+    Consumer,
+    Position,
+    Producer,
+    Sent,
+    Told,
+)
+from tests.simulation.wire_client import Gone, Refused, Type, Wire, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -53,12 +68,6 @@ if TYPE_CHECKING:
     from penstock.testing.loop import VirtualLoop
     from tests.net.harness import Harness
 
-EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
-KINDS: Final = {"exclusive": EXCLUSIVE, "shared": SHARED, "failover": FAILOVER, "key-shared": KEY_SHARED}
-KEYS: Final = 5
-# The key of messages with a delay, for which Shared and Key_Shared consumers wait.
-LATE: Final = "late"
-TICK_MS: Final = 1_000
 # How long all of it lasts, and how long the broker has at the end to give everybody what is due, in virtual seconds.
 LASTS_S: Final = 8.0
 REST_S: Final = 240.0
@@ -70,30 +79,6 @@ LOG_LIMITS: Final = LogLimits(segment_bytes=MIB, run_bytes_max=256 * KIB, commit
 _life: contextvars.ContextVar[int] = contextvars.ContextVar("life", default=0)
 
 
-@dataclass(slots=True)
-class Sent:
-    """A message as its producer knows it."""
-
-    payload: bytes
-    key: str
-    sequence_id: int
-    at_ms: int = 0  # not to be delivered before
-    answered: bool = False
-
-
-@dataclass(slots=True)
-class Told:
-    """What a subscription's consumers were sent and have confirmed."""
-
-    topic: str
-    name: str
-    kind: int
-    first: list[tuple[int, int]] = field(default_factory=list)  # positions in the order they came first
-    seen: set[tuple[int, int]] = field(default_factory=set)
-    confirmed: dict[tuple[int, int], int] = field(default_factory=dict)  # when, in events
-    deliveries: int = 0
-
-
 class World:
     """All of it."""
 
@@ -103,15 +88,15 @@ class World:
         self.disk = disk_of(loop)
         self.clock = VirtualClock(loop.virtual_time)
         self.harness: Harness | None = None
+        self.limits: dict[str, Any] = {}  # of the broker, beside what it always has here
         self.ending = False  # no more faults, no more messages
         self.over = False
         self.events = count()
         self.topics = ["persistent://public/default/plain", "persistent://public/default/once"]
-        self.published: dict[bytes, Sent] = {}
-        self.positions: dict[tuple[str, int, int], bytes] = {}
-        self.position_of: dict[bytes, tuple[int, int]] = {}
+        self.published: dict[tuple[bytes, ...], Sent] = {}
+        self.positions: dict[tuple[str, int, int], tuple[bytes, ...]] = {}
+        self.position_of: dict[tuple[bytes, ...], Position] = {}
         self.told = [Told(topic, name, kind) for topic in self.topics for name, kind in KINDS.items()]
-        self._due: Counter[str] = Counter()  # messages that every subscription must be sent
         self.story: list[str] = []
         self._lives = count(1)
         self._stack = contextlib.AsyncExitStack()
@@ -144,8 +129,10 @@ class World:
             outbound_bytes=self.chance.choice((FRAME_BYTES_MAX, MIB)),
             limits=replace(
                 broker_limits(FRAME_BYTES_MAX),
+                memory_limit_bytes=0,
                 tail_cache_bytes=self.chance.choice((0, MIB)),
                 failover_delay_s=self.chance.choice((0.0, 1.0)),
+                **self.limits,
             ),
             log_limits=LOG_LIMITS,
             clock=self.clock,
@@ -158,6 +145,10 @@ class World:
         broker, topic = harness.broker, self.topics[1]
         await broker.topics.get_or_create(TopicName.parse(topic), create=True)
         await broker.policies.set_topic(topic, "deduplication", value=True)
+        # From the first message on, compaction keeps what it has not seen.
+        plain = await broker.topics.get_or_create(TopicName.parse(self.topics[0]), create=True)
+        if COMPACTION_SUBSCRIPTION not in plain.subscriptions:
+            await plain.open_subscription(COMPACTION_SUBSCRIPTION, durable=True, start=plain.first_entry_id)
 
     async def in_broker(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something inside the broker, as the admin port does: with a loss of power it ends."""
@@ -197,7 +188,8 @@ class World:
                 break
             await asyncio.sleep(0)
         self.loop.forget(lambda context: context.get(_life) == life)
-        close_untouched(harness.broker.catalog._file._db)  # noqa: SLF001 - as the end of its process does
+        for file in metadata_files(harness.broker.catalog):
+            close_untouched(file._db)  # noqa: SLF001 - as the end of its process does
         with contextlib.suppress(OSError, apsw.Error):
             harness.broker.log._index.sealed.close()  # noqa: SLF001
         self._dead += [harness, self._stack.pop_all(), *dead]
@@ -209,14 +201,28 @@ class World:
 
     # -- what clients report ------------------------------------------------------------------------------------------
 
-    def is_at(self, topic: str, position: tuple[int, int], payload: bytes) -> None:
+    def is_at(self, topic: str, position: Position, payloads: tuple[bytes, ...]) -> None:
         """A receipt or a delivery names a position."""
         if (topic, *position) not in self.positions:
-            self._due[topic] += 1
-        known = self.positions.setdefault((topic, *position), payload)
-        assert known == payload, f"{topic} {position} was {known[:40]!r} and is {payload[:40]!r}"
-        first = self.position_of.setdefault(payload, position)
-        assert first == position, f"{payload[:40]!r} is at {first} and at {position}"
+            for told in self.told:
+                if told.topic == topic and position >= told.excused:
+                    told.due.add(position)
+        known = self.positions.setdefault((topic, *position), payloads)
+        assert known == payloads, f"{topic} {position} was {known[0][:40]!r} and is {payloads[0][:40]!r}"
+        first = self.position_of.setdefault(payloads, position)
+        assert first == position, f"{payloads[0][:40]!r} is at {first} and at {position}"
+
+    @property
+    def life(self) -> int:
+        """The number of this start of the broker."""
+        return self._context[_life]
+
+    def end_of(self, topic: str) -> Position:
+        """The position after the last entry that the broker has now."""
+        assert self.harness is not None
+        loaded = self.harness.broker.topics.get(topic)
+        assert loaded is not None
+        return (loaded.ledger_id, loaded.last_entry_id + 1)
 
     # -- everybody ----------------------------------------------------------------------------------------------------
 
@@ -279,6 +285,7 @@ class World:
         await asyncio.gather(faults, administrator, *producers)
         await self._all_is_told()
         await self._all_is_acknowledged()
+        await self._all_is_compacted()
         self.over = True
         await asyncio.gather(*consumers)
         await self._nothing_is_left()
@@ -299,7 +306,7 @@ class World:
                 (topic.text, name): subscription.backlog
                 for topic in harness.broker.topics.loaded()
                 for name, subscription in topic.subscriptions.items()
-                if subscription.backlog
+                if subscription.backlog and name != COMPACTION_SUBSCRIPTION
             }
 
         try:
@@ -308,18 +315,73 @@ class World:
             raise AssertionError(f"never acknowledged: {backlogs()}") from error
 
     def _all_have_all(self) -> bool:
-        return all(len(told.seen) == self._due[told.topic] for told in self.told)
+        return not any(told.due for told in self.told)
 
     def missing(self) -> list[tuple[str, bytes]]:
         """What some subscription must get and has not got."""
-        due: dict[str, set[tuple[int, int]]] = {topic: set() for topic in self.topics}
-        for topic, ledger_id, entry_id in self.positions:
-            due[topic].add((ledger_id, entry_id))
         return [
-            (told.name, self.positions[told.topic, *position][:40])
+            (told.name, self.positions[told.topic, *position][0][:40])
             for told in self.told
-            for position in sorted(due[told.topic] - told.seen)
+            for position in sorted(told.due)
         ]
+
+    async def _all_is_compacted(self) -> None:
+        """Compact a topic once more: its reader gets the last message of each key, and no other compacted one."""
+        topic = self.topics[0]
+        while self.harness is None or not await self._compacted(topic):
+            await self.pause(500)
+        loaded = self.harness.broker.topics.get(topic)
+        assert loaded is not None
+        assert loaded.compacted is not None
+        horizon = loaded.compacted.horizon
+        last: dict[str, bytes] = {}
+        for (name, *_), payloads in sorted(self.positions.items()):
+            if name == topic:
+                last[self.published[payloads].key] = payloads[-1]
+        got: list[tuple[int, str, bytes]] = []
+
+        def received(command: codec.BaseCommand, entry: bytes) -> None:
+            if command.type == Type.MESSAGE:
+                entry_id = command.message.message_id.entryId
+                got.extend((entry_id, key, payload) for key, payload in messages_of(entry) if payload)
+
+        wire = await self.connect()
+        wire.received = received
+        command = codec.CommandSubscribe(
+            topic=topic,
+            subscription="reader",
+            subType=codec.CommandSubscribe.Exclusive,
+            consumer_id=0,
+            request_id=0,
+            initialPosition=codec.CommandSubscribe.Earliest,
+            durable=False,
+            read_compacted=True,
+        )
+        await wire.request(Type.SUBSCRIBE, command)
+        wire.send(Type.FLOW, codec.CommandFlow(consumer_id=0, messagePermits=10_000))
+        try:
+            await self.loop.until(lambda: {key: payload for _, key, payload in got} == last, REST_S)
+        except Exception as error:
+            wrong = {key for _, key, payload in got if last.get(key) != payload} | set(last) - {
+                key for _, key, _ in got
+            }
+            raise AssertionError(f"compaction has lost the last message of {wrong}") from error
+        compacted = Counter(key for entry_id, key, _ in got if entry_id <= horizon)
+        assert max(compacted.values(), default=0) <= 1, compacted
+        wire.abort()
+
+    async def _compacted(self, topic: str) -> bool:
+        assert self.harness is not None
+        broker = self.harness.broker
+
+        async def compact() -> None:
+            with contextlib.suppress(PenstockError):
+                await administration(broker).topics.compact(TopicName.parse(topic))
+            while broker.compaction.progress(topic).status == "RUNNING":  # noqa: ASYNC110 - nothing tells of its end
+                await asyncio.sleep(0.01)
+
+        await self.in_broker(compact)
+        return broker.compaction.progress(topic).status == "SUCCESS"
 
     async def _nothing_is_left(self) -> None:
         harness = self.harness
@@ -374,7 +436,7 @@ class World:
     async def _change_something(self) -> None:
         assert self.harness is not None
         broker, topic = self.harness.broker, self.chance.choice(self.topics)
-        what = self.chance.randrange(6)
+        what = self.chance.randrange(8)
         self.tell(f"administrator: {what} of {topic}")
         if what == 0:
             await administration(broker).topics.unload(TopicName.parse(topic))
@@ -392,7 +454,9 @@ class World:
             await broker.policies.set_topic(topic, key, self.chance.choice((None, rate)))
         elif what == 3:
             await administration(broker).snapshots.take()
-        elif what == 4:
+        elif what in {4, 5}:
+            await administration(broker).topics.compact(TopicName.parse(topic))
+        elif what == 6:
             most = self.chance.choice((None, 5, 50))
             await broker.policies.set_topic(topic, "maxUnackedMessagesPerConsumer", most)
         else:
@@ -453,7 +517,7 @@ class World:
         self.tell("disk: held")
         self.disk.hold()
         await self.pause(2_000)
-        self.disk.let_go()
+        self.disk.release()
 
     async def _unreadable_disk(self) -> None:
         self.tell("disk: cannot be read")
@@ -472,207 +536,3 @@ class World:
         self.disk.run_full_after(self.chance.randrange(100 * KIB))
         await self.pause(1_000)
         await self._crash()
-
-
-class Producer:
-    """Publishes, and on the topic with deduplication sends again what was not answered."""
-
-    def __init__(self, world: World, topic: str, number: int) -> None:
-        self._world = world
-        self._topic = topic
-        self._name = f"p{number}"
-        self._again = topic.endswith("once")
-        self._sequence = 0
-        self._pending: list[Sent] = []
-        self._closed = False
-        self._wire: Wire | None = None
-
-    async def live(self) -> None:
-        """Publish until the end."""
-        world = self._world
-        while not world.ending or (self._again and self._pending):
-            wire = await world.connect()
-            try:
-                await self._visit(wire)
-            except (Gone, Refused) as error:
-                world.tell(f"producer {self._name}: {error!r}")
-            wire.abort()
-            await world.pause(200)
-
-    async def _visit(self, wire: Wire) -> None:
-        world, chance = self._world, self._world.chance
-        wire.received, self._wire = self._received, wire
-        self._closed = False
-        command = codec.CommandProducer(topic=self._topic, producer_id=0)
-        if self._again:
-            command.producer_name = self._name
-        answer = await wire.request(Type.PRODUCER, command)
-        if self._again:
-            last = answer.producer_success.last_sequence_id
-            first = self._pending[0].sequence_id if self._pending else None
-            world.tell(f"producer {self._name}: stored up to {last}, not answered from {first} to {self._sequence}")
-            self._pending = [sent for sent in self._pending if sent.sequence_id > last]
-            for sent in self._pending:
-                wire.publish(self._name, sent.sequence_id, sent.key, sent.payload, at_ms=sent.at_ms)
-        else:
-            self._pending = []
-        idle = 0
-        while wire.is_open and not self._closed and idle < 40:
-            if world.ending:
-                if not self._pending:
-                    return
-                idle += 1
-            elif len(self._pending) < 50:
-                for _ in range(chance.randint(1, 8)):
-                    self._publish(wire)
-                if chance.random() < 0.02:
-                    return  # without waiting for receipts
-            await world.pause(200)
-
-    def _publish(self, wire: Wire) -> None:
-        chance = self._world.chance
-        self._sequence += 1
-        key = f"k{chance.randrange(KEYS)}"
-        payload = f"{self._topic}|{self._name}|{self._sequence}|".encode()
-        payload += bytes(chance.choice((0, 10, 3_000)))
-        at_ms = 0
-        if chance.random() < 0.05:
-            key, at_ms = LATE, self._world.clock.wall_ms() + chance.randrange(5_000)
-        sent = Sent(payload, key, self._sequence, at_ms)
-        self._pending.append(sent)
-        self._world.published[payload] = sent
-        wire.publish(self._name, sent.sequence_id, key, payload, at_ms=at_ms)
-
-    def _received(self, command: codec.BaseCommand, _entry: bytes) -> None:
-        if command.type == Type.SEND_RECEIPT:
-            receipt = command.send_receipt
-            sent = self._pending.pop(0)
-            assert sent.sequence_id == receipt.sequence_id, (sent, receipt)
-            sent.answered = True
-            if receipt.message_id.ledgerId < 1 << 63:  # else it was there before
-                self._world.is_at(self._topic, (receipt.message_id.ledgerId, receipt.message_id.entryId), sent.payload)
-        elif command.type == Type.SEND_ERROR:
-            error = command.send_error
-            self._world.tell(f"producer {self._name}: {error.sequence_id} failed: {error.message[:50]}")
-            assert self._wire is not None
-            self._wire.abort()  # As Pulsar's clients do: connect again, and send again.
-        elif command.type == Type.CLOSE_PRODUCER:
-            self._closed = True
-
-
-class Consumer:
-    """Subscribes, receives and acknowledges; now and then it reads slowly, asks for messages again, or goes."""
-
-    def __init__(self, world: World, told: Told, number: int) -> None:
-        self._world = world
-        self._told = told
-        self._number = number
-        self._since = 0  # in events: what was confirmed before must not come
-        self._held: list[tuple[int, int]] = []
-        self._closed = False
-        self._permits = 0
-        self._wire: Wire | None = None
-
-    async def live(self) -> None:
-        """Consume until all is told."""
-        world = self._world
-        while not world.over:
-            wire = await world.connect()
-            try:
-                await self._visit(wire)
-            except (Gone, Refused) as error:
-                world.tell(f"consumer {self._told.name}-{self._number}: {error!r}")
-            wire.abort()
-            await world.pause(200)
-
-    async def _visit(self, wire: Wire) -> None:
-        world, chance, told = self._world, self._world.chance, self._told
-        wire.received = self._received
-        self._wire, self._held, self._closed = wire, [], False
-        self._since = next(world.events)
-        command = codec.CommandSubscribe(
-            topic=told.topic,
-            subscription=told.name,
-            subType=told.kind,  # type: ignore[arg-type]
-            consumer_id=0,
-            consumer_name=f"c{self._number}",
-            request_id=0,
-            initialPosition=codec.CommandSubscribe.Earliest,
-        )
-        if told.kind == KEY_SHARED:
-            command.keySharedMeta.keySharedMode = codec.KeySharedMode.AUTO_SPLIT
-        await wire.request(Type.SUBSCRIBE, command)
-        self._permits = 0
-        while wire.is_open and not self._closed and not world.over:
-            if self._permits < 10:
-                more = chance.choice((1, 10, 50))
-                self._permits += more
-                wire.send(Type.FLOW, codec.CommandFlow(consumer_id=0, messagePermits=more))
-            await world.pause(100)
-            await self._do_something(wire)
-
-    async def _do_something(self, wire: Wire) -> None:
-        world, chance = self._world, self._world.chance
-        what = 1.0 if world.ending else chance.random()
-        if what < 0.01:
-            self._closed = True
-        elif what < 0.03:
-            wire.stop_reading()
-            await world.pause(3_000)
-            wire.go_on_reading()
-        elif what < 0.06 and self._held:
-            body = codec.CommandRedeliverUnacknowledgedMessages(consumer_id=0)
-            if self._told.kind in {SHARED, KEY_SHARED}:
-                for position in chance.sample(self._held, len(self._held) // 2):
-                    self._held.remove(position)
-                    body.message_ids.add(ledgerId=position[0], entryId=position[1])
-            else:
-                self._held.clear()
-            wire.send(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, body)
-        elif self._held:
-            await self._acknowledge(wire)
-
-    async def _acknowledge(self, wire: Wire) -> None:
-        chance = self._world.chance
-        cumulative = self._told.kind in {EXCLUSIVE, FAILOVER} and chance.random() < 0.5
-        body = codec.CommandAck(
-            consumer_id=0, ack_type=codec.CommandAck.Cumulative if cumulative else codec.CommandAck.Individual
-        )
-        if cumulative:
-            chosen = sorted(self._held)[: chance.randint(1, len(self._held))]
-            body.message_id.add(ledgerId=chosen[-1][0], entryId=chosen[-1][1])
-        else:
-            chosen = chance.sample(self._held, chance.randint(1, len(self._held)))
-            for position in chosen:
-                body.message_id.add(ledgerId=position[0], entryId=position[1])
-        self._held = [position for position in self._held if position not in chosen]
-        if chance.random() < 0.3:
-            answer = await wire.request(Type.ACK, body)
-            if not answer.ackResponse.HasField("error"):
-                now = next(self._world.events)
-                for position in chosen:
-                    self._told.confirmed.setdefault(position, now)
-        else:
-            wire.send(Type.ACK, body)
-
-    def _received(self, command: codec.BaseCommand, entry: bytes) -> None:
-        if command.type == Type.CLOSE_CONSUMER:
-            self._closed = True
-        if command.type != Type.MESSAGE:
-            return
-        told, message_id = self._told, command.message.message_id
-        position, payload = (message_id.ledgerId, message_id.entryId), payload_of(entry)
-        assert payload in self._world.published, f"nobody has published {payload[:40]!r}"
-        self._world.is_at(told.topic, position, payload)
-        if told.kind in {SHARED, KEY_SHARED}:
-            early_ms = self._world.published[payload].at_ms - self._world.clock.wall_ms()
-            assert early_ms <= TICK_MS, f"{told.topic} {told.name}: {position} came {early_ms} ms too early"
-        confirmed = told.confirmed.get(position)
-        assert confirmed is None or confirmed > self._since, f"{told.topic} {told.name}: {position} was confirmed"
-        self._permits -= 1
-        told.deliveries += 1
-        if position not in told.seen:
-            told.seen.add(position)
-            told.first.append(position)
-        if position not in self._held:
-            self._held.append(position)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.checksum import is_sealed, seal
+from penstock.core.checksum import is_sealed
 from penstock.core.units import MIB
-from penstock.wire import codec
+from penstock.wire import batches, codec
+from penstock.wire.client import entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,19 +63,23 @@ class Wire:
         if self.is_open:
             self._writer.write(data)
 
-    def publish(self, producer_name: str, sequence_id: int, key: str, payload: bytes, *, at_ms: int = 0) -> None:
-        """Send one message of producer 0, not to be delivered before this time."""
+    def publish(
+        self, producer_name: str, sequence_id: int, key: str, payloads: tuple[bytes, ...], *, at_ms: int = 0
+    ) -> None:
+        """Send a message of producer 0, or a batch, not to be delivered before this time."""
         metadata = codec.MessageMetadata(
             producer_name=producer_name, sequence_id=sequence_id, publish_time=1, partition_key=key
         )
+        command = codec.CommandSend(producer_id=0, sequence_id=sequence_id)
+        payload = payloads[0]
+        if len(payloads) > 1:
+            metadata.num_messages_in_batch = command.num_messages = len(payloads)
+            metadata.highest_sequence_id = command.highest_sequence_id = sequence_id + len(payloads) - 1
+            one = codec.SingleMessageMetadata
+            payload = entries.batch((one(partition_key=key, payload_size=0), each) for each in payloads)
         if at_ms:
             metadata.deliver_at_time = at_ms
-        about = metadata.SerializeToString()
-        command = codec.BaseCommand(type=Type.SEND)
-        command.send.producer_id, command.send.sequence_id = 0, sequence_id
-        head = command.SerializeToString()
-        entry = seal(struct.pack(">I", len(about)) + about + payload)
-        self.write(struct.pack(">II", 4 + len(head) + len(entry), len(head)) + head + entry)
+        self.write(entries.send(command, entries.entry(metadata, payload)))
 
     async def request(self, kind: int, body: Any) -> codec.BaseCommand:  # noqa: ANN401 - any that has a request_id
         """Send a request; its answer. Raises Gone, Refused."""
@@ -147,7 +151,11 @@ def _request_id(command: codec.BaseCommand) -> int:
     return int(getattr(getattr(command, name), "request_id", -1))
 
 
-def payload_of(entry: bytes) -> bytes:
-    """The payload of an entry of one message."""
-    (metadata_bytes,) = struct.unpack_from(">I", entry, 6)
-    return entry[10 + metadata_bytes :]
+def messages_of(entry: bytes) -> list[tuple[str, bytes]]:
+    """Keys and payloads of the messages in an entry; an empty payload if compaction has removed the message."""
+    start = 10 + int.from_bytes(entry[6:10], "big")
+    metadata, payload = codec.MessageMetadata.FromString(entry[10:start]), entry[start:]
+    if not metadata.HasField("num_messages_in_batch"):
+        return [(metadata.partition_key, payload)]
+    found = batches.single_messages(payload, metadata.num_messages_in_batch)
+    return [(one.key or "", payload[one.stop - one.message_bytes : one.stop]) for one in found]

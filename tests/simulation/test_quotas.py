@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brokers share a quota in a made-up world: soon fairly, never far above the quota, and without leaving it unused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.governance.allocation import Strategy
+from tests.simulation.quota_scenarios import NAMED
+from tests.simulation.quota_table import PAGE, STRATEGIES, row
+from tests.simulation.quota_world import INTERVAL_S, Faults, Scenario, Second, World
+
+QUOTA = 10_000
+
+
+def run(scenario: Scenario, strategy: Strategy = Strategy.MAX_MIN, seed: int = 1) -> list[Second]:
+    return list(World(scenario, strategy, random.Random(seed)).run())
+
+
+def assert_fair(seconds: list[Second]) -> None:
+    for second in seconds:
+        for served, fair in zip(second.served, second.fair, strict=True):
+            assert abs(served - fair) <= 0.1 * fair + 0.01 * QUOTA, (served, fair)
+        assert sum(second.served) >= 0.98 * second.possible
+
+
+def test_a_cold_start_is_fair_within_two_cycles_and_never_over_the_quota() -> None:
+    seconds = run(Scenario(name="cold start", brokers=4, demand=lambda *_: QUOTA, seconds=20, quota=QUOTA))
+    assert max(sum(second.served) for second in seconds) <= 1.05 * QUOTA
+    assert_fair(seconds[2 * INTERVAL_S :])
+
+
+def test_a_hog_gives_way_to_brokers_that_rise() -> None:
+    scenario = Scenario(
+        name="hog and risers",
+        brokers=4,
+        demand=lambda broker, now_s, _: 2 * QUOTA if broker == 0 else QUOTA / 2 if now_s > 15 else 0,
+        seconds=30,
+    )
+    seconds = run(scenario)
+    assert max(sum(second.served) for second in seconds) <= 1.05 * QUOTA
+    assert seconds[14].served[0] >= 0.98 * QUOTA
+    assert_fair(seconds[15 + 2 * INTERVAL_S :])
+
+
+def test_a_partition_does_not_overspend_and_is_forgotten_after_it_has_healed() -> None:
+    scenario = Scenario(
+        name="partition",
+        brokers=4,
+        demand=lambda broker, now_s, _: 2 * QUOTA if broker == 0 or now_s > 20 else QUOTA / 20,
+        seconds=60,
+        faults=Faults(partition=(10, 45, frozenset({0, 1}))),
+    )
+    seconds = run(scenario)
+    assert max(sum(second.served) for second in seconds) <= 1.05 * QUOTA
+    assert sum(seconds[40].served) >= 0.98 * QUOTA  # each side has the half
+    assert_fair(seconds[45 + 2 * INTERVAL_S :])
+
+
+@pytest.mark.parametrize("name", ["hog leaves", "late riser"])
+def test_the_documented_table_is_what_the_simulation_shows(name: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (scenario,) = (scenario for scenario in NAMED if scenario.name == name)
+    for strategy in STRATEGIES:
+        assert f"| {' | '.join(row(scenario, strategy))} |" in page, "run make sim"
