@@ -20,8 +20,9 @@ from penstock.testing.client import Type, frame
 from tests.abuse.cases import Case
 from tests.abuse.commands import SUBSCRIPTION, TOPIC, names_of
 
-# How long an attack may send, at most.
+# How long an attack may send, at most, and without that the broker takes anything.
 SECONDS_MAX: Final = 2.5
+STALLED_S: Final = 0.3
 CHUNK_BYTES: Final = 256 * 1024
 RECEIVE_BUFFER_BYTES: Final = 4096
 TIMEOUT_S: Final = 10.0
@@ -43,8 +44,10 @@ class Attack:
     def run(self) -> dict[str, Any]:
         """Open the connections and send; returns bytes sent and how many connections the broker closed meanwhile."""
         case = self._case
-        bursts = [burst.replace(b"Authorization: @", f"Authorization: Bearer {self._token}".encode())
-                  if case.is_http else burst for burst in case.bursts()]  # fmt: skip
+        bursts = case.bursts()
+        if case.is_http:
+            bearer = f"Authorization: Bearer {self._token}".encode()
+            bursts = [burst.replace(b"Authorization: @", bearer) for burst in bursts]
         for index in range(case.connections):
             self._sockets.append(self._open(index))
         return self._send(bursts)
@@ -106,7 +109,10 @@ class Attack:
         sent = closed = 0
         deadline = time.monotonic() + SECONDS_MAX
         while left and (remaining := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(remaining):
+            ready = selector.select(min(remaining, STALLED_S))
+            if not ready:
+                break
+            for key, _ in ready:
                 one: socket.socket = key.data
                 try:
                     nbytes = one.send(left[one][:CHUNK_BYTES])

@@ -29,12 +29,16 @@ BYTES_MAX: Final = 64 * MIB
 # A field's sizes: the largest frame (which a single connection sends), a fifth of it, and beyond the bounds of metadata
 # and of names.
 SIZES: Final = (5 * MIB - 4 * KIB, MIB, 64 * KIB + 1, 4 * KIB + 1)
-# How often each connection sends the same frame.
-REPEATED: Final = 4
+# Each connection sends its frame again, until those of one size are this much together, or this many. With 200
+# connections the four sizes together are more than the broker may have.
+REPEATED_BYTES: Final = 80 * MIB
+REPEATED_MAX: Final = 4
 
 HTTP_CONNECTIONS: Final = 60
 HTTP_BODY_BYTES: Final = 8 * MIB
 HTTP_REQUESTS: Final = 20
+# A body that every route reads as a whole, and that is passed on if another broker serves the topic.
+HTTP_BODY_ALLOWED_BYTES: Final = 255 * KIB
 
 # What is left out, and why. A name here that no longer exists fails a test.
 LEFT_OUT: Final = {
@@ -66,15 +70,9 @@ class Case:
         return not self.what.startswith(("pipeline ", "field "))
 
     @property
-    def kind(self) -> str:
-        """What a sample shall have equally many of."""
-        if self.is_http:
-            return "http"
-        kind, _, name = self.what.partition(" ")
-        if kind == "pipeline":
-            return kind
-        field = _fields_by_name()[name]
-        return "many" if field.repeated else field.kind
+    def stratum(self) -> str:
+        """What each sample has one of: a pipeline of a command, a field of a command, or a route."""
+        return self.what.rpartition(" ")[0] if self.is_http else self.what
 
     def bursts(self) -> list[bytes]:
         """What connections send, the first the first, and so on in turns. Nothing that comes back is read."""
@@ -86,9 +84,21 @@ class Case:
         field = _fields_by_name()[name]
         if field.kind == "number" and not field.repeated:
             return [b"".join(framed(oversized(field, 0, number)) for number in range(1_000 // self.connections + 1))]
-        return [framed(oversized(field, size, 1)) * REPEATED for size in SIZES]
+        return [_oversized(name, size) * _repeated(size, self.connections) for size in SIZES]
 
 
+def _repeated(size: int, connections: int) -> int:
+    """How often each connection sends a frame of this size: connections use the sizes in turns."""
+    of_this_size = size * -(-connections // len(SIZES))
+    return min(REPEATED_MAX, -(-REPEATED_BYTES // of_this_size))
+
+
+@lru_cache(len(SIZES))
+def _oversized(name: str, size: int) -> bytes:
+    return framed(oversized(_fields_by_name()[name], size, 1))
+
+
+@lru_cache(len(CONNECTIONS))
 def _pipeline(command: str, count: int) -> bytes:
     frames = bytearray()
     for number in range(1, count + 1):
@@ -124,9 +134,10 @@ _PLACES: Final = {
     "{namespace}": "default",
     "{topic}": "abused",
     "{subscription}": "abused",
+    "{nth}": "1",  # its message is as large as one may be
 }
 
-_BODIES: Final = ("long", "many", "deep", "chunked")
+_BODIES: Final = ("long", "many", "deep", "chunked", "allowed")
 
 
 def _http_bursts(what: str) -> Iterator[bytes]:
@@ -143,11 +154,13 @@ def _http_bursts(what: str) -> Iterator[bytes]:
         "many": json.dumps(dict.fromkeys(map(str, range(HTTP_BODY_BYTES // 16)), "x")).encode(),
         "deep": b"[" * HTTP_BODY_BYTES,
         "chunked": b"1000\r\n" + b"[" * 4096 + b"\r\n",
+        "allowed": b'{"x": "' + b"x" * HTTP_BODY_ALLOWED_BYTES + b'"}',
     }[kind]
     if kind == "chunked":
         yield f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + body * (HTTP_BODY_BYTES // 4096)
     else:
-        yield f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        requests = HTTP_REQUESTS if kind == "allowed" else 1
+        yield (f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body) * requests
 
 
 # -- all of them

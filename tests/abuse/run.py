@@ -7,18 +7,25 @@ Where: prints the ten worst and every bound that was broken; exits 1 if there wa
 
 What must hold for each attack, at memoryLimitMB=256 and, where we may, with the kernel's own limit there:
 
-- resident memory stays within the memory row that such a request has, plus 64 MiB, above what it was;
+- resident memory stays within the memory row that such a request has, plus 64 MiB, above what it was before the first;
 - no turn of the loop takes longer than 50 ms, and another client's PING is answered within 250;
 - `/healthz` answers within a second;
 - five seconds after the attackers have left, everything is given back;
-- SIGTERM in the middle of it is obeyed.
+- SIGTERM in the middle of an attack is obeyed; each broker gets it at its end.
 
-    python -m tests.abuse.run --cases 50 --seed 7 --only 'SUBSCRIBE'
+Without arguments it is a sample: each command, each of its fields and each route once, by how many clients and the
+rest chosen by seed. All of it takes an hour or more. With `--results` it can be spread over several occasions: attacks
+that broke nothing according to that file are not carried out again.
+
+    python -m tests.abuse.run --cases 0 --results /tmp/abuse.jsonl --minutes 20
+    python -m tests.abuse.run --cases 0 --shard 1/4
+    python -m tests.abuse.run --cases 50 --seed 7 --only SUBSCRIBE
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 import subprocess
@@ -26,7 +33,9 @@ import sys
 import tempfile
 import time
 from collections import deque
-from itertools import islice, zip_longest
+from dataclasses import asdict
+from itertools import zip_longest
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,51 +43,68 @@ from tests.abuse.cases import all_cases
 from tests.abuse.subject import Finding, Subject, subject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.abuse.cases import Case
 
 # A broker serves so many attacks, and is stopped in the middle of one more.
-CASES_PER_BROKER: Final = 25
+CASES_PER_BROKER: Final = 100
 # These machines are shared: a broken bound counts when it is broken each time.
 TRIES: Final = 2
 WORST: Final = 10
 
 
-def attack_all(cases: Sequence[Case], *, hard: bool = True, verbose: bool = False) -> tuple[list[Finding], list[str]]:
-    """Put the cases to brokers; returns what each did, and what went wrong beside them."""
-    findings: list[Finding] = []
-    wrong: list[str] = []
-    left = deque(cases)
-    while left:
-        with tempfile.TemporaryDirectory(prefix="penstock-abuse-") as scratch:
-            try:
-                with subject(Path(scratch), hard=hard) as attacked:
-                    wrong += _attack_one_broker(attacked, left, findings, verbose=verbose)
-            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-                # The next broker goes on behind the case that this one did not survive.
-                last = findings[-1].case if findings else "the start"
-                log = Path(scratch, "data.log")
-                tail = log.read_text()[-1500:] if log.exists() else ""
-                wrong.append(f"the broker failed at {last}: {error}\n{tail}")
-    return findings, wrong
+class Run:
+    """Attacks one after another, on one broker after another.
 
+    Attributes:
+        findings: what each attack did.
+        found: is told of each.
+        wrong: what went wrong beside them.
+    """
 
-def _attack_one_broker(attacked: Subject, left: deque[Case], findings: list[Finding], *, verbose: bool) -> list[str]:
-    wrong = []
-    case = left[0]
-    for _ in range(min(CASES_PER_BROKER, len(left))):
-        case = left.popleft()
-        findings.append(Finding(str(case), faults=["the broker did not survive it"]))
-        findings[-1] = _put_to(attacked, case)
-        if verbose:
-            print(findings[-1].line(), *findings[-1].faults, sep="\n    ", flush=True)
-    complaint = attacked.stop_under(case)
-    if complaint is not None:
-        wrong.append(complaint)
-    if attacked.group is not None and attacked.group.kills():
-        wrong.append(f"the kernel ended the broker, at the latest during {case}")
-    return wrong
+    def __init__(
+        self, *, until_s: float = inf, found: Callable[[Finding], None] = lambda _: None, brokers: int = 1
+    ) -> None:
+        """Begin no attack after `until_s` on the monotonic clock."""
+        self.findings: list[Finding] = []
+        self.wrong: list[str] = []
+        self._until_s = until_s
+        self._brokers = brokers
+        self.found = found
+
+    def attack_all(self, cases: Sequence[Case]) -> None:
+        """Put the cases to brokers."""
+        left = deque(cases)
+        while left and time.monotonic() < self._until_s:
+            with tempfile.TemporaryDirectory(prefix="penstock-abuse-") as scratch:
+                try:
+                    with subject(Path(scratch), brokers=self._brokers) as attacked:
+                        self._attack_one_broker(attacked, left)
+                except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                    # The next broker goes on behind the case that this one did not survive.
+                    last = "the start"
+                    if self.findings:
+                        last = self.findings[-1].case
+                        self.found(self.findings[-1])
+                    log = Path(scratch, "data.log")
+                    tail = log.read_text()[-1500:] if log.exists() else ""
+                    self.wrong.append(f"the broker failed at {last}: {error}\n{tail}")
+
+    def _attack_one_broker(self, attacked: Subject, left: deque[Case]) -> None:
+        case = left[0]
+        for _ in range(min(CASES_PER_BROKER, len(left))):
+            if time.monotonic() > self._until_s:
+                break
+            case = left.popleft()
+            self.findings.append(Finding(str(case), faults=["the broker did not survive it"]))
+            self.findings[-1] = _put_to(attacked, case)
+            self.found(self.findings[-1])
+        complaint = attacked.stop_under(case)
+        if complaint is not None:
+            self.wrong.append(complaint)
+        if attacked.group is not None and attacked.group.kills():
+            self.wrong.append(f"the kernel ended the broker, at the latest during {case}")
 
 
 def _put_to(attacked: Subject, case: Case) -> Finding:
@@ -89,36 +115,77 @@ def _put_to(attacked: Subject, case: Case) -> Finding:
     return finding
 
 
-def chosen(options: argparse.Namespace) -> list[Case]:
-    """The cases that were asked for: those of a pattern, and of them a sample by seed, of each kind as many."""
-    cases = [case for case in all_cases() if re.search(options.only, str(case))]
-    if not options.cases or options.cases >= len(cases):
-        return cases
-    random.Random(options.seed).shuffle(cases)
-    kinds: dict[str, list[Case]] = {}
-    for case in cases:
-        kinds.setdefault(case.kind, []).append(case)
-    in_turns = (case for turn in zip_longest(*kinds.values()) for case in turn if case is not None)
-    return list(islice(in_turns, options.cases))
+def chosen(cases: Sequence[Case], *, count: int | None, seed: int, shard: tuple[int, int] = (1, 1)) -> list[Case]:
+    """Return a sample of `count` cases: each stratum once before one comes twice; None: each once; 0: all.
+
+    Of them, a shard (K of N) has those of every N-th attack. Cases of the same frames come one after another, because
+    the attacker keeps the frames that it made last.
+    """
+    order = list(cases)
+    random.Random(seed).shuffle(order)
+    strata: dict[str, list[Case]] = {}
+    for case in order:
+        strata.setdefault(case.stratum, []).append(case)
+    rounds = [case for turn in zip_longest(*strata.values()) for case in turn if case is not None]
+    sample = set(rounds[: len(strata) if count is None else count or len(rounds)])
+    part, parts = shard
+    attacks = set(list(dict.fromkeys(case.what for case in cases))[part - 1 :: parts])
+    return [case for case in cases if case in sample and case.what in attacks]
+
+
+def _shard(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"a shard is K/N with K from 1 to N, not {text}")
+    return int(part), int(parts)
+
+
+def _read(results: Path | None) -> dict[str, Finding]:
+    """The last finding of each case."""
+    lines = results.read_text().splitlines() if results is not None and results.exists() else []
+    findings = (Finding(**json.loads(line)) for line in lines)
+    return {finding.case: finding for finding in findings}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Attack, print the worst, and say whether every bound held."""
     parser = argparse.ArgumentParser(description="use the protocol against a broker")
-    parser.add_argument("--cases", type=int, default=200, help="how many, chosen by seed; 0 for all")
+    parser.add_argument("--cases", type=int, help="how many, chosen by seed; 0 for all, without it one of each attack")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="K/N", help="the K-th of N parts of the cases")
+    parser.add_argument("--results", type=Path, help="append what each did to this file; leave out what is in it")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no attack after this time")
+    parser.add_argument("--brokers", type=int, default=1, help="attack the first of so many; the last serves the topic")
     options = parser.parse_args(argv)
-    cases = chosen(options)
+    results = _read(options.results)
+    cases = [case for case in all_cases() if re.search(options.only, str(case))]
+    cases = chosen(cases, count=options.cases, seed=options.seed, shard=options.shard)
+    left = [case for case in cases if str(case) not in results or results[str(case)].faults]
+
+    def found(finding: Finding) -> None:
+        results[finding.case] = finding
+        print(finding.line(), *finding.faults, sep="\n    ", flush=True)
+        if options.results is not None:
+            with options.results.open("a") as file:
+                print(json.dumps(asdict(finding)), file=file)
+
     began = time.monotonic()
-    findings, wrong = attack_all(cases, verbose=True)
-    print(f"\n{len(findings)} attacks in {time.monotonic() - began:.0f} s. The most memory:")
+    run = Run(until_s=began + options.minutes * 60, found=found, brokers=options.brokers)
+    run.attack_all(left)
+    seconds = time.monotonic() - began
+    print(f"\n{len(run.findings)} attacks in {seconds:.0f} s, {len(left) - len(run.findings)} left to do.")
+    return _report(list(results.values()), run.wrong)
+
+
+def _report(findings: Sequence[Finding], wrong: Sequence[str]) -> int:
+    print(f"\nOf {len(findings)} attacks, the most memory:")
     for finding in sorted(findings, key=lambda one: one.rss_bytes, reverse=True)[:WORST]:
         print(finding.line())
     print("\nThe longest waits of others:")
     for finding in sorted(findings, key=lambda one: (one.turn_ms, one.ping_s), reverse=True)[:WORST]:
         print(finding.line())
-    broken = [f"{finding.case}: {fault}" for finding in findings for fault in finding.faults] + wrong
+    broken = [f"{finding.case}: {fault}" for finding in findings for fault in finding.faults] + list(wrong)
     print(f"\n{len(broken)} bounds broken" + "".join(f"\n  {one}" for one in broken))
     return 1 if broken else 0
 

@@ -12,23 +12,25 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from benchmarks.memory_group import MemoryGroup
-from benchmarks.process import free_port, usage
+from benchmarks.process import Usage, forget_peak, usage
 from penstock.core.units import MIB
 from penstock.net.loop_turns import THRESHOLDS_MS
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame
-from penstock.testing.process import BrokerProcess
 from penstock.testing.tokens import SECRET, data_url, token
 from tests.abuse.commands import NAMESPACE_OF_MANY, SUBSCRIPTION, TOPIC
+from tests.processes.cluster import Cluster, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from http.client import HTTPResponse
     from types import TracebackType
 
     from tests.abuse.cases import Case
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 MEMORY_LIMIT_MB: Final = 256
+SUPERVISOR_MB: Final = 48
 # What a case may cost above its row of the memory budget.
 ALLOWANCE_BYTES: Final = 64 * MIB
 TURN_MS_MAX: Final = 50
@@ -47,8 +50,15 @@ STOP_S_MAX: Final = 10.0
 # What the books may differ by when all is given back: what is in flight while they are read.
 BOOKS_SLACK_BYTES: Final = 64 * 1024
 LOOK_S: Final = 0.1
-# How long connections stay, unread, once everything was sent.
-HOLD_S: Final = 0.5
+PING_PAUSE_S: Final = 0.02
+# Connections stay, unread, once everything was sent, until the broker has nothing more to do with it: until it uses
+# less than this share of a processor for one look; at most so long.
+BUSY: Final = 0.6
+BUSY_LOOK_S: Final = 0.06
+HOLD_S_MAX: Final = 0.5
+
+# The first line of /metrics that has one row for each topic.
+FIRST_OF_TOPICS: Final = b"# HELP pulsar_subscriptions_count "
 
 TOPICS: Final = 2_000
 LAST_ENTRY_BYTES: Final = 5 * MIB - 64 * 1024
@@ -129,7 +139,7 @@ class Innocent:
 
     def _ping(self) -> None:
         client = self._subject.client
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.wait(PING_PAUSE_S):
             began = time.monotonic()
             try:
                 client.write(frame(Type.PING))
@@ -140,24 +150,30 @@ class Innocent:
             self.ping_s = max(self.ping_s, time.monotonic() - began)
 
     def _probe(self) -> None:
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.is_set():
             began = time.monotonic()
             try:
-                self._subject.get("/healthz")
+                self._subject.check_health()
             except OSError as error:
                 self.gone.append(f"/healthz: {error}")
                 return
             self.health_s = max(self.health_s, time.monotonic() - began)
             with suppress(OSError):
-                self.held_bytes = max(self.held_bytes, self._subject.books())
+                self.held_bytes = max(self.held_bytes, self._subject.held_bytes())
+            self._ended.wait(LOOK_S)
 
 
 class Subject:
-    """A running broker and the process that attacks it."""
+    """A running broker and the process that attacks it.
 
-    def __init__(self, broker: BrokerProcess, tls_port: int, ca: Path, group: MemoryGroup | None) -> None:
+    Of several brokers, the first is attacked; the last serves the topic that is asked for, and the other client is
+    connected to it. So what concerns the topic is passed on, and both brokers are measured: the worse one counts.
+    """
+
+    def __init__(self, broker: Cluster, tls_port: int, ca: Path, group: MemoryGroup | None) -> None:
         self.broker = broker
         self.group = group
+        self._last = broker.brokers - 1
         self._ports = {"plain": broker.port, "tls": tls_port, "admin": broker.admin_port}
         self._ca = ca
         self._token = token(ROLE)
@@ -170,14 +186,14 @@ class Subject:
         )
         self.client = self._connected()
         self._prepare()
-        self.get("/metrics")
-        self._idle_rss = self._rss()[0]
-        self._idle_books = self.books()
+        self.figures()
+        self._idle_rss = {pid: int(usage(pid).rss_mib * MIB) for pid in self._pids()}
+        self._idle_books = _books(self.figures())
 
     # -- before
 
     def _connected(self) -> RawClient:
-        client = RawClient(self._ports["plain"], connect=False)
+        client = RawClient(self._ports["plain"] + self._last, connect=False)
         client.write(
             frame(
                 Type.CONNECT,
@@ -197,86 +213,104 @@ class Subject:
         self._ask("PUT", f"/admin/v2/persistent/{tenant}/{namespace}/topic/partitions", str(TOPICS).encode())
         self.client.produce(TOPIC)
         self.client.subscribe(TOPIC, SUBSCRIPTION, permits=0)
+        found = json.loads(self._ask("GET", f"/lookup/v2/topic/{TOPIC.replace('://', '/')}", None))
+        assert found["brokerUrl"] == self.broker.urls[-1], f"{TOPIC} is not on the last broker: {found}"
         body = json.dumps({"type": "STRING", "schema": "", "properties": {"x": "y" * 20_000}}).encode()
         self._ask("POST", "/admin/v2/schemas/public/default/abused/schema", body)
         self.client.publish([b"x" * LAST_ENTRY_BYTES])
 
     # -- looking
 
-    def get(self, path: str) -> str:
-        """What the admin port answers."""
-        return self._ask("GET", path, None)
+    def check_health(self) -> None:
+        """Ask all brokers how they are. Raises OSError."""
+        for number in range(self.broker.brokers):
+            self._asked("GET", "/healthz", None, number).close()
 
     def _ask(self, method: str, path: str, body: bytes | None) -> str:
+        with self._asked(method, path, body) as answer:
+            return answer.read().decode()
+
+    def _asked(self, method: str, path: str, body: bytes | None, number: int = 0) -> HTTPResponse:
         request = urllib.request.Request(
-            f"{self.broker.admin_url}{path}",
+            f"{self.broker.admin_urls[number]}{path}",
             data=body,
             method=method,
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            text: str = answer.read().decode()
-        return text
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=10)
+        return answer
 
     def figures(self) -> dict[str, float]:
-        """The broker's own account of itself."""
-        lines = self.get("/metrics").splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in pairs}
+        """The brokers' own account of themselves, in sum, without that of each topic, which is what follows."""
+        figures: defaultdict[str, float] = defaultdict(float)
+        for number in range(self.broker.brokers):
+            with self._asked("GET", "/metrics", None, number) as answer:
+                for line in answer:
+                    if line.startswith(FIRST_OF_TOPICS):
+                        break
+                    if not line.startswith(b"#"):
+                        name, _, value = line.decode().rpartition(" ")
+                        figures[name] += float(value)
+        return dict(figures)
 
-    def books(self) -> int:
-        """What the broker says it holds for clients; the tail cache is its own affair."""
-        figures = self.figures()
-        owners = {name: size for name, size in figures.items() if name.startswith("penstock_memory_used_bytes")}
-        owners.pop('penstock_memory_used_bytes{owner="tail-cache"}')
-        return int(figures["MemoryPoolUsed"] + sum(owners.values()))
+    def held_bytes(self) -> int:
+        """What the broker's books say it holds for clients, above what they said when it was idle."""
+        return max(0, _books(self.figures()) - self._idle_books)
 
-    def _rss(self) -> tuple[int, int]:
+    def _pids(self) -> list[int]:
+        """The processes that are attacked: one broker is a process, several are its children."""
+        return list(self.broker.pids().values()) or [self.broker.pid]
+
+    def _growth(self) -> int:
+        """By how many bytes a broker has grown at most since it was idle; of several, the one that grew most."""
+        return max(int(one.rss_peak_mib * MIB) - self._idle_rss.get(pid, 0) for pid, one in self._usages().items())
+
+    def _cpu_s(self) -> float:
+        return sum(one.cpu_s for one in self._usages().values())
+
+    def _usages(self) -> dict[int, Usage]:
         try:
-            seen = usage(self.broker.pid)
+            return {pid: usage(pid) for pid in self._pids()}
         except (FileNotFoundError, KeyError):
             killed = self.group is not None and self.group.kills()
             raise RuntimeError("the kernel killed it at its limit" if killed else "it has ended") from None
-        return int(seen.rss_mib * MIB), int(seen.rss_peak_mib * MIB)
-
-    def _row_bytes(self, case: Case) -> int:
-        figures = self.figures()
-        if case.is_http:
-            return int(figures.get('penstock_memory_budget_bytes{owner="http"}', 0))
-        # Commands are requests that are read and answers that are not.
-        requests = figures["MemoryPoolUsed"] + figures["MemoryPoolAvailable"]
-        return int(max(requests, figures['penstock_memory_budget_bytes{owner="outbound"}']))
-
-    def _long_turns(self) -> dict[int, float]:
-        figures = self.figures()
-        return {ms: figures[f'penstock_loop_long_turns_total{{longer_than_ms="{ms}"}}'] for ms in THRESHOLDS_MS}
 
     # -- attacking
 
     def put_to(self, case: Case) -> Finding:
         """Carry out one attack and say what it did."""
-        finding = Finding(str(case), row_bytes=self._row_bytes(case))
-        turns = self._long_turns()
-        with suppress(OSError):
-            Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")  # let the highest RSS begin anew
+        before = self.figures()
+        finding = Finding(str(case), row_bytes=_row_bytes(case, before))
+        for pid in self._pids():
+            forget_peak(pid)
         with Innocent(self) as innocent:
             answer = self.attack(case)
-            innocent._ended.wait(HOLD_S)  # noqa: SLF001 - nobody sets it meanwhile
+            self._hold()
             self.leave()
             finding.given_back_s = self._given_back()
         finding.sent_bytes, finding.closed = answer["sent"], answer["closed"]
-        finding.rss_bytes = self._rss()[1] - self._idle_rss
-        finding.held_bytes = max(0, innocent.held_bytes - self._idle_books)
+        finding.rss_bytes = self._growth()
+        finding.held_bytes = innocent.held_bytes
         finding.ping_s, finding.health_s = innocent.ping_s, innocent.health_s
         finding.faults += [f"the broker does not answer: {gone}" for gone in innocent.gone]
         if innocent.gone:
             return finding
-        later = self._long_turns()
-        finding.turn_ms = max((ms for ms in THRESHOLDS_MS if later[ms] > turns[ms]), default=0)
+        after = self.figures()
+        finding.turn_ms = max(
+            (ms for ms in THRESHOLDS_MS if _long_turns(after, ms) > _long_turns(before, ms)), default=0
+        )
         if "error" in answer:
             finding.faults.append(f"the attack could not begin: {answer['error']}")
         finding.judge()
         return finding
+
+    def _hold(self) -> None:
+        until_s = time.monotonic() + HOLD_S_MAX
+        used_s, busy = self._cpu_s(), True
+        while busy and time.monotonic() < until_s:
+            time.sleep(BUSY_LOOK_S)
+            before_s, used_s = used_s, self._cpu_s()
+            busy = used_s - before_s > BUSY * BUSY_LOOK_S
 
     def attack(self, case: Case) -> dict[str, Any]:
         """Let the attacker open its connections and send; they stay open."""
@@ -302,9 +336,9 @@ class Subject:
         began = time.monotonic()
         while (waited := time.monotonic() - began) <= GIVEN_BACK_S_MAX:
             with suppress(OSError):
-                if self.books() <= self._idle_books + BOOKS_SLACK_BYTES:
+                if self.held_bytes() <= BOOKS_SLACK_BYTES:
                     return waited
-            time.sleep(LOOK_S)
+            time.sleep(BUSY_LOOK_S)
         return waited
 
     # -- the end
@@ -330,18 +364,41 @@ class Subject:
         self._attacker.wait()
 
 
+def _books(figures: dict[str, float]) -> int:
+    """What the broker says it holds for clients; the tail cache is its own affair."""
+    owners = {name: size for name, size in figures.items() if name.startswith("penstock_memory_used_bytes")}
+    owners.pop('penstock_memory_used_bytes{owner="tail-cache"}')
+    return int(figures["MemoryPoolUsed"] + sum(owners.values()))
+
+
+def _row_bytes(case: Case, figures: dict[str, float]) -> int:
+    if case.is_http:
+        return int(figures.get('penstock_memory_budget_bytes{owner="http"}', 0))
+    # Commands are requests that are read and answers that are not.
+    requests = figures["MemoryPoolUsed"] + figures["MemoryPoolAvailable"]
+    return int(max(requests, figures['penstock_memory_budget_bytes{owner="outbound"}']))
+
+
+def _long_turns(figures: dict[str, float], ms: int) -> float:
+    return figures[f'penstock_loop_long_turns_total{{longer_than_ms="{ms}"}}']
+
+
 @contextmanager
-def subject(scratch: Path, *, hard: bool = True) -> Iterator[Subject]:
-    """A broker with authentication and TLS at memoryLimitMB=256; where we may, the kernel enforces exactly that."""
+def subject(scratch: Path, *, hard: bool = True, brokers: int = 1) -> Iterator[Subject]:
+    """A broker with authentication and TLS at memoryLimitMB=256; where we may, the kernel enforces exactly that.
+
+    Each of several brokers has so much, beside their supervisor.
+    """
     with ExitStack() as stack:
         group = MemoryGroup.make() if hard else None
         if group is not None:
             stack.callback(group.remove)
         certificate = Certificate.make(scratch)
-        tls_port = free_port()
+        tls_port = free_ports(brokers)
+        limit_mb = MEMORY_LIMIT_MB if brokers == 1 else MEMORY_LIMIT_MB * brokers + SUPERVISOR_MB
         config = scratch / "abuse.conf"
         config.write_text(
-            f"memoryLimitMB={MEMORY_LIMIT_MB}\n"
+            f"memoryLimitMB={limit_mb}\n"
             "authenticationEnabled=true\n"
             "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
             f"tokenSecretKey={data_url(SECRET)}\n"
@@ -351,12 +408,12 @@ def subject(scratch: Path, *, hard: bool = True) -> Iterator[Subject]:
         )
         arguments = ["--config", str(config), "--tls-port", str(tls_port)]
         arguments += ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key)]
-        broker = BrokerProcess(scratch / "data", arguments)
+        broker = Cluster(scratch / "data", brokers, arguments)
         with nullcontext() if group is None else group.inside():
             broker.start()
         stack.enter_context(broker)
         if group is not None:
-            group.limit(MEMORY_LIMIT_MB * MIB)
+            group.limit(limit_mb * MIB)
         attacked = Subject(broker, tls_port, certificate.certificate, group)
         stack.callback(attacked.close)
         yield attacked

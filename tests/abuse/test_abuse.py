@@ -52,6 +52,20 @@ def test_an_attack_costs_no_more_than_its_row_and_all_is_given_back(attacked: Su
     assert not [fault for fault in finding.faults if "not answer" in fault or "could not begin" in fault]
 
 
+def test_requests_that_are_passed_on_cost_no_broker_more_than_its_row(tmp_path: Path) -> None:
+    topic = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+    with subject(tmp_path, hard=False, brokers=2) as running:
+        for what in (
+            f"GET {topic}/subscription/{{subscription}}/position/{{nth}} unread",
+            f"POST {topic}/retention allowed",
+        ):
+            finding = running.put_to(Case(what, 60))
+            assert finding.held_bytes, "the other broker was asked, or read the bodies"
+            assert finding.rss_bytes <= finding.row_bytes + ALLOWANCE_BYTES, finding.line()
+            assert finding.given_back_s <= GIVEN_BACK_S_MAX, finding.line()
+            assert not [fault for fault in finding.faults if "not answer" in fault or "could not begin" in fault]
+
+
 def test_a_broker_obeys_sigterm_with_a_hundred_thousand_requests_unread(tmp_path: Path) -> None:
     with subject(tmp_path, hard=False) as running:
         assert running.stop_under(Case("pipeline SEEK", 200)) is None

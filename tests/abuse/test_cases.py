@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING
+
 import pytest
 
 from penstock.wire.pulsar_pb2 import BaseCommand
-from tests.abuse.cases import LEFT_OUT, all_cases
+from tests.abuse.cases import LEFT_OUT, Case, all_cases
 from tests.abuse.commands import TYPES, fields_of, framed, oversized, valid
+from tests.abuse.run import Run, chosen, main
+from tests.abuse.subject import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 TRIED = {case.what for case in all_cases()}
 
@@ -46,3 +55,46 @@ def test_every_field_is_made_as_large_as_it_was_asked_for(command: str) -> None:
 def test_each_attack_is_made_by_known_and_unknown_clients_plain_and_encrypted(connections: int) -> None:
     seen = {(case.known, case.tls) for case in all_cases() if case.connections == connections}
     assert seen == {(known, tls) for known in (True, False) for tls in (True, False)}
+
+
+def test_a_sample_has_each_command_each_field_and_each_route_once_and_differs_by_seed() -> None:
+    cases = all_cases()
+    samples = [chosen(cases, count=None, seed=seed) for seed in (1, 2)]
+    for sample in samples:
+        assert Counter(case.stratum for case in sample) == Counter({case.stratum for case in cases})
+    assert samples[0] != samples[1]
+    assert samples[0] == chosen(cases, count=None, seed=1)
+    larger = Counter(case.stratum for case in chosen(cases, count=len(samples[0]) + 100, seed=1))
+    assert set(larger.values()) == {1, 2}
+
+
+def test_shards_are_all_cases_and_each_once() -> None:
+    cases = all_cases()
+    shards = [chosen(cases, count=0, seed=1, shard=(part, 3)) for part in (1, 2, 3)]
+    assert Counter(case for shard in shards for case in shard) == Counter(cases)
+    assert max(map(len, shards)) < min(map(len, shards)) * 1.1
+
+
+def test_what_has_a_result_is_left_out_until_it_broke_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attacked: list[Case] = []
+    broken = Case("pipeline SEEK", 200)
+
+    def attack_all(run: Run, cases: Sequence[Case]) -> None:
+        attacked[:] = cases
+        for case in cases:
+            finding = Finding(str(case), faults=["a fault"] if case == broken and case not in done else [])
+            run.findings.append(finding)
+            run.found(finding)
+
+    monkeypatch.setattr(Run, "attack_all", attack_all)
+    arguments = ["--cases", "0", "--only", "^pipeline SEEK x200$", "--results", str(tmp_path / "results")]
+    done: set[Case] = set()
+    assert main(arguments) == 1
+    done = {broken}
+    assert main([*arguments, "--only", "^pipeline SEEK x"]) == 0
+    assert len(attacked) == 8
+    assert main(arguments) == 0
+    assert attacked == []
+    assert capsys.readouterr().out.count("Of 8 attacks") == 2

@@ -158,7 +158,7 @@ class Case:
                 log.read(ledger_id, 0, bytes_max=2**20, entries_max=1_000)
         if log.health.ok:
             with suppress(OSError, apsw.Error):
-                log.tidy()
+                log.maintain()
         self.files.heal()
         if self.harmed is None:
             assert log.damage() == damage == [], "a read that failed counts as damage"
@@ -218,7 +218,7 @@ class Case:
             elif chance < 0.9:
                 self.drop(log)
             elif log.health.ok:
-                log.tidy()
+                log.maintain()
             if self.stumbles.random() < 0.1:
                 self.stumble(log)
 

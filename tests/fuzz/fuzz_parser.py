@@ -127,6 +127,8 @@ def allocated_blocks() -> int:
     for layout in LAYOUTS.values():
         layout.prefixes.clear()
         layout.highs.clear()
+        if layout.counts is not None:
+            layout.counts.clear()
     gc.collect()
     return sys.getallocatedblocks()
 

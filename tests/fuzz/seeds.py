@@ -63,7 +63,7 @@ def commands() -> dict[str, bytes]:
     """A stream for every command type: CONNECT, then the command."""
     streams = {}
     for field in codec.BaseCommand.DESCRIPTOR.fields:
-        if field.number == codec.BaseCommand.TYPE_FIELD_NUMBER:
+        if field.name == "type":
             continue
         chance = random.Random(field.number)
         command = codec.BaseCommand(type=field.number)  # type: ignore[arg-type]

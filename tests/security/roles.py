@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.access.authentication import Authenticator
 from penstock.broker.access.rules import AccessRules, ProviderOptions
 from penstock.broker.configuration import NoKeys
+from penstock.storage.shared_view import KINDS
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import SECRET, data_url, token
 from tests.net.harness import Client, Harness, running
@@ -105,7 +106,8 @@ def everything(harness: Harness, tenant: str = "") -> dict[str, Any]:
         "subscriptions": [one for topic in topics for one in catalog.subscriptions(topic.name)],
         "documents": {
             (kind, name): document
-            for kind, named in catalog._documents.items()  # noqa: SLF001 - of all kinds
+            for kind, named in (*catalog._view._tables.items(), *catalog._own._documents.items())  # noqa: SLF001
+            if kind not in KINDS
             for name, document in named.items()
             if "://" not in name or f"://{tenant}" in name
         },

@@ -277,7 +277,7 @@ async def test_an_admin_who_is_none_any_more_is_disconnected(tmp_path: Path) -> 
         owner = await connected(harness, OWNER)
         await owner.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
         await administer(harness, TENANT, "successor", NAMESPACE, {})
-        await harness.broker.revocation.take_back(TENANT)
+        await harness.broker.revocation.disconnect_unauthorized(TENANT)
         await owner.expect(Type.CLOSE_PRODUCER)
 
 

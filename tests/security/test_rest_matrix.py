@@ -118,6 +118,7 @@ PLACES: Final = {
     "key": "color",
     "value": "red",
     "group": "gold",
+    "producer": "nobody",
     "rest": "anything",
     "allocator": "default",
     "count": "1",
@@ -134,6 +135,8 @@ OTHER_PLACES: Final[Mapping[str, Mapping[str, str]]] = {
     "DELETE /admin/v2/clusters/{cluster}": {"cluster": "far"},
     "PUT /admin/v2/tenants/{tenant}": {"tenant": "new"},
     "DELETE /admin/v2/tenants/{tenant}": {"tenant": "empty"},
+    "DELETE /admin/v2/resourcegroups/{group}": {"group": "unused"},
+    "DELETE /admin/v2/resourcegroup/{group}": {"group": "unused-too"},
     "PUT NS": {"namespace": "new"},
     "DELETE NS": {"namespace": "empty"},
     "DELETE NS/permissions/{role}": {"role": READER},
@@ -170,6 +173,8 @@ BODIES: Final[Mapping[str, Any]] = {
     "POST /admin/v2/clusters/{cluster}": {"serviceUrl": "http://elsewhere:8080"},
     "PUT /admin/v2/tenants/{tenant}": {"adminRoles": [], "allowedClusters": ["test"]},
     "POST /admin/v2/tenants/{tenant}": {"adminRoles": ["usurper"], "allowedClusters": ["test"]},
+    "PUT /admin/v2/resourcegroups/{group}": {"publishRateInMsgs": 5},
+    "PUT /admin/v2/resourcegroup/{group}": {"publishRateInmsgs": 5},
     "POST NS/permissions/{role}": ["produce", "consume"],
     "POST NS/permissions/subscription/{subscription}": ["guest"],
     "PUT NS/properties": {"color": "red"},
@@ -203,6 +208,7 @@ OTHERWISE: Final = {
     "POST /admin/v2/brokers/configuration/{key}/{value}": 412,  # and was made without settings
     "DELETE /admin/v2/brokers/configuration/{key}": 412,
     "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces": 404,  # of another broker
+    "GET /admin/v3/why/producers/{producer}": 404,
     "GET T/ledger/{ledger}/entry/{entry}": 404,  # of another topic
     "DELETE T/delayed/ledger/{ledger}/entry/{entry}": 404,
     "PUT T/offload": 405,
@@ -293,6 +299,8 @@ async def asking(directory: Path) -> AsyncIterator[Asking]:
         broker = harness.broker
         await administration(broker).clusters.create("far", {"serviceUrl": "http://far:8080"})
         await administration(broker).tenants.create("empty", {"adminRoles": [OWNER], "allowedClusters": ["test"]})
+        for group in ("gold", "unused", "unused-too"):
+            await administration(broker).resource_groups.put(group, {"publishRateInMsgs": 5})
         app = build(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
