@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
 import pulsar
+from pulsar.schema import Integer, Record, String
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,19 @@ TIMEOUT_S: Final = 30.0
 ABSENCE_MS: Final = 300
 POLL_S: Final = 0.02
 EARLIEST: Final = pulsar.InitialPosition.Earliest
+
+
+class Small(Record):  # type: ignore[misc]  # the client has no types
+    """A record of one field."""
+
+    a = Integer(required=True)
+
+
+class Larger(Record):  # type: ignore[misc]  # the client has no types
+    """`Small` and a field that need not be there."""
+
+    a = Integer(required=True)
+    b = String(required_default=True)
 
 
 def connect(url: str, **options: Any) -> pulsar.Client:  # noqa: ANN401 - as the client takes them
@@ -41,6 +55,13 @@ def publish(producer: pulsar.Producer, payloads: Iterable[bytes], **options: Any
     """Send all without waiting for each, then wait for all."""
     for payload in payloads:
         producer.send_async(payload, None, **options)
+    producer.flush()
+
+
+def publish_keyed(producer: pulsar.Producer, count: int, *, keys: int) -> None:
+    """Send so many numbers, each with one of so many keys in turn, then wait for all."""
+    for number in range(count):
+        producer.send_async(b"%d" % number, None, partition_key=f"key-{number % keys}")
     producer.flush()
 
 

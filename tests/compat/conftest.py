@@ -1,66 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker under the compatibility tests: penstock, or with PEER=pulsar Apache Pulsar, which defines the truth."""
+"""The broker under the compatibility tests: penstock, or with PEER=pulsar Apache Pulsar, which defines the truth.
+
+With COMPAT_BROKERS=3 it is three brokers of penstock, and each test is given another pair of their addresses: one for
+clients, and the admin port of the same or of another broker.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import dataclass
+from itertools import cycle, product, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.brokers import BROKERS
+from benchmarks.pulsar_peer import PulsarProcess
 from penstock.testing.process import BrokerProcess
 from tests.compat.clients import Admin, connect, unique
 from tests.compat.features import FEATURES
+from tests.processes.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping
 
     import pulsar
 
-    from tests.compat.pulsar_process import PulsarProcess
-
 HERE = Path(__file__).parent
 PEER = os.environ.get("PEER", "penstock")
+COUNT = int(os.environ.get("COMPAT_BROKERS", "1"))
 # It takes 7 s to start on an idle machine, half a minute on a busy one, and some cases start it three times.
 OWN_PULSAR_TIMEOUT_S = 240
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A running broker, whoever made it."""
+    """A running broker, whoever made it; or several of them, with one's address for clients and one's admin port."""
 
     name: str
     url: str
     admin_url: str
+    everywhere: Mapping[str, str]  # the admin ports of all brokers of its cluster, by service URL
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    """One broker that the whole session shares; each test uses topics of its own."""
-    if PEER == "pulsar":
-        from benchmarks.pulsar_peer import pulsar
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Subject]]:
+    """What the whole session shares: one broker, or several in turn, without end."""
+    if COUNT == 1:
+        with BROKERS[PEER]() as address:
+            yield repeat(Subject(PEER, address.url, address.admin_url, {address.url: address.admin_url}))
+        return
+    with Cluster(tmp_path_factory.mktemp("brokers") / "data", COUNT) as cluster:
+        everywhere = dict(zip(cluster.urls, cluster.admin_urls, strict=True))
+        yield cycle([Subject(PEER, *pair, everywhere) for pair in product(cluster.urls, cluster.admin_urls)])
 
-        with pulsar() as address:
-            yield Subject(PEER, f"pulsar://127.0.0.1:{address.port}", f"http://127.0.0.1:{address.admin_port}")
-    else:
-        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
-            yield Subject(PEER, process.url, process.admin_url)
+
+@pytest.fixture
+def broker(brokers: Iterator[Subject]) -> Subject:
+    """One broker that others use too; each test uses topics of its own."""
+    return next(brokers)
 
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess | PulsarProcess]:
     """A broker for one test, which may stop, kill and restart it."""
-    if PEER == "pulsar":
-        from tests.compat.pulsar_process import PulsarProcess
-
-        with PulsarProcess(tmp_path / "data") as other:
-            yield other
-    else:
-        with BrokerProcess(tmp_path / "data") as process:
-            yield process
+    if COUNT > 1:
+        with Cluster(tmp_path / "data", COUNT) as cluster:
+            yield cluster
+        return
+    with (PulsarProcess if PEER == "pulsar" else BrokerProcess)(tmp_path / "data") as process:
+        yield process
 
 
 @pytest.fixture
@@ -97,6 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         features = {mark.args[0] for mark in item.iter_markers("feature")}
         assert features, f"{item.nodeid} has no mark that says which feature it is about"
         assert features <= FEATURES.keys(), f"{item.nodeid}: {features - FEATURES.keys()} not in compat/features.py"
+        item.user_properties.extend(("feature", feature) for feature in sorted(features))  # also if it is skipped
         only = item.get_closest_marker("penstock_only")
         assert only is None or only.args, f"{item.nodeid}: penstock_only has no reason"
         if PEER == "penstock":
@@ -118,9 +130,3 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
                 client = "spark" if report.nodeid.startswith("tests/compat/spark/") else "python"
                 case = {"client": client, "feature": feature, "case": report.nodeid, "outcome": report.outcome}
                 lines.write(json.dumps(case) + "\n")
-
-
-@pytest.fixture(autouse=True)
-def _feature(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
-    for mark in request.node.iter_markers("feature"):
-        record_property("feature", mark.args[0])

@@ -84,6 +84,7 @@ FEATURES: Final[dict[str, str]] = {
     "admin-namespaces": "Administration of tenants, namespaces and policies",
     "admin-subscriptions": "Administration of subscriptions: skip, reset, peek, expire",
     "admin-schemas": "Administration of schemas",
+    "resource-groups": "Resource groups",
     "admin-brokers": "Health, version, dynamic configuration",
     "no-transactions": "Transactions refused at once",
     "reconnect": "Clients go on after the broker restarts",

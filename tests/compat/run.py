@@ -6,9 +6,10 @@ program of ours that uses the official client from its registry, case by case; w
 run against Apache Pulsar itself, so that a case which fails there says nothing about penstock.
 Where: `make compat`. A language whose toolchain is missing is left out with a sentence.
 
-The contract with a program: PULSAR_URL and PULSAR_ADMIN_URL say where the broker is; for every case it appends one line
-of JSON to the file COMPAT_RESULTS: {"client", "feature", "case", "outcome": passed|failed|skipped, "why"}; it ends with
-status 0 when no case failed.
+The contract with a program: PULSAR_URLS and PULSAR_ADMIN_URLS are the addresses of all brokers, separated by commas.
+The two lists are of the same length. Case N uses the N-th of each list, in turn, so that with `--brokers 3` clients are
+given every broker's address. For every case it appends one line of JSON to the file COMPAT_RESULTS: {"client",
+"feature", "case", "outcome": passed|failed|skipped, "why"}; it ends with status 0 when no case failed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
@@ -33,8 +36,9 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from penstock.testing.process import BrokerProcess  # noqa: E402 -- a program, started by its path
+from benchmarks.brokers import BROKERS  # noqa: E402 -- a program, started by its path
 from tests.compat.features import FEATURES  # noqa: E402
+from tests.processes.cluster import Cluster  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,21 +96,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suites; 0 when no case failed."""
     parser = argparse.ArgumentParser(description="Run the public clients' suites and print the compatibility table.")
     parser.add_argument("--peer", choices=("penstock", "pulsar"), default="penstock", help="the broker under them")
+    parser.add_argument("--brokers", type=int, default=1, help="how many brokers of penstock there are")
     parser.add_argument("--client", action="append", choices=[s.client for s in SUITES], help="only these suites")
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="compat-") as scratch:
         results = Path(scratch) / "results.jsonl"
         results.touch()
-        failed = [suite.client for suite in _chosen(options.client) if not _run(suite, options.peer, results)]
+        failed = [
+            suite.client for suite in _chosen(options.client) if not _run(suite, options.peer, options.brokers, results)
+        ]
         cases = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     table = _table(cases)
     print(table)
+    print("\n".join(_counts(cases)))
     for case in cases:
         if case["outcome"] == "failed":
             print(f"FAILED {case['client']} {case['feature']}: {case['case']}: {case.get('why', '')}")
     if options.write:
-        TABLE.write_text(_page(table), encoding="utf-8")
+        TABLE.write_text(_page(TABLE.read_text(encoding="utf-8"), table), encoding="utf-8")
     if failed:
         print(f"suites that failed: {', '.join(failed)}")
     return 1 if failed else 0
@@ -125,9 +133,9 @@ def _chosen(clients: Sequence[str] | None) -> Iterator[Suite]:
             yield suite
 
 
-def _run(suite: Suite, peer: str, results: Path) -> bool:
-    print(f"== {suite.title} against {peer}", flush=True)
-    environment = {**os.environ, "COMPAT_RESULTS": str(results), "PEER": peer}
+def _run(suite: Suite, peer: str, brokers: int, results: Path) -> bool:
+    print(f"== {suite.title} against {peer}{f' with {brokers} brokers' if brokers > 1 else ''}", flush=True)
+    environment = {**os.environ, "COMPAT_RESULTS": str(results), "PEER": peer, "COMPAT_BROKERS": str(brokers)}
     before = results.stat().st_size
     if suite.is_pytest:  # Its fixtures start the broker, some tests one of their own.
         report = results.with_suffix(".xml")
@@ -138,9 +146,25 @@ def _run(suite: Suite, peer: str, results: Path) -> bool:
             print(f"== the client's own process died in {', '.join(crashed)}: once more", flush=True)
             passed = _call(suite, environment, ("-k", " or ".join(crashed)))
     else:
-        with _broker(peer) as (url, admin_url):
-            passed = _call(suite, {**environment, "PULSAR_URL": url, "PULSAR_ADMIN_URL": admin_url})
+        # Brokers of their own for each suite: one suite's leftovers are nobody else's failures.
+        with _serving(peer, brokers) as addresses:
+            urls, admin_urls = (",".join(ones) for ones in zip(*addresses, strict=True))
+            passed = _call(suite, {**environment, "PULSAR_URLS": urls, "PULSAR_ADMIN_URLS": admin_urls})
     return passed and results.stat().st_size > before  # a suite that ran no case has not passed
+
+
+@contextmanager
+def _serving(peer: str, brokers: int) -> Iterator[list[tuple[str, str]]]:
+    """Start brokers; every service URL paired with every admin URL, because any broker must do for either."""
+    if brokers == 1:
+        with BROKERS[peer]() as address:
+            yield [(address.url, address.admin_url)]
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="compat-brokers-") as scratch,
+        Cluster(Path(scratch) / "data", brokers) as c,
+    ):
+        yield list(product(c.urls, c.admin_urls))
 
 
 def _call(suite: Suite, environment: dict[str, str], options: Sequence[str] = ()) -> bool:
@@ -178,20 +202,13 @@ def _crashed(report: Path) -> list[str]:
     return [case.get("name", "").rpartition("::")[2] for case in died] if len(died) == len(failed) else []
 
 
-@contextmanager
-def _broker(peer: str) -> Iterator[tuple[str, str]]:
-    """A broker of its own for each suite: one suite's leftovers are nobody else's failures."""
-    if peer == "pulsar":
-        from benchmarks.pulsar_peer import pulsar
-
-        with pulsar() as address:
-            yield f"pulsar://127.0.0.1:{address.port}", f"http://127.0.0.1:{address.admin_port}"
-    else:
-        with (
-            tempfile.TemporaryDirectory(prefix="compat-broker-") as scratch,
-            BrokerProcess(Path(scratch) / "data") as process,
-        ):
-            yield process.url, process.admin_url
+def _counts(cases: Sequence[dict[str, str]]) -> Iterator[str]:
+    """A line for each client: how many of its cases passed, failed and were skipped. A case of two features is one."""
+    for suite in SUITES:
+        outcomes = {case["case"]: case["outcome"] for case in cases if case["client"] == suite.client}
+        if outcomes:
+            counts = Counter(outcomes.values())
+            yield f"{suite.client}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in sorted(counts))
 
 
 def _table(cases: Sequence[dict[str, str]]) -> str:
@@ -212,20 +229,9 @@ def _table(cases: Sequence[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _page(table: str) -> str:
-    return f"""# Compatibility
-
-What public Pulsar clients do with penstock, unchanged, as they come from their registries. Every cell is a test of
-ours that uses the client itself; the same tests run against Apache Pulsar, which defines what is right.
-
-Run it: `make compat` (what is installed here), `make compat PEER=pulsar` (the same against Apache Pulsar). The table
-below is written by `tests/compat/run.py --write`. Empty: the client does not offer it, or its suite has no case for it.
-“–”: the case was skipped, with a reason in its output; against Apache Pulsar, so are those that look at what only
-penstock has or promises (`penstock_only`). Where Python clients administrate, they do so by plain HTTP. Spark reads and
-writes with the [source](spark.md) that comes with penstock.
-
-{table}
-"""
+def _page(text: str, table: str) -> str:
+    """The page with another table, which is its end."""
+    return text[: text.index("| feature ")] + table + "\n"
 
 
 if __name__ == "__main__":

@@ -346,8 +346,7 @@ def test_a_truncated_topic_is_empty_and_goes_on(admin: Admin, client: pulsar.Cli
 def test_a_lookup_by_http_leads_to_the_broker(admin: Admin, broker: Subject, local: str) -> None:
     address = f"{broker.admin_url}/lookup/v2/topic/persistent/public/default/{local}"
     found = admin.ask("GET", address.replace(f"{broker.admin_url}/", "../../")).json()
-    assert found["brokerUrl"] == broker.url
-    assert found["httpUrl"] == broker.admin_url
+    assert found["httpUrl"] == broker.everywhere[found["brokerUrl"]]
 
 
 @pytest.mark.feature("admin-topics")
@@ -542,11 +541,11 @@ def test_the_backlog_of_a_namespace_is_cleared(admin: Admin, client: pulsar.Clie
 
 @pytest.mark.feature("admin-brokers")
 def test_a_broker_says_that_it_is_well_and_who_it_is(admin: Admin, broker: Subject, cluster: str) -> None:
-    host = broker.admin_url.removeprefix("http://")
     assert admin.ask("GET", "brokers/health").text == "ok"
     assert admin.ask("GET", "brokers/ready").text == "ok"
-    assert admin.get(f"brokers/{cluster}") == [host]
-    assert admin.get("brokers/leaderBroker")["serviceUrl"] == broker.admin_url
+    admin_urls = list(broker.everywhere.values())
+    assert admin.get(f"brokers/{cluster}") == [url.removeprefix("http://") for url in admin_urls]
+    assert admin.get("brokers/leaderBroker")["serviceUrl"] == admin_urls[0]
     assert admin.ask("GET", "brokers/version").text[0].isdigit()
     assert set(admin.get(f"clusters/{cluster}")) >= {"serviceUrl", "brokerServiceUrl"}
     assert admin.refusal("GET", "clusters/nowhere") == 404

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import pulsar
 import pulsar.asyncio
 import pytest
-from pulsar.schema import AvroSchema, Integer, Record, String
+from pulsar.schema import AvroSchema
 
 from tests.compat.clients import (
     EARLIEST,
     TIMEOUT_MS,
     Admin,
+    Larger,
+    Small,
     connect,
     keep,
     numbered,
@@ -31,17 +33,6 @@ if TYPE_CHECKING:
 
     from penstock.testing.process import BrokerProcess
     from tests.compat.conftest import Subject
-
-
-class Small(Record):  # type: ignore[misc]  # the client has no types
-    a = Integer(required=True)
-
-
-class Larger(Record):  # type: ignore[misc]  # the client has no types
-    """`Small` and a field that need not be there."""
-
-    a = Integer(required=True)
-    b = String(required_default=True)
 
 
 # -- lookups ----------------------------------------------------------------------------------------------------------

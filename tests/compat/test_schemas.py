@@ -26,7 +26,7 @@ from pulsar.schema import (
     StringSchema,
 )
 
-from tests.compat.clients import EARLIEST, TIMEOUT_MS, Admin, connect, keep, path_of
+from tests.compat.clients import EARLIEST, TIMEOUT_MS, Admin, Larger, Small, connect, keep, path_of
 
 if TYPE_CHECKING:
     from penstock.testing.process import BrokerProcess
@@ -50,17 +50,6 @@ class Item(Record):  # type: ignore[misc]  # the client has no types
     color = CustomEnum(Color)
     tags = Array(String())
     prices = Map(Integer())
-
-
-class Small(Record):  # type: ignore[misc]  # the client has no types
-    a = Integer(required=True)
-
-
-class Larger(Record):  # type: ignore[misc]  # the client has no types
-    """`Small` and a field that need not be there."""
-
-    a = Integer(required=True)
-    b = String(required_default=True)
 
 
 class Demanding(Record):  # type: ignore[misc]  # the client has no types

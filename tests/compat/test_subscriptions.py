@@ -23,6 +23,7 @@ from tests.compat.clients import (
     numbered,
     path_of,
     publish,
+    publish_keyed,
     receive,
     until,
 )
@@ -135,10 +136,7 @@ def test_each_key_goes_to_one_consumer_in_order(client: pulsar.Client, topic: st
     consumers = [
         client.subscribe(topic, "s", consumer_type=Type.KeyShared, consumer_name=f"c{index}") for index in range(3)
     ]
-    producer = client.create_producer(topic)
-    for number in range(300):
-        producer.send_async(b"%d" % number, None, partition_key=f"key-{number % 50}")
-    producer.flush()
+    publish_keyed(client.create_producer(topic), 300, keys=50)
     owners: dict[str, int] = {}
     for index, own in enumerate(drain(consumers, 300)):
         numbers = defaultdict(list)
@@ -168,9 +166,7 @@ def test_key_based_batches_keep_their_keys_apart(client: pulsar.Client, topic: s
     producer = client.create_producer(
         topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, batching_max_publish_delay_ms=20
     )
-    for number in range(200):
-        producer.send_async(b"%d" % number, None, partition_key=f"key-{number % 20}")
-    producer.flush()
+    publish_keyed(producer, 200, keys=20)
     keys = [{message.partition_key() for message in own} for own in drain(consumers, 200)]
     assert not keys[0] & keys[1]
     assert len(keys[0] | keys[1]) == 20
@@ -223,10 +219,7 @@ def test_sticky_ranges_own_their_keys_and_may_not_overlap(client: pulsar.Client,
     with pytest.raises(pulsar.ConsumerAssignError):
         subscribe((30_000, 40_000))
     high = subscribe((10_000, 19_999), (32_768, 65_535))
-    producer = client.create_producer(topic)
-    for number in range(100):
-        producer.send_async(b"%d" % number, None, partition_key=f"key-{number % 25}")
-    producer.flush()
+    publish_keyed(client.create_producer(topic), 100, keys=25)
     keys = [{message.partition_key() for message in own} for own in drain([low, high], 100)]
     assert keys[0]
     assert keys[1]
@@ -240,10 +233,7 @@ def test_what_belongs_to_no_range_waits_for_a_consumer_that_takes_it(client: pul
         return client.subscribe(topic, "s", consumer_type=Type.KeyShared, key_shared_policy=policy)
 
     low = subscribe(0, 32_767)
-    producer = client.create_producer(topic)
-    for number in range(50):
-        producer.send_async(b"%d" % number, None, partition_key=f"key-{number}")
-    producer.flush()
+    publish_keyed(client.create_producer(topic), 50, keys=50)
     before = []
     with contextlib.suppress(pulsar.Timeout):
         while True:

@@ -28,7 +28,7 @@ type Person struct {
 }
 
 func admin() pulsaradmin.Client {
-	return must(pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: os.Getenv("PULSAR_ADMIN_URL")}))
+	return must(pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: adminURL()}))
 }
 
 func numbered(prefix string, count int) []string {
@@ -365,7 +365,7 @@ var cases = []testCase{
 		ok(brokers.DeleteDynamicConfiguration("maxConcurrentLookupRequest"))
 	}},
 	{"http-lookup", "topics and patterns are found over HTTP", func(t *c) {
-		client := newClient(os.Getenv("PULSAR_ADMIN_URL"))
+		client := newClient(adminURL())
 		defer client.Close()
 		over := &c{client, t.topic}
 		ok(admin().Topics().Create(*must(utils.GetTopicName(t.topic)), 2))
@@ -380,7 +380,7 @@ var cases = []testCase{
 		want(slices.Equal(got, []string{"a", "b"}), "got %v", got)
 	}},
 	{"no-transactions", "a client that wants them is told at once", func(t *c) {
-		client, err := pulsar.NewClient(pulsar.ClientOptions{URL: os.Getenv("PULSAR_URL"), EnableTransaction: true})
+		client, err := pulsar.NewClient(pulsar.ClientOptions{URL: serviceURL(), EnableTransaction: true})
 		if err == nil {
 			defer client.Close()
 			_, err = client.NewTransaction(10 * time.Second)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The official Go client, case by case, against the broker at PULSAR_URL; see ../run.py for the contract.
+// The official Go client, case by case, against the brokers at PULSAR_URLS; see ../run.py for the contract.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,18 @@ type testCase struct {
 }
 
 var topics atomic.Int64
+
+// Which of the pairs of addresses the running case uses.
+var turn int
+
+func turnOf(variable string) string {
+	addresses := strings.Split(os.Getenv(variable), ",")
+	return addresses[turn%len(addresses)]
+}
+
+func serviceURL() string { return turnOf("PULSAR_URLS") }
+
+func adminURL() string { return turnOf("PULSAR_ADMIN_URLS") }
 
 // must fails the case with what was wanted and the error that came instead.
 func must[T any](value T, err error) T {
@@ -142,7 +155,7 @@ func runCase(test testCase) (outcome, why string) {
 				done <- failure{fmt.Sprint(caught)}
 			}
 		}()
-		client := newClient(os.Getenv("PULSAR_URL"))
+		client := newClient(serviceURL())
 		defer client.Close()
 		test.run(&c{client, newTopic()})
 	}()
@@ -161,7 +174,8 @@ func main() {
 	results := must(os.OpenFile(os.Getenv("COMPAT_RESULTS"), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644))
 	defer results.Close()
 	failed := 0
-	for _, test := range cases {
+	for number, test := range cases {
+		turn = number
 		if len(os.Args) > 1 && os.Args[1] != test.feature {
 			continue
 		}

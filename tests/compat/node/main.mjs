@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pulsar-flex, case by case, against the broker at PULSAR_URL; see ../run.py for the contract. It is a client of its own,
+// pulsar-flex, case by case, against the brokers at PULSAR_URLS; see ../run.py for the contract. It is a client of its own,
 // in plain JavaScript: it speaks an older version of the protocol, sends CONNECT again after LOOKUP, and waits for the
 // answer to every acknowledgement.
 
@@ -10,9 +10,11 @@ import flex from 'pulsar-flex';
 
 const { Consumer, Producer, logLevel } = flex;
 const CASE_TIMEOUT_MS = 40_000;
-const server = new URL(process.env.PULSAR_URL).host;
+const urls = process.env.PULSAR_URLS.split(',');
+const adminUrls = process.env.PULSAR_ADMIN_URLS.split(',');
 const quiet = { logLevel: logLevel.NONE ?? 0, logCreator: () => () => {} };
 let topics = 0;
+let turn = 0; // which of the pairs of addresses the running case uses
 
 /** What a case has at hand: a topic that nobody else uses, and what it opened, to be closed. */
 class Case {
@@ -21,7 +23,7 @@ class Case {
 
   async producer(options = {}) {
     const producer = new Producer({
-      topic: this.topic, discoveryServers: [server], producerAccessMode: Producer.ACCESS_MODES.SHARED, ...quiet, ...options,
+      topic: this.topic, discoveryServers: [new URL(urls[turn % urls.length]).host], producerAccessMode: Producer.ACCESS_MODES.SHARED, ...quiet, ...options,
     });
     await producer.create();
     this.opened.push(() => producer.close());
@@ -31,7 +33,7 @@ class Case {
   /** A consumer that puts what comes into `got`, and acknowledges it unless told otherwise. */
   async consumer({ acknowledge = (message) => message.ack(), ...options } = {}) {
     const consumer = new Consumer({
-      topic: this.topic, subscription: 's', discoveryServers: [server], subType: Consumer.SUB_TYPES.EXCLUSIVE,
+      topic: this.topic, subscription: 's', discoveryServers: [new URL(urls[turn % urls.length]).host], subType: Consumer.SUB_TYPES.EXCLUSIVE,
       consumerName: `c-${this.opened.length}`, ...quiet, ...options,
     });
     await consumer.subscribe();
@@ -65,7 +67,7 @@ const send = async (producer, ...payloads) => {
 const numbered = (count) => Array.from({ length: count }, (_, i) => `m-${String(i).padStart(3, '0')}`);
 
 async function admin(method, path, body) {
-  const reply = await fetch(`${process.env.PULSAR_ADMIN_URL}/admin/v2/${path}`, {
+  const reply = await fetch(`${adminUrls[turn % adminUrls.length]}/admin/v2/${path}`, {
     method, body: body === undefined ? undefined : JSON.stringify(body), headers: { 'Content-Type': 'application/json' },
   });
   const text = await reply.text();
@@ -168,6 +170,7 @@ async function run(body) {
 let failed = 0;
 process.on('unhandledRejection', () => {}); // the client leaves some behind when a connection is refused
 for (const [title, body] of Object.entries(cases)) {
+  turn += 1;
   const [feature, name] = title.split(': ');
   if (process.argv[2] && process.argv[2] !== feature) continue;
   const why = await run(body);

@@ -21,8 +21,11 @@ final class Case implements AutoCloseable {
     static final String PERSON = "{\"type\":\"record\",\"name\":\"Person\",\"fields\":["
             + "{\"name\":\"name\",\"type\":[\"null\",\"string\"],\"default\":null},{\"name\":\"age\",\"type\":\"int\"}]}";
 
-    final String name = "java-" + ProcessHandle.current().pid() + "-" + TOPICS.incrementAndGet();
+    private final int turn = TOPICS.getAndIncrement();
+    final String name = "java-" + ProcessHandle.current().pid() + "-" + turn;
     final String topic = "persistent://public/default/" + name;
+    final String url = turnOf("PULSAR_URLS");
+    final String adminUrl = turnOf("PULSAR_ADMIN_URLS");
     final PulsarClient client;
     final PulsarAdmin admin;
 
@@ -32,9 +35,14 @@ final class Case implements AutoCloseable {
     }
 
     Case() throws Exception {
-        client = PulsarClient.builder().serviceUrl(System.getenv("PULSAR_URL")).operationTimeout(20, TimeUnit.SECONDS)
+        client = PulsarClient.builder().serviceUrl(url).operationTimeout(20, TimeUnit.SECONDS)
                 .build();
-        admin = PulsarAdmin.builder().serviceHttpUrl(System.getenv("PULSAR_ADMIN_URL")).build();
+        admin = PulsarAdmin.builder().serviceHttpUrl(adminUrl).build();
+    }
+
+    private String turnOf(String variable) {
+        String[] addresses = System.getenv(variable).split(",");
+        return addresses[turn % addresses.length];
     }
 
     @Override

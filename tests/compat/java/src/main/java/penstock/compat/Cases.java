@@ -192,7 +192,7 @@ final class Cases {
         });
         add("http-lookup: topics, partitions, patterns and schemas are found over HTTP", t -> {
             t.admin.topics().createPartitionedTopic(t.topic, 2);
-            try (PulsarClient client = PulsarClient.builder().serviceUrl(System.getenv("PULSAR_ADMIN_URL")).build()) {
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.adminUrl).build()) {
                 want(client.getPartitionsForTopic(t.topic).get().size() == 2, "not two partitions");
                 client.newProducer(Schema.JSON(Person.class)).topic(t.topic).create().send(new Person());
                 client.newProducer(Schema.JSON(Person.class)).topic(t.topic + "-alone").create().send(new Person());
@@ -205,7 +205,7 @@ final class Cases {
             }
         });
         add("no-transactions: a client that wants them is told at once", t -> {
-            try (PulsarClient client = PulsarClient.builder().serviceUrl(System.getenv("PULSAR_URL"))
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url)
                     .enableTransaction(true).build()) {
                 client.newTransaction().build().get(20, TimeUnit.SECONDS);
             } catch (Exception refused) {

@@ -10,7 +10,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** The official Java client, case by case, against the broker at PULSAR_URL; see ../run.py for the contract. */
+/** The official Java client, case by case, against the brokers at PULSAR_URLS; see ../run.py for the contract. */
 public final class Main {
     /** A case takes a second or a few; one that takes this long hangs. */
     private static final int CASE_TIMEOUT_S = 40;

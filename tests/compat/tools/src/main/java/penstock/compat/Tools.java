@@ -11,10 +11,14 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.admin.cli.PulsarAdminTool;
+import org.apache.pulsar.client.api.MessageRoutingMode;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.Schema;
 
 /**
  * The everyday commands of pulsar-admin, each as a line somebody types, with what its answer must hold; then a run of
- * pulsar-perf. One process for all commands: a virtual machine for each would take longer than everything else.
+ * pulsar-perf. Each command asks the next broker: what one has changed, all show. One process for all commands: a
+ * virtual machine for each would take longer than everything else.
  */
 public final class Tools {
     private static final String NAME = "tools-" + ProcessHandle.current().pid();
@@ -23,7 +27,11 @@ public final class Tools {
     private static final String TOPIC = "persistent://" + NS + "/t";
     private static final PrintStream CONSOLE = System.out;
 
-    private static Path clientConf;
+    private static final String[] URLS = System.getenv("PULSAR_URLS").split(",");
+    private static final String[] ADMIN_URLS = System.getenv("PULSAR_ADMIN_URLS").split(",");
+
+    private static final List<Path> CLIENT_CONFS = new ArrayList<>();
+    private static int commands;
     private static int failed;
 
     private Tools() {
@@ -39,21 +47,30 @@ public final class Tools {
         var mayExit = PulsarAdminTool.class.getDeclaredMethod("setAllowSystemExit", boolean.class);
         mayExit.setAccessible(true);
         mayExit.invoke(null, false);
-        clientConf = Files.createTempFile("client", ".conf");
-        Files.writeString(clientConf, "webServiceUrl=" + System.getenv("PULSAR_ADMIN_URL") + "\nbrokerServiceUrl="
-                + System.getenv("PULSAR_URL") + "\n");
+        for (int i = 0; i < URLS.length; i++) {
+            Path conf = Files.createTempFile("client", ".conf");
+            Files.writeString(conf, "webServiceUrl=" + ADMIN_URLS[i] + "\nbrokerServiceUrl=" + URLS[i] + "\n");
+            CLIENT_CONFS.add(conf);
+        }
         test("admin-namespaces", "tenants and namespaces are made and shown", Tools::namespaces);
         test("admin-namespaces", "policies are set, shown and removed", Tools::policies);
+        test("resource-groups", "groups are made, attached, changed and deleted", Tools::resourceGroups);
         test("admin-topics", "topics are made, shown and deleted", Tools::topics);
         test("admin-topics", "policies of a topic are set, shown and removed", Tools::topicPolicies);
+        test("admin-topics", "a topic's messages are found, shown, counted and removed", Tools::messages);
+        test("admin-topics", "a topic's properties and permissions are set, shown and removed", Tools::ofOneTopic);
+        test("admin-topics", "partitions are shown, completed and terminated", Tools::partitions);
         test("admin-subscriptions", "subscriptions are made, moved and deleted", Tools::subscriptions);
+        test("admin-subscriptions", "a subscription's messages expire, and its properties change", Tools::ofSubscriptions);
         test("admin-schemas", "schemas are uploaded, shown and deleted", Tools::schemas);
         test("admin-brokers", "brokers and their dynamic configuration", Tools::brokers);
         test("admin-namespaces", "what was made is deleted again", Tools::cleanUp);
         test("produce-async", "pulsar-perf produce", () -> perf("produce", "records sent", "-r", "2000", "-m", "4000"));
         test("shared", "pulsar-perf consume",
                 () -> perf("consume", "4000 records received", "-m", "4000", "-sp", "Earliest", "-st", "Shared"));
-        Files.delete(clientConf);
+        for (Path conf : CLIENT_CONFS) {
+            Files.delete(conf);
+        }
         System.exit(failed > 0 ? 1 : 0);
     }
 
@@ -110,6 +127,24 @@ public final class Tools {
         admin("namespaces revoke-permission " + NS + " --role reader");
     }
 
+    private static void resourceGroups() throws Exception {
+        String group = "group-" + NAME;
+        admin("resourcegroups create " + group + " --msg-publish-rate 100 --byte-publish-rate 100000");
+        shows("resourcegroups list", group);
+        shows("resourcegroups get " + group, "\"publishRateInMsgs\" : 100");
+        shows("resourcegroups get " + group, "\"dispatchRateInMsgs\" : -1");
+        admin("resourcegroups update " + group + " --msg-dispatch-rate 50");
+        shows("resourcegroups get " + group, "\"dispatchRateInMsgs\" : 50");
+        shows("resourcegroups get " + group, "\"publishRateInBytes\" : 100000");
+        admin("namespaces set-resource-group " + NS + " --resource-group-name " + group);
+        shows("namespaces get-resource-group " + NS, group);
+        fails("resourcegroups delete " + group, "");
+        admin("namespaces remove-resource-group " + NS);
+        admin("resourcegroups delete " + group);
+        fails("resourcegroups get " + group, "does not exist");
+        fails("namespaces set-resource-group " + NS + " --resource-group-name " + group, "");
+    }
+
     private static void topics() throws Exception {
         admin("topics create " + TOPIC);
         admin("topics create-partitioned-topic " + TOPIC + "-p -p 2");
@@ -129,6 +164,64 @@ public final class Tools {
         admin("topics delete-partitioned-topic " + TOPIC + "-p");
         admin("topics delete " + TOPIC);
         fails("topics stats " + TOPIC, "not found");
+    }
+
+    private static void messages() throws Exception {
+        String topic = TOPIC + "-m";
+        admin("topics create " + topic);
+        admin("topics create-subscription " + topic + " -s s");
+        publish(topic, 5);
+        String last = admin("topics last-message-id " + topic);
+        String ledger = last.replaceAll("(?s).*\"ledgerId\" : (\\d+).*", "$1");
+        shows("topics peek-messages " + topic + " -s s -n 5", "m-4");
+        shows("topics examine-messages " + topic + " -i earliest -m 2", "m-1");
+        shows("topics get-message-by-id " + topic + " -l " + ledger + " -e 3", "m-3");
+        shows("topics get-message-id " + topic + " -d 2021-06-28T16:53:08Z", ledger);
+        shows("topics analyze-backlog " + topic + " -s s", "\"messages\" : 5");
+        admin("topics get-backlog-size " + topic + " -m " + ledger + ":0");
+        shows("topics stats-internal " + topic, "\"numberOfEntries\" : 5");
+        shows("topics info-internal " + topic, "\"ledgerId\"");
+        admin("topics skip " + topic + " -s s -n 2");
+        shows("topics peek-messages " + topic + " -s s -n 1", "m-2");
+        admin("topics reset-cursor " + topic + " -s s -m " + ledger + ":0");
+        admin("topics clear-backlog " + topic + " -s s");
+        shows("topics stats " + topic, "\"msgBacklog\" : 0");
+        admin("topics truncate " + topic);
+        admin("topics trim-topic " + topic);
+        admin("topics delete " + topic + " --force");
+    }
+
+    private static void ofOneTopic() throws Exception {
+        String topic = TOPIC + "-one";
+        admin("topics create " + topic);
+        admin("topics update-properties " + topic + " -p colour=blue -p size=large");
+        shows("topics get-properties " + topic, "large");
+        admin("topics remove-properties " + topic + " -k size");
+        hides("topics get-properties " + topic, "large");
+        admin("topics grant-permission " + topic + " --role reader --actions consume");
+        shows("topics permissions " + topic, "reader");
+        admin("topics revoke-permission " + topic + " --role reader");
+        hides("topics permissions " + topic, "reader");
+        shows("topics bundle-range " + topic, "0x");
+        admin("topics delete " + topic);
+    }
+
+    private static void partitions() throws Exception {
+        String topic = TOPIC + "-parts";
+        admin("topics create-partitioned-topic " + topic + " -p 5");
+        admin("topics create-missed-partitions " + topic);
+        shows("topics partitioned-lookup " + topic, "-partition-4");
+        publish(topic, 10);
+        shows("topics partitioned-stats " + topic, "\"msgInCounter\" : 10");
+        shows("topics partitioned-stats-internal " + topic, "-partition-4");
+        shows("topics stats " + topic + "-partition-3", "\"msgInCounter\" : 2");
+        admin("topics create-subscription " + topic + " -s s");
+        shows("topics subscriptions " + topic, "s");
+        admin("topics unload " + topic);
+        admin("topics compact " + topic);
+        shows("topics partitioned-terminate " + topic, "4");
+        admin("topics delete-partitioned-topic " + topic + " --force");
+        hides("topics list " + NS, "-parts");
     }
 
     private static void topicPolicies() throws Exception {
@@ -155,6 +248,25 @@ public final class Tools {
         admin("topics reset-cursor " + topic + " -s a/b -t 10m");
         fails("topics expire-messages " + topic + " -s a/b -t 10", "expire message"); // nothing is there to expire
         admin("topics unsubscribe " + topic + " -s a/b");
+        admin("topics delete " + topic);
+    }
+
+    private static void ofSubscriptions() throws Exception {
+        String topic = TOPIC + "-sub";
+        admin("topics create " + topic);
+        admin("topics create-subscription " + topic + " -s s -p colour=blue");
+        shows("topics get-subscription-properties " + topic + " -s s", "blue");
+        admin("topics update-subscription-properties " + topic + " -s s -p size=large");
+        shows("topics get-subscription-properties " + topic + " -s s", "large");
+        publish(topic, 3);
+        admin("topics expire-messages " + topic + " -s s -t 100000");
+        admin("topics expire-messages-all-subscriptions " + topic + " -t 100000");
+        shows("topics stats " + topic, "\"msgBacklog\" : 3");
+        admin("namespaces clear-backlog " + NS + " -s s -force");
+        shows("topics stats " + topic, "\"msgBacklog\" : 0");
+        admin("namespaces unsubscribe " + NS + " -s s");
+        hides("topics subscriptions " + topic, "s\n");
+        admin("namespaces unload " + NS);
         admin("topics delete " + topic);
     }
 
@@ -194,8 +306,12 @@ public final class Tools {
     private record Ran(boolean well, String text) {
     }
 
+    private static String nextConf() {
+        return CLIENT_CONFS.get(commands++ % CLIENT_CONFS.size()).toString();
+    }
+
     private static Ran run(String line) throws Exception {
-        List<String> words = new ArrayList<>(List.of(clientConf.toString()));
+        List<String> words = new ArrayList<>(List.of(nextConf()));
         words.addAll(List.of(line.split(" ")));
         ByteArrayOutputStream said = new ByteArrayOutputStream();
         PrintStream captured = new PrintStream(said, true);
@@ -229,6 +345,25 @@ public final class Tools {
         }
     }
 
+    private static void hides(String line, String unwanted) throws Exception {
+        String text = admin(line);
+        if (text.contains(unwanted)) {
+            throw new Failure(line + " still shows " + unwanted + ": " + text.strip());
+        }
+    }
+
+    /** So many messages, to be counted and shown, through the next broker. */
+    private static void publish(String topic, int count) throws Exception {
+        String url = URLS[commands++ % URLS.length];
+        try (PulsarClient client = PulsarClient.builder().serviceUrl(url).build();
+                var producer = client.newProducer(Schema.STRING).topic(topic).enableBatching(false)
+                        .messageRoutingMode(MessageRoutingMode.RoundRobinPartition).create()) {
+            for (int i = 0; i < count; i++) {
+                producer.send("m-" + i);
+            }
+        }
+    }
+
     /** Topic policies of Apache Pulsar show up a moment after they were set. */
     private static void waitFor(String line, String wanted) throws Exception {
         for (int i = 0; !admin(line).contains(wanted); i++) {
@@ -248,10 +383,11 @@ public final class Tools {
 
     /** pulsar-perf ends its own process, so it gets one. */
     private static void perf(String command, String wanted, String... options) throws Exception {
+        String conf = nextConf();
         List<String> words = new ArrayList<>(List.of(ProcessHandle.current().info().command().orElse("java"),
                 "-Xmx512m", "-Dorg.slf4j.simpleLogger.logFile=System.out", "-cp", System.getProperty("java.class.path"),
-                "org.apache.pulsar.testclient.PulsarPerfTestTool", clientConf.toString(), command,
-                "-u", System.getenv("PULSAR_URL")));
+                "org.apache.pulsar.testclient.PulsarPerfTestTool", conf, command,
+                "-u", URLS[(commands - 1) % URLS.length]));
         words.addAll(List.of(options));
         words.add("persistent://public/default/" + NAME + "-perf");
         File output = File.createTempFile("perf", ".log");
