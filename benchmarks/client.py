@@ -67,14 +67,16 @@ class Client:
         self.look_up(topic)
         self.insist(lambda: self.connection.open_producer(Producer(producer_id, topic)))
 
-    def open_consumer(self, topic: str, subscription: str, consumer_id: int = 0) -> None:
-        """Look a topic up and subscribe to it, durably, from its earliest entry on."""
+    def open_consumer(
+        self, topic: str, subscription: str, kind: codec.CommandSubscribe.SubType = codec.CommandSubscribe.Exclusive
+    ) -> None:
+        """Look a topic up and subscribe to it, durably, from its earliest entry on, as consumer 0."""
         self.look_up(topic)
         body = codec.CommandSubscribe(
             topic=topic,
             subscription=subscription,
-            subType=codec.CommandSubscribe.Exclusive,
-            consumer_id=consumer_id,
+            subType=kind,
+            consumer_id=0,
             request_id=0,
             initialPosition=codec.CommandSubscribe.Earliest,
         )

@@ -18,12 +18,11 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from time import process_time_ns  # of this process: on a machine that does other things, too, the figures stay
 from typing import TYPE_CHECKING
 
+from benchmarks.report import print_table
 from penstock.core.units import GIB
 from penstock.governance.delayed import DelayedMemory, DelayedOptions, TopicDelayedDeliveryTrackerManager
 from penstock.storage.cursor import Cursor
@@ -36,23 +35,6 @@ NOW_MS = 1_700_000_000_000
 RUN = 200  # messages in one publish run
 TAKEN = 1_000  # messages asked for at once
 IN_ORDER, AT_RANDOM = "in order", "at random"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """One case, measured."""
-
-    order: str
-    messages: int
-    subscriptions: int
-    bytes_each: float  # by the growth of the process
-    accounted_each: float  # by the index's own account
-    bytes_per_subscription: float
-    add_us: float
-    due_us: float  # for one subscription that takes everything
-    snapshot_bytes_each: float
-    encode_us: float
-    decode_us: float
 
 
 def resident_bytes() -> int:
@@ -72,8 +54,8 @@ def runs(order: str, messages: int) -> Iterator[tuple[range, list[int]]]:
             yield ids, [NOW_MS + HOUR_MS + chance.randrange(HOUR_MS) for _ in ids]
 
 
-def measure(order: str, messages: int, subscriptions: int) -> Figures:
-    """One case; to be called once in a process."""
+def measure(order: str, messages: int, subscriptions: int) -> dict[str, float]:
+    """The figures of one case; to be called once in a process."""
     memory = DelayedMemory(64 * GIB)
     manager = TopicDelayedDeliveryTrackerManager("topic", 0, DelayedOptions(), memory, lambda _: None)
     manager.add_run([0], [NOW_MS + 9 * HOUR_MS], NOW_MS)  # what is imported for the first is not its memory
@@ -100,19 +82,16 @@ def measure(order: str, messages: int, subscriptions: int) -> Figures:
     began_ns = process_time_ns()
     decode(stored)
     decode_ns = process_time_ns() - began_ns
-    return Figures(
-        order=order,
-        messages=messages,
-        subscriptions=subscriptions,
-        bytes_each=(after_bytes - before_bytes) / messages,
-        accounted_each=accounted / messages,
-        bytes_per_subscription=(before_bytes - empty_bytes) / subscriptions,
-        add_us=add_ns / messages / 1_000,
-        due_us=_due_ns(manager, messages) / messages / 1_000,
-        snapshot_bytes_each=len(stored) / messages,
-        encode_us=encode_ns / messages / 1_000,
-        decode_us=decode_ns / messages / 1_000,
-    )
+    return {
+        "bytes each": (after_bytes - before_bytes) / messages,  # by the growth of the process
+        "accounted each": accounted / messages,  # by the index's own account
+        "bytes per subscription": (before_bytes - empty_bytes) / subscriptions,
+        "add µs": add_ns / messages / 1_000,
+        "due µs": _due_ns(manager, messages) / messages / 1_000,  # for one subscription that takes everything
+        "snapshot bytes each": len(stored) / messages,
+        "encode µs": encode_ns / messages / 1_000,
+        "decode µs": decode_ns / messages / 1_000,
+    }
 
 
 def _due_ns(manager: TopicDelayedDeliveryTrackerManager, messages: int) -> int:
@@ -129,31 +108,25 @@ def _due_ns(manager: TopicDelayedDeliveryTrackerManager, messages: int) -> int:
 
 
 def main() -> None:
-    """Measure each case in a process of its own and print it."""
+    """Measure each case in a process of its own and print a table for each order."""
     parser = argparse.ArgumentParser(description="What a delayed message costs.")
     parser.add_argument("--case", nargs=3, metavar=("ORDER", "MESSAGES", "SUBSCRIPTIONS"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.case is not None:
         order, messages, subscriptions = chosen.case
-        print(json.dumps(asdict(measure(order, int(messages), int(subscriptions)))))
+        print(json.dumps(measure(order, int(messages), int(subscriptions))))
         return
-    print(f"{'order':10} {'messages':>11} {'subs':>5} {'bytes':>7} {'account':>7} {'sub B':>6} ", end="")
-    print(f"{'add µs':>7} {'due µs':>7} {'snap B':>7} {'enc µs':>7} {'dec µs':>7}")
     cases = [(10_000, 1), (100_000, 1), (1_000_000, 1), (10_000_000, 1), (1_000_000, 10), (1_000_000, 1_000)]
-    for order, (messages, subscriptions) in product((IN_ORDER, AT_RANDOM), cases):
-        one = _in_process(order, messages, subscriptions)
-        print(
-            f"{one.order:10} {one.messages:11,} {one.subscriptions:5,} {one.bytes_each:7.2f} {one.accounted_each:7.2f} "
-            f"{one.bytes_per_subscription:6.0f} {one.add_us:7.2f} {one.due_us:7.2f} {one.snapshot_bytes_each:7.2f} "
-            f"{one.encode_us:7.3f} {one.decode_us:7.3f}",
-            flush=True,
-        )
+    for order in (IN_ORDER, AT_RANDOM):
+        columns = {f"{messages:,} × {count:,}": _in_process(order, messages, count) for messages, count in cases}
+        print_table(f"{order}, messages × subscriptions", columns)
 
 
-def _in_process(order: str, messages: int, subscriptions: int) -> Figures:
+def _in_process(order: str, messages: int, subscriptions: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.delayed", "--case", order, str(messages), str(subscriptions)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return Figures(**json.loads(done.stdout))
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 if __name__ == "__main__":

@@ -19,36 +19,39 @@ import argparse
 import os
 import random
 import re
+import select
 import selectors
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.brokers import BROKERS, add_peer_option, chosen
 from benchmarks.client import Client
-from benchmarks.penstock_peer import penstock
+from benchmarks.generator import flow
 from benchmarks.process import ask, usage
-from benchmarks.pulsar_peer import pulsar
-from benchmarks.report import short
-from penstock.core.checksum import seal
-from penstock.testing.client import RawClient, Type, frame, send
+from benchmarks.report import PEER, PENSTOCK, print_table
+from benchmarks.scan import ReceiptScanner
+from penstock.core.units import MIB
+from penstock.testing.client import RawClient, send
 from penstock.testing.process import BrokerProcess
-from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
+from penstock.wire import codec
+from penstock.wire.client import entries
+from penstock.wire.client.commands import frame
+from penstock.wire.client.frames import decode_frame, frame_bytes
+from penstock.wire.codec import BaseCommand, MessageMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
     from benchmarks.process import Address
 
-TOPIC: Final = "public/default/delayed"
-STATS: Final = f"persistent/{TOPIC}/stats"
-SHARED: Final = 1
+TOPIC: Final = "persistent://public/default/delayed"
+STATS: Final = "persistent/public/default/delayed/stats"
 # In flight while publishing, and asked for by each consumer.
 WINDOW: Final = 10_000
 PERMITS: Final = 10_000
@@ -63,7 +66,6 @@ PATIENCE_S: Final = 30.0
 TICK_MS: Final = 1_000
 LATE_MS_MAX: Final = TICK_MS + 50
 RESTART_S_MAX: Final = 2.0
-MIB: Final = 1 << 20
 
 _stamp = struct.Struct(">QI")  # delivery time in ms, number
 
@@ -72,115 +74,78 @@ _stamp = struct.Struct(">QI")  # delivery time in ms, number
 
 
 def delayed(deliver_at_ms: int, number: int) -> bytes:
-    """A sealed entry that is due then, and says so in its payload."""
-    said = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, deliver_at_time=deliver_at_ms)
-    encoded = said.SerializeToString()
-    return seal(struct.pack(">I", len(encoded)) + encoded + _stamp.pack(deliver_at_ms, number) + bytes(88))
+    """A message that is due then, and says so in its payload."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, deliver_at_time=deliver_at_ms)
+    return send(0, number, entries.entry(metadata, _stamp.pack(deliver_at_ms, number) + bytes(88)))
 
 
 def publish(port: int, times_ms: Sequence[int]) -> float:
     """Publish a message for each of these delivery times; returns how long that took, in seconds."""
-    with RawClient(port) as client:
-        client.produce(f"persistent://{TOPIC}")
-        client.socket.settimeout(None)
+    receipts = ReceiptScanner.make(1)
+    with closing(Client(port)) as client:
+        client.open_producer(TOPIC, 0)
         began_s = time.monotonic()
-        answered, received = 0, bytearray()
         for start in range(0, len(times_ms), 500):
             some = range(start, min(start + 500, len(times_ms)))
-            client.write(b"".join(send(0, number, delayed(times_ms[number], number)) for number in some))
+            client.blocking.write(b"".join(delayed(times_ms[number], number) for number in some))
             wanted = len(times_ms) if some.stop == len(times_ms) else some.stop - WINDOW
-            while answered < wanted:
-                received += client.socket.recv(MIB)
-                answered += take_receipts(received)
+            while receipts.count < wanted:
+                select.select([client], [], [])
+                client.receive(receipts.scan)
         return time.monotonic() - began_s
-
-
-def look_up(port: int) -> None:
-    """Make the broker load the topic, as every client does before it opens anything."""
-    client = Client(port)
-    client.look_up(f"persistent://{TOPIC}")
-    client.close()
-
-
-def take_receipts(received: bytearray) -> int:
-    """Remove whole frames from the beginning; returns how many. Nothing but receipts comes to a busy producer."""
-    at = count = 0
-    while len(received) - at >= 4 and len(received) - at >= 4 + (size := struct.unpack_from(">I", received, at)[0]):
-        at += 4 + size
-        count += 1
-    del received[:at]
-    return count
 
 
 # -- consuming --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Seen:
-    """What one subscription got."""
-
-    lateness_ms: list[int] = field(default_factory=list)
-    numbers: set[int] = field(default_factory=set)
-    twice: int = 0
-
-    def add(self, stamp: bytes, now_ms: int) -> None:
-        """A message came."""
-        deliver_at_ms, number = _stamp.unpack_from(stamp)
-        self.twice += number in self.numbers
-        self.numbers.add(number)
-        self.lateness_ms.append(now_ms - deliver_at_ms)
-
-
-class RawConsumer:
+class Consumer:
     """One consumer of one subscription: takes what comes, acknowledges it, asks for more."""
 
     def __init__(self, port: int, name: str) -> None:
-        self.client = RawClient(port)
-        self.client.subscribe(f"persistent://{TOPIC}", name, subType=SHARED, permits=PERMITS)
-        self.seen = Seen()
-        self._received = bytearray()
-        self._taken = 0
+        self.client = Client(port)
+        self.client.open_consumer(TOPIC, name, codec.CommandSubscribe.Shared)
+        self.lateness_ms: list[int] = []
+        self.numbers: set[int] = set()
+        self.twice = 0
+        self.write(flow(PERMITS))
+        self._asked_at = 0
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, however long the broker takes."""
+        self.client.blocking.write(data)
 
     def receive(self) -> None:
         """Take what the socket holds."""
-        self._received += self.client.socket.recv(MIB)
-        now_ms = time.time_ns() // 1_000_000
-        acknowledged = BaseCommand(type=Type.ACK)
-        acknowledged.ack.consumer_id, acknowledged.ack.ack_type = 0, 0  # type: ignore[assignment]
-        at = self._take(acknowledged, now_ms)
-        del self._received[:at]
-        if acknowledged.ack.message_id:
-            encoded = acknowledged.SerializeToString()
-            self.client.write(struct.pack(">II", 4 + len(encoded), len(encoded)) + encoded)
-        if self._taken >= PERMITS // 2:
-            self.client.write(frame(Type.FLOW, consumer_id=0, messagePermits=self._taken))
-            self._taken = 0
+        self.client.receive(self._scan)
+        if (count := len(self.lateness_ms)) - self._asked_at >= PERMITS // 2:
+            self.write(flow(count - self._asked_at))
+            self._asked_at = count
 
-    def _take(self, acknowledged: BaseCommand, now_ms: int) -> int:
-        data, at = self._received, 0
-        while len(data) - at >= 8:
-            total, command_bytes = struct.unpack_from(">II", data, at)
-            if len(data) - at < 4 + total:
-                break
-            command = BaseCommand.FromString(bytes(data[at + 8 : at + 8 + command_bytes]))
-            if command.type == Type.MESSAGE:
-                entry = at + 8 + command_bytes
-                payload = entry + 10 + struct.unpack_from(">I", data, entry + 6)[0]
-                self.seen.add(bytes(data[payload : payload + _stamp.size]), now_ms)
-                acknowledged.ack.message_id.add().CopyFrom(command.message.message_id)
-                self._taken += 1
-            elif command.type == Type.PING:
-                self.client.write(frame(Type.PONG))
-            at += 4 + total
+    def _scan(self, data: bytearray, at: int, end: int, others: list[int]) -> int:
+        now_ms = time.time_ns() // 1_000_000
+        came = []
+        while end - at >= 4 and (following := at + frame_bytes(data, at)) <= end:
+            one = decode_frame(data, at, following)
+            if one.kind == BaseCommand.MESSAGE:
+                deliver_at_ms, number = _stamp.unpack_from(one.payload)
+                self.twice += number in self.numbers
+                self.numbers.add(number)
+                self.lateness_ms.append(now_ms - deliver_at_ms)
+                came.append(one.body.message_id)
+            else:
+                others.append(at)
+            at = following
+        if came:
+            self.write(frame(BaseCommand.ACK, consumer_id=0, ack_type=0, message_id=came))
         return at
 
 
-def receive(consumers: Sequence[RawConsumer], count: int, until_s: float) -> None:
+def receive(consumers: Sequence[Consumer], count: int, until_s: float) -> None:
     """Receive so many messages on each subscription, or until a time of day."""
     with selectors.DefaultSelector() as selector:
         for consumer in consumers:
-            selector.register(consumer.client.socket, selectors.EVENT_READ, consumer)
-        while any(len(one.seen.numbers) < count for one in consumers) and time.time() < until_s:
+            selector.register(consumer.client, selectors.EVENT_READ, consumer)
+        while any(len(one.numbers) < count for one in consumers) and time.time() < until_s:
             for key, _ in selector.select(0.5):
                 key.data.receive()
 
@@ -203,9 +168,8 @@ def memory_mib(address: Address, *, java: bool) -> float:
 def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tuple[dict[str, float], list[str]]:
     """One load against one broker: the cells of its row, and the promises it broke."""
     chance = random.Random(options.seed)
-    look_up(address.port)
     with ExitStack() as stack:
-        consumers = [RawConsumer(address.port, f"s{number}") for number in range(options.subscriptions)]
+        consumers = [Consumer(address.port, f"s{number}") for number in range(options.subscriptions)]
         for consumer in consumers:
             stack.callback(consumer.client.close)
         before_mib = memory_mib(address, java=java)
@@ -216,14 +180,13 @@ def measure(address: Address, options: argparse.Namespace, *, java: bool) -> tup
         index_bytes = ask(address.admin_port, "GET", STATS)["delayedMessageIndexSizeInBytes"]
         cpu_s, own_cpu_s, began_s = usage(address.pid).cpu_s, time.process_time(), time.monotonic()
         receive(consumers, options.messages, last_ms / 1000 + PATIENCE_S)
-        seen = [consumer.seen for consumer in consumers]
         took_s = time.monotonic() - began_s
         cpu_s, own_cpu_s = usage(address.pid).cpu_s - cpu_s, time.process_time() - own_cpu_s
     if own_cpu_s > CORE_RATIO_MAX * took_s:
         print("the consumer was busy all the time: lateness may be its own", file=sys.stderr)
-    late_ms = sorted(ms for one in seen for ms in one.lateness_ms)
-    lost = sum(options.messages - len(one.numbers) for one in seen)
-    twice = sum(one.twice for one in seen)
+    late_ms = sorted(ms for one in consumers for ms in one.lateness_ms)
+    lost = sum(options.messages - len(one.numbers) for one in consumers)
+    twice = sum(one.twice for one in consumers)
     p99_ms = late_ms[len(late_ms) * 99 // 100]
     cells = {
         "published/s": options.messages / published_s,
@@ -257,7 +220,7 @@ def restart(options: argparse.Namespace) -> int:
         broker = BrokerProcess(Path(scratch) / "data")
         with broker.start():
             with RawClient(broker.port) as client:
-                client.subscribe(f"persistent://{TOPIC}", "s0", subType=SHARED)
+                client.subscribe(TOPIC, "s0", subType=codec.CommandSubscribe.Shared)
                 hour_ms = int(time.time() * 1000) + 3_600_000
                 chance = random.Random(options.seed)
                 took_s = publish(broker.port, [hour_ms + chance.randrange(3_600_000) for _ in range(options.messages)])
@@ -267,8 +230,8 @@ def restart(options: argparse.Namespace) -> int:
             broker.start()
             ready_s = time.monotonic() - began_s
             with RawClient(broker.port) as client:
-                client.subscribe(f"persistent://{TOPIC}", "s0", subType=SHARED)
-                client.produce(f"persistent://{TOPIC}")
+                client.subscribe(TOPIC, "s0", subType=codec.CommandSubscribe.Shared)
+                client.produce(TOPIC)
                 client.publish([b"now"], first=options.messages)
                 payload = client.message().payload
                 served_s = time.monotonic() - began_s
@@ -286,7 +249,7 @@ def restart(options: argparse.Namespace) -> int:
 def main() -> int:
     """Measure, print one table, and return the exit status."""
     parser = argparse.ArgumentParser(description="How late delayed messages come.")
-    parser.add_argument("--peer", choices=("pulsar",), help="measure this broker too")
+    add_peer_option(parser)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--subscriptions", type=int, default=10)
     parser.add_argument("--window-s", type=float, default=60.0, help="within which all of them are due")
@@ -301,27 +264,19 @@ def main() -> int:
         print(f"the machine is busy (load average {os.getloadavg()[0]:.1f}); the figures mean little", file=sys.stderr)
     if options.restart:
         return restart(options)
-    strict = str(options.strict).lower()
-    key = "isDelayedDeliveryDeliverAtTimeStrict"
-    brokers: dict[str, Callable[[], AbstractContextManager[Address]]] = {
-        "penstock": lambda: penstock(environment={"PENSTOCK_IS_DELAYED_DELIVERY_DELIVER_AT_TIME_STRICT": strict})
-    }
-    if options.peer:
-        brokers["Apache Pulsar"] = lambda: pulsar(settings={key: strict})
+    settings = {"isDelayedDeliveryDeliverAtTimeStrict": str(options.strict).lower()}
     print(
         f"{options.messages:,} messages due within {options.window_s:g} s on {options.subscriptions} subscriptions, "
-        f"tick {TICK_MS} ms, {key}={strict}; lateness in ms\n"
+        f"tick {TICK_MS} ms, strict: {options.strict}; lateness in ms"
     )
-    status = 0
-    for name, launch in brokers.items():
-        with launch() as address:
-            cells, broken = measure(address, options, java=name != "penstock")
-        if name == "penstock":
-            print(" | ".join(["| broker", *cells]) + " |\n|" + "---|" * (1 + len(cells)))
-        print(" | ".join([f"| {name}", *map(short, cells.values())]) + " |", flush=True)
+    status, columns = 0, {}
+    for name in chosen(options):
+        with BROKERS[name](settings=settings) as address:
+            columns[name], broken = measure(address, options, java=name == PEER)
         for text in broken:
             print(f"{name}: {text}", file=sys.stderr)
-        status |= bool(broken) and name == "penstock"
+        status |= bool(broken) and name == PENSTOCK
+    print_table("delayed delivery", columns)
     return status
 
 

@@ -17,76 +17,47 @@ tenant and half in another:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 import time
-import urllib.request
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.flood import Clients, Row, Subject
-from benchmarks.penstock_peer import changed_environment
-from penstock.testing.process import BrokerProcess
+from benchmarks.brokers import penstock
+from benchmarks.flood import Clients, Row, report
+from benchmarks.process import ask, metrics, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from benchmarks.process import Address
 
 RATIO_MIN = 0.9
 P99_MS_MAX = 500.0
 HONEST_CONNECTIONS = 10
 SAME, OTHER = "persistent://public/default/honest", "persistent://other/default/honest"
 ATTACKED = "persistent://public/default/attack"
-ATTACKS = {"flood": 200, "trickle": 30}
+ATTACKS = {"endless": 200, "trickle": 30}
 # From the attack's start until it is measured: the pool is full by then.
 ONSET_S = 2.0
 
 
-class FairnessClients(Clients):
-    """One process of `fairness_clients`."""
-
-    module = "benchmarks.fairness_clients"
-
-
-@contextmanager
-def subject(memory_mb: int) -> Iterator[Subject]:
-    """Start a broker with this memory limit and a second tenant; remove it all at the end."""
-    with tempfile.TemporaryDirectory(prefix="penstock-fairness-") as scratch:
-        broker = BrokerProcess(Path(scratch) / "data")
-        with changed_environment({"PENSTOCK_MEMORY_LIMIT_MB": str(memory_mb)}):
-            broker.start()
-        with broker:
-            put(f"{broker.admin_url}/admin/v2/tenants/other", {"allowedClusters": ["standalone"]})
-            put(f"{broker.admin_url}/admin/v2/namespaces/other/default", {})
-            yield Subject(broker, broker.port, None, None)
-
-
-def put(url: str, body: dict[str, Any]) -> None:
-    """Make something by the admin port."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PUT")
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        answer.read()
-
-
-def measure(target: Subject, options: argparse.Namespace) -> Iterator[Row]:
+def measure(address: Address, options: argparse.Namespace) -> Iterator[Row]:
     """Honest producers alone, then beside each attack, alone again before the next."""
-    steady = ["--per-s", str(options.per_s), "--seconds", str(options.seconds), "--topics", SAME, OTHER]
-    with FairnessClients("honest", target.port, HONEST_CONNECTIONS, *steady, ca=None) as honest:
+    rate = ["--per-s", str(options.per_s), "--seconds", str(options.seconds), "--topics", SAME, OTHER]
+    with Clients("steady", address.port, HONEST_CONNECTIONS, *rate) as honest:
         honest.ask("run")  # to warm up
         for kind in options.attacks:
             alone = honest.ask("run")["groups"]
-            before = target.figures()
-            with FairnessClients(kind, target.port, ATTACKS[kind], "--topics", ATTACKED, ca=None) as attackers:
-                attackers.tell("go")
+            before = evicted(address)
+            with Clients(kind, address.port, ATTACKS[kind], "--topics", ATTACKED) as attackers:
+                attackers.ask("go")
                 time.sleep(ONSET_S)
                 beside = honest.ask("run")["groups"]
-                after = target.figures()
-                attack = attackers.ask("stop")
-            evicted = after["penstock_request_memory_evicted_total"] - before["penstock_request_memory_evicted_total"]
+                after = evicted(address)
+                frames = attackers.ask("stop")["frames"]
+            rss_mib = usage(address.pid).rss_mib
             yield Row(
-                f"{ATTACKS[kind]} connections that {kind}",
-                f"{attack['frames']} frames sent, {evicted:.0f} evicted, RSS {target.rss_bytes()[0] / 2**20:.0f} MiB",
+                f"{ATTACKS[kind]} connections, {kind}",
+                f"{frames} frames sent, {after - before:.0f} evicted, RSS {rss_mib:.0f} MiB",
             )
             for tenant, was, now in zip(("same tenant", "other tenant"), alone, beside, strict=True):
                 ratio = now["ratio"] / was["ratio"] if was["ratio"] else 0.0
@@ -94,6 +65,11 @@ def measure(target: Subject, options: argparse.Namespace) -> Iterator[Row]:
                 measured += f" (alone {was['p50_ms']:,.1f}, {was['p99_ms']:,.0f})"
                 kept = ratio >= RATIO_MIN and now["p99_ms"] <= P99_MS_MAX
                 yield Row(f"  honest, {tenant}", measured, f">= {RATIO_MIN:.0%}, {P99_MS_MAX:.0f} ms", kept=kept)
+
+
+def evicted(address: Address) -> float:
+    """Connections that the broker has closed for holding request memory too long."""
+    return metrics(address.admin_port)["penstock_request_memory_evicted_total"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,13 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     options = parser.parse_args(argv)
-    kept = True
-    with subject(options.memory_mb) as target:
-        for row in measure(target, options):
-            verdict = "" if not row.bound else "ok" if row.kept else "VIOLATED"
-            print(f"  {row.what:<34} {row.measured:<72} {row.bound:<16} {verdict}", flush=True)
-            kept = kept and row.kept
-    return 0 if kept else 1
+    with penstock(settings={"memoryLimitMB": str(options.memory_mb)}) as address:
+        ask(address.admin_port, "PUT", "tenants/other", {"allowedClusters": ["standalone"]})
+        ask(address.admin_port, "PUT", "namespaces/other/default", {})
+        return 0 if report(measure(address, options)) else 1
 
 
 if __name__ == "__main__":

@@ -30,15 +30,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from benchmarks.brokers import penstock
 from benchmarks.memory_group import MemoryGroup
-from benchmarks.penstock_peer import changed_environment
-from benchmarks.process import free_port, metrics, usage
+from benchmarks.process import forget_peak, free_port, metrics, usage
 from penstock.testing.certificates import Certificate
-from penstock.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
+
+    from benchmarks.process import Address
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1024 * 1024
@@ -63,12 +64,10 @@ class Row:
 
 
 class Clients:
-    """One process of `flood_clients`, or of another module of clients."""
+    """One process of `flood_clients`."""
 
-    module = "benchmarks.flood_clients"
-
-    def __init__(self, kind: str, port: int, connections: int, *arguments: str, ca: Path | None) -> None:
-        command = [sys.executable, "-m", self.module, kind, "--port", str(port)]
+    def __init__(self, kind: str, port: int, connections: int, *arguments: str, ca: Path | None = None) -> None:
+        command = [sys.executable, "-m", "benchmarks.flood_clients", kind, "--port", str(port)]
         command += ["--connections", str(connections), *arguments]
         command += [] if ca is None else ["--tls-ca", str(ca)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -76,13 +75,9 @@ class Clients:
 
     def ask(self, word: str) -> dict[str, Any]:
         """Send a word, wait for its answer."""
-        self.tell(word)
-        return self.answer()
-
-    def tell(self, word: str) -> None:
-        """Send a word."""
         assert self._process.stdin is not None
         print(word, file=self._process.stdin, flush=True)
+        return self.answer()
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer. Raises RuntimeError when the process failed."""
@@ -112,7 +107,7 @@ class Clients:
 class Subject:
     """A broker to be flooded, and how its clients reach it."""
 
-    broker: BrokerProcess
+    address: Address
     port: int
     ca: Path | None
     group: MemoryGroup | None
@@ -123,17 +118,12 @@ class Subject:
 
     def figures(self) -> dict[str, float]:
         """The broker's own account of itself."""
-        return metrics(self.broker.admin_port)
+        return metrics(self.address.admin_port)
 
     def rss_bytes(self) -> tuple[int, int]:
         """Resident memory now and at its highest."""
-        seen = usage(self.broker.pid)
+        seen = usage(self.address.pid)
         return int(seen.rss_mib * MIB), int(seen.rss_peak_mib * MIB)
-
-    def forget_peak(self) -> None:
-        """Let the highest resident memory begin anew; where that is not allowed, it is the highest of all time."""
-        with suppress(OSError):
-            Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")
 
 
 @contextmanager
@@ -149,14 +139,10 @@ def subject(*, tls: bool, hard: bool) -> Iterator[Subject]:
             certificate = Certificate.make(scratch)
             ca, tls_port = certificate.certificate, free_port()
             arguments = ["--tls-cert", str(ca), "--tls-key", str(certificate.key), "--tls-port", str(tls_port)]
-        broker = BrokerProcess(scratch / "data", arguments)
-        with (
-            changed_environment({"PENSTOCK_QUEUED_MAX_REQUEST_BYTES": str(POOL_BYTES)}),
-            nullcontext() if group is None else group.inside(),
-        ):
-            broker.start()
-        stack.enter_context(broker)
-        yield Subject(broker, tls_port or broker.port, ca, group)
+        limits = {"queued.max.request.bytes": str(POOL_BYTES)}
+        with nullcontext() if group is None else group.inside():
+            address = stack.enter_context(penstock(scratch / "data", settings=limits, arguments=arguments))
+        yield Subject(address, tls_port or address.port, ca, group)
 
 
 # ------------------------------------------------------------------------------------------------------------ the flood
@@ -168,7 +154,7 @@ def flood(target: Subject, options: argparse.Namespace) -> Iterator[Row]:
     with target.clients("flood", options.connections, *arguments) as clients:
         time.sleep(SETTLE_S)
         baseline, _ = target.rss_bytes()
-        target.forget_peak()
+        forget_peak(target.address.pid)
         limit = baseline + POOL_BYTES + ALLOWANCE_BYTES
         if target.group is not None:
             target.group.limit(limit)
@@ -247,6 +233,16 @@ def mib(size: int) -> str:
     return f"{size / MIB:,.1f} MiB"
 
 
+def report(rows: Iterable[Row]) -> bool:
+    """Print rows as they come; returns whether all bounds were kept."""
+    kept = True
+    for row in rows:
+        verdict = "" if not row.bound else "ok" if row.kept else "VIOLATED"
+        print(f"  {row.what:<50} {row.measured:<66} {row.bound:<16} {verdict}", flush=True)
+        kept = kept and row.kept
+    return kept
+
+
 def measure(options: argparse.Namespace, *, tls: bool) -> list[Row]:
     """Everything, over one transport."""
     with subject(tls=tls, hard=True) as target:
@@ -269,10 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.transport in {transport, "both"}:
             rows = measure(options, tls=transport == "tls")
             print(f"\n{transport}, pool {mib(POOL_BYTES)}")
-            for row in rows:
-                verdict = "" if not row.bound else "ok" if row.kept else "VIOLATED"
-                print(f"  {row.what:<50} {row.measured:<58} {row.bound:<16} {verdict}", flush=True)
-            kept = kept and all(row.kept for row in rows)
+            kept = report(rows) and kept
     return 0 if kept else 1
 
 

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of the flood, each kind in a process of its own: flooders, honest publishers, dribblers.
+"""The clients of `flood` and `fairness`, each kind in a process of its own: flooders, honest publishers, attackers.
 
 Why processes: a thousand clients and the broker they measure must not share an interpreter.
-Where: `flood` starts them, writes one word a line to their standard input, and reads one line of JSON for each:
+Where: `flood` and `fairness` start them, write one word a line to their standard input, and read one line of JSON for
+each:
 
     flood     go      publish frames of mixed sizes on all connections, wait for every receipt
               check   consume all topics from their beginning; is every message there that has a receipt?
-    honest    run     publish small entries for a while; how many receipts came a second?
-    dribble   go      announce 5 MiB on all connections, then trickle; again if evicted
-              stop    close them
+    honest    run     publish small entries for a while, as fast as can be; how many receipts came a second?
+    steady    run     publish small entries for a while at a fixed rate; how many had receipts, and after how long?
+    endless   go      publish the largest frames on all connections as fast as they are taken; again if evicted
+    trickle   go      the same, but send the last tenth of each frame slowly
+    dribble   go      the same, but only announce the frame and then send next to nothing
+    the last three:
+              stop    close all connections
 """
 
 from __future__ import annotations
@@ -24,15 +29,16 @@ import struct
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 from benchmarks.frames import Shape
 from benchmarks.generator import Publisher, pump, step
-from benchmarks.measure import Load
+from benchmarks.measure import Load, percentiles
 from penstock.testing.client import RawClient, Type
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 
@@ -47,11 +53,29 @@ PAYLOAD_BYTES_MIN = 256
 # So many of a flood's frames are as large as can be; the others are drawn evenly from the scale of powers.
 LARGEST_RATIO = 0.03
 TOPICS = 16
+HONEST = "persistent://public/default/honest"
 TIMEOUT_S = 60.0
-TRICKLE_BYTES = 100
-TRICKLE_S = 0.5
+# What an attacker sends at once, and what a connection sends before others have their turn.
+SEND_BYTES = 256 * 1024
+SENDS = 4
+# How long steady publishers wait for receipts after their last message; what comes later counts as not delivered.
+PATIENCE_S = 10.0
 IDENTITY = struct.Struct(">IQ")  # connection, sequence id: what a consumer must get back
-ZEROS = memoryview(bytes(PAYLOAD_BYTES_MAX))
+
+
+class Attack(NamedTuple):
+    """How attackers send a frame: this part of it at once, the rest slowly, a little at each tick."""
+
+    fast_ratio: float
+    slow_bytes_per_s: int
+    tick_s: float
+
+
+ATTACKS: Final = {
+    "endless": Attack(1.0, 0, 0.0),
+    "trickle": Attack(0.9, 70_000, 0.05),
+    "dribble": Attack(0.0, 200, 0.5),
+}
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext | None:
@@ -189,16 +213,21 @@ def look_for(flooders: list[Flooder], port: int, tls: ssl.SSLContext | None) -> 
 # ---------------------------------------------------------------------------------------------------- honest publishers
 
 
-def honest(options: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Publish 1 KiB entries, at most 100 of a connection unanswered, for some seconds from each `run` on."""
-    load = Load(
+def small_entries(options: argparse.Namespace, topic: str, connections: int, window: int) -> Load:
+    """A load of entries of 1 KiB."""
+    return Load(
         port=options.port,
-        topic="persistent://public/default/honest",
+        topic=topic,
         shape=Shape(1024),
-        connections=options.connections,
-        window=100,
+        connections=connections,
+        window=window,
         tls_ca=options.tls_ca,
     )
+
+
+def honest(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Publish small entries, at most 100 of a connection unanswered, for some seconds from each `run` on."""
+    load = small_entries(options, HONEST, options.connections, window=100)
     with selectors.DefaultSelector() as selector:
         publishers = [Publisher(load, row) for row in range(load.connections)]
         for publisher in publishers:
@@ -227,57 +256,164 @@ def run(selector: selectors.BaseSelector, publishers: list[Publisher], seconds: 
     return (after - before) / elapsed
 
 
-# ------------------------------------------------------------------------------------------------------------ dribblers
+# ---------------------------------------------------------------------------------------------------- steady publishers
 
 
-class Dribbler:
-    """One connection that announces the largest frame and does not send it."""
+class Steady:
+    """One connection that publishes at a fixed rate, whatever the broker does; receipts come in order."""
 
-    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None) -> None:
-        self._port = port
-        self._tls = tls
-        self._topic = f"persistent://public/default/dribble-{number % TOPICS}"
+    def __init__(self, load: Load, row: int) -> None:
+        self.publisher = Publisher(load, row)
+        self.waits_s: list[float] = []
+        self.due_s: deque[float] = deque()  # when each message without a receipt was due to be sent
+
+    def send(self, due_s: float) -> None:
+        """Publish one message that was due then."""
+        self.due_s.append(due_s)
+        self.publisher.pump(self.publisher.released + 1)
+
+    def flush(self) -> None:
+        """Send what the socket takes."""
+        self.publisher.pump(self.publisher.released)
+
+    def receive(self) -> None:
+        """Take receipts."""
+        receipts = self.publisher.receipts
+        before = receipts.count
+        self.publisher.receive()
+        now_s = time.monotonic()
+        self.waits_s += [now_s - self.due_s.popleft() for _ in range(receipts.count - before)]
+
+
+def steady(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Publish `per_s` messages a second over all connections, the topics in turn, for some seconds from each `run`."""
+    each = options.connections // len(options.topics)
+    loads = [small_entries(options, topic, each, window=sys.maxsize) for topic in options.topics]
+    groups = [[Steady(load, row) for row in range(each)] for load in loads]
+    clients = [client for row in zip(*groups, strict=True) for client in row]
+    with selectors.DefaultSelector() as selector:
+        for client in clients:
+            selector.register(client.publisher.client, selectors.EVENT_READ, client)
+        yield {}
+        while True:
+            next_word()
+            run_steady(selector, clients, options)
+            yield {"groups": [figures(group, options) for group in groups]}
+
+
+def run_steady(selector: selectors.BaseSelector, clients: list[Steady], options: argparse.Namespace) -> None:
+    """One measurement."""
+    await_receipts(selector, clients)  # of the run before
+    for client in clients:
+        client.waits_s = []
+    began_s = time.monotonic()
+    for row in range(int(options.per_s * options.seconds)):
+        due_s = began_s + row / options.per_s
+        while (left_s := due_s - time.monotonic()) > 0:
+            step(selector, left_s)
+        clients[row % len(clients)].send(due_s)
+        for client in clients:
+            client.flush()
+    await_receipts(selector, clients)
+
+
+def await_receipts(selector: selectors.BaseSelector, clients: list[Steady]) -> None:
+    """Until all messages have their receipts, or patience ends."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while any(client.due_s for client in clients) and time.monotonic() < deadline_s:
+        for client in clients:
+            client.flush()
+        step(selector, 0.05)
+
+
+def figures(clients: list[Steady], options: argparse.Namespace) -> dict[str, float]:
+    """What one group saw: messages with a receipt within the time of the load, and the waits of all that had one."""
+    # What had no receipt at all waited longest.
+    lost = [PATIENCE_S + options.seconds] * sum(len(client.due_s) for client in clients)
+    waits_s = sorted(wait_s for client in clients for wait_s in client.waits_s) + lost
+    wanted = options.per_s * options.seconds / len(options.topics)
+    # One whose answer comes more than a second late does not count as throughput of this load.
+    in_time = sum(wait_s <= 1.0 for wait_s in waits_s)
+    named = percentiles(waits_s) if len(waits_s) > len(lost) else {"p50": math.inf, "p99": math.inf}
+    return {"ratio": in_time / wanted, "p50_ms": 1000 * named["p50"], "p99_ms": 1000 * named["p99"]}
+
+
+# ------------------------------------------------------------------------------------------------------------- attacks
+
+
+class Attacker:
+    """One connection that sends the largest frames, one after another."""
+
+    def __init__(self, number: int, options: argparse.Namespace, tls: ssl.SSLContext | None, frame: memoryview) -> None:
+        self._port, self._tls, self._frame = options.port, tls, frame
+        self._topic = f"{options.topics[0]}-{number % TOPICS}"
+        self._attack = ATTACKS[options.kind]
         self.opened = 0
+        self.frames = 0
         self.connect()
 
     def connect(self) -> None:
-        """Announce the frame, after everything that an honest client would do."""
+        """Do what an honest client does before its first message."""
         client = RawClient(self._port, tls=self._tls)
         client.produce(self._topic)
-        client.write(send_head(0, IDENTITY.pack(0, 0), ZEROS))
         self.socket = client.socket
         self.socket.setblocking(False)
+        self._at = 0
+        self._slow_since_s: float | None = None
         self.opened += 1
 
-    def dribble(self) -> None:
-        """Send a little more; open again when the broker has had enough."""
+    def pump(self, now_s: float) -> None:
+        """Send what may be sent; open again when the broker has had enough."""
         try:
-            self.socket.send(ZEROS[:TRICKLE_BYTES])
-            if not self.socket.recv(1024):
-                raise ConnectionError
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
+            with suppress(BlockingIOError, ssl.SSLWantReadError):
+                if not self.socket.recv(64 * 1024):
+                    raise ConnectionError
+            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                for _ in range(SENDS):
+                    end = self._end(now_s)
+                    if end <= self._at:
+                        break
+                    self._at += self.socket.send(self._frame[self._at : min(end, self._at + SEND_BYTES)])
+                    if self._at == len(self._frame):
+                        self._at, self._slow_since_s = 0, None
+                        self.frames += 1
         except OSError:
             self.socket.close()
             self.connect()
 
+    def _end(self, now_s: float) -> int:
+        """Up to where the frame may be sent now; the head of it always, because that announces the rest."""
+        fast = max(len(self._frame) - PAYLOAD_BYTES_MAX, int(len(self._frame) * self._attack.fast_ratio))
+        if self._at < fast:
+            return fast
+        if self._slow_since_s is None:
+            self._slow_since_s = now_s
+        return min(len(self._frame), fast + int(self._attack.slow_bytes_per_s * (now_s - self._slow_since_s)))
 
-def dribble(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+
+def attack(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Attack on `go`, cease on `stop`, and so on."""
     tls = tls_context(options.tls_ca)
+    body = memoryview(bytes(PAYLOAD_BYTES_MAX))
+    frame = memoryview(send_head(0, IDENTITY.pack(0, 0), body) + body)
+    tick_s = ATTACKS[options.kind].tick_s
     yield {}
     while True:
         next_word()
-        dribblers = [Dribbler(row, options.port, tls) for row in range(options.connections)]
-        yield {"connections": len(dribblers)}
+        attackers = [Attacker(row, options, tls, frame) for row in range(options.connections)]
+        yield {}
         while not word_waits():
-            for dribbler in dribblers:
-                dribbler.dribble()
-            time.sleep(TRICKLE_S)
+            now_s = time.monotonic()
+            for attacker in attackers:
+                attacker.pump(now_s)
+            if tick_s:
+                time.sleep(tick_s)
+            else:
+                select.select([], [attacker.socket for attacker in attackers], [], 0.01)
         next_word()
-        for dribbler in dribblers:
-            dribbler.socket.close()
-        yield {"opened": sum(dribbler.opened for dribbler in dribblers)}
+        for attacker in attackers:
+            attacker.socket.close()
+        yield {"frames": sum(one.frames for one in attackers), "opened": sum(one.opened for one in attackers)}
 
 
 # -------------------------------------------------------------------------------------------------------------- process
@@ -294,7 +430,7 @@ def word_waits() -> bool:
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
-KINDS = {"flood": flood, "honest": honest, "dribble": dribble}
+KINDS = {"flood": flood, "honest": honest, "steady": steady, **dict.fromkeys(ATTACKS, attack)}
 
 
 def main() -> None:
@@ -305,6 +441,8 @@ def main() -> None:
     parser.add_argument("--connections", type=int, required=True)
     parser.add_argument("--mebibytes", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--per-s", type=float, default=200.0)
+    parser.add_argument("--topics", nargs="+", default=["persistent://public/default/attack"], help="without a number")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tls-ca", type=Path)
     options = parser.parse_args()

@@ -11,21 +11,18 @@ at yet, as an operator would see it too.
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from benchmarks.penstock_peer import penstock
-from benchmarks.process import usage
-from benchmarks.pulsar_peer import pulsar
-from benchmarks.report import short
+from benchmarks.brokers import BROKERS, add_peer_option, chosen
+from benchmarks.process import allow_many_sockets, usage
+from benchmarks.report import print_table
 from penstock.testing.client import RawClient, Type, entry, frame, send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
     from benchmarks.process import Address
 
@@ -117,23 +114,18 @@ def measure(address: Address, topics: int, clients: int) -> dict[str, float]:
 def main() -> int:
     """Measure and print one table."""
     parser = argparse.ArgumentParser(description="Resident memory per topic and per connection.")
-    parser.add_argument("--peer", choices=("pulsar",), help="measure this broker too")
+    add_peer_option(parser)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=1_000)
     options = parser.parse_args()
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    brokers: dict[str, Callable[[], AbstractContextManager[Address]]] = {"penstock": penstock}
-    if options.peer:
-        brokers["Apache Pulsar"] = pulsar
+    allow_many_sockets()
     print(f"{options.topics:,} topics with a producer and a message each, then {options.clients:,} connections with a")
-    print("consumer that received one; resident memory in MiB, and KiB for one more\n")
-    for name, launch in brokers.items():
-        with launch() as address:
-            cells = measure(address, options.topics, options.clients)
-        if name == "penstock":
-            print(" | ".join(["| broker", *cells]) + " |\n|" + "---|" * (1 + len(cells)))
-        print(" | ".join([f"| {name}", *map(short, cells.values())]) + " |", flush=True)
+    print("consumer that received one; resident memory in MiB, and KiB for one more")
+    columns = {}
+    for name in chosen(options):
+        with BROKERS[name]() as address:
+            columns[name] = measure(address, options.topics, options.clients)
+    print_table("MiB", columns)
     return 0
 
 

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 
 from penstock.core.checksum import seal
 from penstock.core.units import KIB, MIB
-from penstock.governance.request_memory import RequestLimits, RequestMemory
+from penstock.governance.request_limits import RequestLimits
+from penstock.governance.request_memory import RequestMemory
 from penstock.net.clock import SystemClock
 from penstock.storage.entry_log import AppendRun, EntryLog
 from penstock.storage.files import OsFiles
 from penstock.storage.limits import LogLimits
 from penstock.wire import codec
+from penstock.wire.deliveries import encode_messages
 from penstock.wire.frame_reader import FrameReader
-from penstock.wire.runs import Buffer, decode_sends, encode_messages, encode_receipts
+from penstock.wire.runs import Buffer, decode_sends, encode_receipts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,7 +119,7 @@ def wire() -> Iterator[tuple[str, float, float]]:
     first, acked = FIRST_SEQUENCE_ID, range(FIRST_ENTRY_ID, FIRST_ENTRY_ID + ENTRIES)
     yield "decode SEND, one producer", 1_000, reading(*(send(1, first + row) for row in range(ENTRIES)))
     yield "decode SEND, 50 producers", 1_000, reading(*(send(row % 50, first + row // 50) for row in range(ENTRIES)))
-    yield "decode SEND, batches of 10", 5_000, reading(*(send(1, first + 10 * row, 10) for row in range(ENTRIES)))
+    yield "decode SEND, batches of 10", 2_000, reading(*(send(1, first + 10 * row, 10) for row in range(ENTRIES)))
     yield "decode ACK, one id each", 250, reading(*map(ack, acked))
     yield "decode ACK, 250 ids in one", 250, reading(ack(*acked))
     yield "encode SEND_RECEIPT, run of 250", 150, receipts(250)

@@ -2,16 +2,18 @@
 """A broker as the benchmarks see it: an address, a process id, and what `/proc` says about that process.
 
 Why: penstock and its peer must be started, measured and stopped in exactly the same way, or the ratios mean nothing.
-Where: `penstock_peer` and `pulsar_peer` make addresses; `run` reads processor time and memory between loads.
+Where: `brokers` and `pulsar_peer` make addresses; `run` reads processor time and memory between loads.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,16 @@ class Address:
     data: Path
     started_s: float  # on the monotonic clock, just before the process was made
 
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where the admin port answers."""
+        return f"http://127.0.0.1:{self.admin_port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -51,7 +63,7 @@ class Usage:
 
 
 def usage(pid: int) -> Usage:
-    """Read what a process has used. Raises FileNotFoundError when it is gone."""
+    """Read what a process has used. Raises FileNotFoundError when it has ended."""
     # The command's name may hold spaces and brackets; after it come numbers, utime and stime the 12th and 13th.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     memory = {
@@ -59,7 +71,21 @@ def usage(pid: int) -> Usage:
         for name, _, value in (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         if name in {"VmRSS", "VmHWM"}
     }
+    if memory.keys() != {"VmRSS", "VmHWM"}:
+        raise FileNotFoundError(f"process {pid} has ended")
     return Usage((int(fields[11]) + int(fields[12])) / TICKS_PER_S, memory["VmRSS"], memory["VmHWM"])
+
+
+def forget_peak(pid: int) -> None:
+    """Let the highest resident memory begin anew; where that is not allowed, it is the highest of all time."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def allow_many_sockets() -> None:
+    """Let this process have as many open files as it may."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def ask(admin_port: int, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 -- whatever it answers

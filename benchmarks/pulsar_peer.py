@@ -3,7 +3,8 @@
 
 Why: a ratio needs both sides on the same machine in the same minute. The broker comes from the artifacts its project
 publishes; its journal syncs before it acknowledges, as penstock's does.
-Where: `run` with `--peer pulsar`. By hand: `python -m benchmarks.pulsar_peer` keeps one up until Ctrl-C.
+Where: benchmarks with `--peer pulsar`, and the compatibility tests with PEER=pulsar, which also kill and restart it. By
+hand: `python -m benchmarks.pulsar_peer` keeps one up until Ctrl-C.
 
 The first start downloads about 280 MB through Maven; the class path is kept in `~/.cache/penstock-peer`, or where
 PENSTOCK_PEER_CACHE says. Needs Java 17 or later and mvn.
@@ -24,12 +25,13 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Self
 
 from benchmarks.process import Address, PeerError, free_port, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from types import TracebackType
 
 PULSAR_VERSION = "4.2.4"
 JAVA_MAJOR_MIN = 17
@@ -37,6 +39,8 @@ RESOLVE_TIMEOUT_S = 900.0
 # 7 s when the machine is idle; 36 s was seen under load.
 START_TIMEOUT_S = 120.0
 POLL_S = 0.05
+# What a Java machine ends with when SIGTERM has run its shutdown hooks.
+ENDED_AS_TOLD: Final = 128 + signal.SIGTERM
 CLASSPATH_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 
 # The project's own parent is imported, so that every transitive version is the one Pulsar ships.
@@ -131,24 +135,79 @@ def pulsar(
     Raises:
         PeerError: Java, Maven or the artifacts are missing, or the broker did not come up.
     """
-    java, class_path = find_java(), resolve()
     with tempfile.TemporaryDirectory(prefix="pulsar-peer-") as scratch:
-        home = data or Path(scratch)
-        ports = {"brokerServicePort": str(free_port()), "webServicePort": str(free_port())}
-        home.mkdir(exist_ok=True)
+        peer = PulsarProcess(data or Path(scratch), settings, token)
+        resolve()  # which may download for minutes, before the clock starts
         started_s = time.monotonic()
-        process = spawn(java, class_path, home, {**SETTINGS, **ports, **settings})
-        try:
-            wait_until_ready(process, int(ports["webServicePort"]), home, token)
+        with peer:
             yield Address(
-                port=int(ports["brokerServicePort"]),
-                admin_port=int(ports["webServicePort"]),
-                pid=process.pid,
-                data=home,
-                started_s=started_s,
+                port=peer.port, admin_port=peer.admin_port, pid=peer.pid, data=peer.data_dir, started_s=started_s
             )
-        finally:
-            stop(process)
+
+
+class PulsarProcess:
+    """One standalone Pulsar on a data directory, with the methods of penstock's `BrokerProcess`."""
+
+    def __init__(self, data_dir: Path, settings: Mapping[str, str] = MappingProxyType({}), token: str = "") -> None:
+        self.data_dir, self.settings, self.token = data_dir, settings, token
+        self.port = 0
+        self.admin_port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where the admin port answers."""
+        return f"http://127.0.0.1:{self.admin_port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None, "the broker was not started"
+        return self._process.pid
+
+    def start(self, *, port: int = 0, admin_port: int = 0) -> Self:
+        """Start and wait until it serves. Raises PeerError."""
+        self.port, self.admin_port = port or free_port(), admin_port or free_port()
+        self.data_dir.mkdir(exist_ok=True)
+        ports = {"brokerServicePort": str(self.port), "webServicePort": str(self.admin_port)}
+        self._process = spawn(find_java(), resolve(), self.data_dir, {**SETTINGS, **ports, **self.settings})
+        try:
+            wait_until_ready(self._process, self.admin_port, self.data_dir, self.token)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> int:
+        """Ask it to end (SIGTERM) and wait; 0 when it ended as it was told, as penstock says."""
+        process = self._taken()
+        stop(process)
+        return 0 if process.returncode == ENDED_AS_TOLD else process.returncode
+
+    def kill(self) -> None:
+        """End it without a chance to say anything (SIGKILL)."""
+        process = self._taken()
+        process.kill()
+        process.wait()
+
+    def _taken(self) -> subprocess.Popen[bytes]:
+        process, self._process = self._process, None
+        assert process is not None, "the broker was not started"
+        return process
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.stop()
 
 
 def find_java() -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples → medians, spreads, ratios and verdicts → a table for people and one for programs.
 
-Where: `run` hands it everything at the end.
+Where: `run` hands it everything at the end. Other benchmarks print their figures with `print_table`.
 """
 
 from __future__ import annotations
@@ -113,6 +113,14 @@ def markdown(rows: Sequence[Row]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines) + "\n"
+
+
+def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
+    """Print a table of a column for each broker and a row for each figure."""
+    print(f"\n| {title} | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
+    for figure in next(iter(columns.values())):
+        cells = [short(values[figure]) if figure in values else "" for values in columns.values()]
+        print(f"| {figure} | " + " | ".join(cells) + " |", flush=True)
 
 
 def times(value: float | None) -> str:

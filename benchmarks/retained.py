@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.process import usage
 from penstock.net.clock import SystemClock
 from penstock.storage.catalog import Catalog
-from penstock.storage.directory import open_data_directory
+from penstock.storage.directory import DataDirectory, open_data_directory
 from penstock.storage.entry_log import AppendRun, EntryLog, LogLimits
 from penstock.storage.files import OsFiles
 from penstock.testing.client import EARLIEST, RawClient, entry
@@ -41,7 +41,7 @@ def topic_name(number: int) -> str:
 def fill(path: Path, entries: int, topics: int) -> None:
     """Store `entries` entries, spread over `topics` topics, as a broker would have."""
     directory = open_data_directory(path, OsFiles())
-    ledgers = create_topics(directory.metadata, topics)
+    ledgers = create_topics(directory, topics)
     posted: list[object] = []
     log = EntryLog.open(
         directory.broker(0), OsFiles(), LogLimits(relaxed=True), lambda callback: callback(), clock=SystemClock()
@@ -76,14 +76,14 @@ def fill(path: Path, entries: int, topics: int) -> None:
         raise RuntimeError(f"{len(posted)} runs stored, first failure: {failed[:1]}")
 
 
-def create_topics(metadata: Path, topics: int) -> list[int]:
+def create_topics(directory: DataDirectory, topics: int) -> list[int]:
     """Create the topics; returns their ledger ids."""
     errors: list[object] = []
-    catalog = Catalog.open(metadata, lambda callback: callback())
+    catalog = Catalog.open(directory, lambda callback: callback())
     for number in range(topics):
         catalog.create_topic(topic_name(number), properties={}, created_wall_ms=0, done=errors.append)
     catalog.close()
-    catalog = Catalog.open(metadata, lambda callback: callback())
+    catalog = Catalog.open(directory, lambda callback: callback())
     ledgers = [record.ledger_id for record in sorted(catalog.topics(), key=lambda record: record.ledger_id)]
     catalog.close()
     assert len(ledgers) == topics, errors[:1]

@@ -24,11 +24,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.brokers import BROKERS, add_peer_option, chosen
 from benchmarks.loads import CORE, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
-from benchmarks.penstock_peer import penstock
 from benchmarks.process import PeerError, usage
-from benchmarks.pulsar_peer import pulsar
-from benchmarks.report import PEER, PENSTOCK, Sample, markdown, summarize
+from benchmarks.report import Sample, markdown, summarize
 from benchmarks.subjects import LoadFailed, Subject
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ BUSY_LOAD_MAX = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, report, and return the exit status."""
     options = parse(argv)
-    plans = chosen(options)
+    plans = chosen_plans(options)
     busy = os.getloadavg()[0]
     if busy > BUSY_LOAD_MAX:
         print(f"bench: the machine is busy (load average {busy:.1f}); the figures mean little", file=sys.stderr)
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure penstock, and a peer beside it.")
-    parser.add_argument("--peer", choices=[PEER], help="measure this broker in the same run")
+    add_peer_option(parser)
     parser.add_argument("--loads", default="*", metavar="GLOBS", help="only loads that match; several with commas")
     parser.add_argument("--seconds", type=float, default=3.0, help="the measured part of each load")
     parser.add_argument("--rounds", type=int, default=3)
@@ -82,7 +81,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def chosen(options: argparse.Namespace) -> list[Plan]:
+def chosen_plans(options: argparse.Namespace) -> list[Plan]:
     """Return the loads that were asked for."""
     return [
         plan
@@ -96,9 +95,7 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> I
     """Start all brokers on fresh data, take every load on each of them in turns, stop them."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=options.scratch)))
-        subjects = [Subject(PENSTOCK, penstock, scratch / "penstock")]
-        if options.peer:
-            subjects.append(Subject(PEER, pulsar, scratch / "pulsar"))
+        subjects = [Subject(name, BROKERS[name], scratch / name) for name in chosen(options)]
         for subject in subjects:
             stack.callback(subject.stop)
             for figure, value in subject.start().items():

@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from benchmarks.penstock_peer import penstock
+from benchmarks.brokers import penstock
 from benchmarks.process import PeerError, ask
 from penstock.spark.session import local_session
 
