@@ -12,10 +12,12 @@ import argparse
 import importlib
 import re
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
 from penstock.admin.api import build
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.policies.policy_defaults import PolicyDefaults
@@ -34,7 +36,16 @@ if TYPE_CHECKING:
     from penstock.broker.policies.policy_rows import Policy
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-REFERENCE: Final = ROOT / "docs" / "reference"
+SAMPLE: Final = ROOT / "ops" / "broker.conf"
+
+AVRO_TYPES: Final = {
+    "long": "long",
+    "string": "string",
+    "boolean": "boolean",
+    "strings": "array of string",
+    "long?": "long or null",
+    "double?": "double or null",
+}
 
 _PART: Final = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -62,6 +73,17 @@ def _group_table(group: type) -> str:
                 key.text,
             )
             for key in keys_of(group).values()
+        ),
+    )
+
+
+def record_fields_table(record: type[UsageRecord | DecisionRecord]) -> str:
+    """Every field of a class of records."""
+    return _table(
+        ("field", "type", "unit", "meaning"),
+        (
+            (f"`{name}`", AVRO_TYPES[one.type], one.unit, one.text)
+            for name, one in meanings_of(cast("type[UsageRecord]", record)).items()
         ),
     )
 
@@ -204,13 +226,54 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Act
 
 def main() -> int:
     """Rewrite every file whose generated parts are behind."""
-    for file in sorted(REFERENCE.glob("*.md")):
+    for file in sorted(ROOT.glob("docs/**/*.md")):
         text = file.read_text(encoding="utf-8")
         fresh = render(text)
         if fresh != text:
             file.write_text(fresh, encoding="utf-8")
             print(f"rewrote {file.relative_to(ROOT)}")
+    if not SAMPLE.exists() or SAMPLE.read_text(encoding="utf-8") != sample():
+        SAMPLE.write_text(sample(), encoding="utf-8")
+        print(f"rewrote {SAMPLE.relative_to(ROOT)}")
     return 0
+
+
+# What to begin with, above the settings of a group.
+QUICK_STARTS: Final = {
+    "Throttling": """\
+Quick start: watch what it would do, and look for [AdaptiveThrottle] in the log.
+
+    adaptivePublisherThrottlingEnabled=true
+    adaptivePublisherThrottlingObserveOnly=true
+
+To enforce it, and to let go again at once, without a restart:
+
+    pulsar-admin brokers update-dynamic-config --config adaptivePublisherThrottlingObserveOnly --value false
+    pulsar-admin brokers update-dynamic-config --config adaptivePublisherThrottlingObserveOnly --value true
+""",
+}
+
+
+def sample() -> str:
+    """The sample of a configuration file: every setting with its default, commented out."""
+    lines = [
+        "# A configuration of penstock: every setting with its default. Remove the # of what you change.",
+        "#",
+        "#     penstock serve --config broker.conf --data-dir ./data",
+        "#",
+        "# `make docs` writes this file. docs/reference/configuration.md says more.",
+    ]
+    for group in GROUPS:
+        lines += ["", "", f"# ---- {str(group.__doc__).rstrip('.')}"]
+        if group.__name__ in QUICK_STARTS:
+            lines += ["#", *(f"# {line}".rstrip() for line in QUICK_STARTS[group.__name__].splitlines())]
+        for key in keys_of(group).values():
+            meaning = key.text + (" Dynamic: it can be changed at run time." if key.dynamic else "")
+            if key.default is None and key.default_text not in {"", "none"}:
+                meaning += f" Default: {key.default_text}."
+            lines += ["", *textwrap.wrap(meaning, 110, initial_indent="# ", subsequent_indent="# ")]
+            lines.append(f"#{key.name}={'' if key.default is None else key.default_text}")
+    return "\n".join(lines) + "\n"
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -232,6 +295,21 @@ def spark_columns_table() -> str:
     return _table(("column", "type", "what it is"), rows)
 
 
+def spark_foreign_table() -> str:
+    """What becomes of the options that people bring along from other sources."""
+    known = importlib.import_module("penstock.spark.foreign_options")
+    taken = (
+        (f"`{one.name}`", one.origin, f"is taken as `{one.ours}`" + (f": {one.text}" if one.text else ""))
+        for one in known.TAKEN
+    )
+    refused = ((f"`{one.name}`", one.origin, f"refused; write {one.instead}") for one in known.REFUSED)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in known.IGNORED:
+        alike.setdefault((one.origin, one.text), []).append(f"`{one.name}`")
+    ignored = ((", ".join(names), origin, f"no effect: {text}") for (origin, text), names in alike.items())
+    return _table(("option", "of", "here"), [*taken, *refused, *ignored])
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings_table,
     "commands": commands_table,
@@ -246,6 +324,9 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "sparkread": partial(spark_options_table, "options", "READ_OPTIONS"),
     "sparkwrite": partial(spark_options_table, "write_options", "WRITE_OPTIONS"),
     "sparkcolumns": spark_columns_table,
+    "sparkforeign": spark_foreign_table,
+    "usagerecords": partial(record_fields_table, UsageRecord),
+    "decisionrecords": partial(record_fields_table, DecisionRecord),
 }
 
 if __name__ == "__main__":
