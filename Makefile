@@ -53,8 +53,8 @@ test: $(SETUP)  ## all tests but those of `make compat`
 	$(PY) -m pytest --numprocesses auto --dist loadgroup --ignore tests/compat tests
 
 .PHONY: compat
-compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar
-	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(foreach client,$(CLIENT),--client $(client))
+compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar; BROKERS=3: several
+	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(if $(BROKERS),--brokers $(BROKERS)) $(foreach client,$(CLIENT),--client $(client))
 
 .PHONY: fuzz
 fuzz: $(SETUP)  ## ten minutes of random bytes for the parser (FUZZ_SECONDS); then requests to the admin port (FUZZ_CASES)
@@ -62,29 +62,39 @@ fuzz: $(SETUP)  ## ten minutes of random bytes for the parser (FUZZ_SECONDS); th
 	PENSTOCK_API_CASES=$(or $(FUZZ_CASES),50) $(PY) -m pytest --quiet --timeout 3600 tests/admin/test_openapi.py
 
 .PHONY: crash
-crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS); then simulated disk faults, 2,000 cases (CRASH_CASES)
+crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS), while usage is counted 50 times (CRASH_USAGE_ROUNDS), of one of three brokers 20 times; then simulated disk faults, 2,000 cases (CRASH_CASES)
 	$(PY) tests/crash/run.py --rounds $(or $(CRASH_ROUNDS),200)
+	$(PY) tests/crash/usage.py --rounds $(or $(CRASH_USAGE_ROUNDS),50)
+	$(PY) tests/crash/brokers.py --rounds $(or $(CRASH_BROKER_ROUNDS),20)
 	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
 	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py
 
 .PHONY: sim
-sim: $(SETUP)  ## simulations by seed: of permits (SIM_CASES), of the whole broker (SIM_SEEDS); SEED=123 repeats one
+sim: $(SETUP)  ## simulations by seed: permits (SIM_CASES), the whole broker (SIM_SEEDS; SEED=123 repeats one), several (SIM_BROKERS_SEEDS), quotas (SIM_QUOTAS)
 	PENSTOCK_SIM_CASES=$(or $(SIM_CASES),10000) PENSTOCK_SIM_SEEDS=$(or $(SIM_SEEDS),1000) \
 	  $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 \
 	  tests/governance/test_permits_properties.py tests/simulation \
 	  tests/broker/test_administrators_at_once.py tests/broker/test_clients_at_once.py
+	PENSTOCK_SIM_SEEDS=$(or $(SIM_BROKERS_SEEDS),100) $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) \
+	  $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 tests/broker/test_administrators_of_brokers.py
+	$(PY) -m tests.simulation.throttle_table --write
+	$(PY) -m tests.simulation.quota_table --write --random $(or $(SIM_QUOTAS),500)
 
 .PHONY: spark
 spark: $(SETUP)  ## a Spark stream whose driver is killed 20 times, and at times the broker (SPARK_MESSAGES, SPARK_KILLS)
 	$(PY) tests/spark/driver_kills.py --messages $(or $(SPARK_MESSAGES),1000000) --kills $(or $(SPARK_KILLS),20)
+
+.PHONY: sparks
+sparks: $(SETUP)  ## tests/spark with another version of Spark (VERSION=4.2.1)
+	$(PY) tests/spark/with_version.py $(or $(VERSION),4.2.1)
 
 .PHONY: flood
 flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under a hard memory limit
 	$(PY) -m benchmarks.flood
 
 .PHONY: abuse
-abuse: $(SETUP)  ## attacks with every command, field and route on a broker of 256 MB (ABUSE_CASES=0 for all, SEED, ONLY)
-	$(PY) -m tests.abuse.run --cases $(or $(ABUSE_CASES),200) --seed $(or $(SEED),1) --only '$(ONLY)'
+abuse: $(SETUP)  ## attacks with each command, field and route on a broker of 256 MB (ABUSE='--cases 0' for all; --help)
+	$(PY) -m tests.abuse.run $(ABUSE)
 
 .PHONY: bench
 bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
@@ -93,6 +103,10 @@ bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the 
 	$(PY) -m benchmarks.listings $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.micro
 	$(PY) -m benchmarks.spark
+	$(PY) -m benchmarks.spark_streams
+	$(PY) -m benchmarks.throttling backlog
+	$(PY) -m benchmarks.throttling memory
+	$(PY) -m benchmarks.throttling calm
 	$(PY) -m benchmarks.delayed
 	$(PY) -m benchmarks.delayed_delivery --strict $(if $(PEER),--peer $(PEER) --messages 20000 --publish-per-s 2500)
 	$(PY) -m benchmarks.delayed_delivery --restart --messages 1000000
@@ -106,8 +120,9 @@ demo: $(if $(CORE),$(DEMO_CORE),$(DEMO))  ## the real flights of 2013 through a 
 	$(PY) examples/flights.py $(if $(CORE),--core)
 
 .PHONY: docs
-docs: $(SETUP)  ## rewrite the generated parts of docs/reference
+docs: $(SETUP)  ## rewrite the generated parts of docs/reference, and the dashboards
 	$(PY) tools/write_reference.py
+	$(PY) -m tools.dashboards
 
 .PHONY: changelog
 changelog: $(SETUP)  ## print the changelog of the next release, made from the fragments in changes/

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.cli.main import build_parser
+from penstock.settings import load
 from penstock.settings.model import KEYS
 from tests.compat.features import FEATURES
-from tools.write_reference import ROOT, actions, render
+from tools.write_reference import ROOT, SAMPLE, actions, render, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,29 @@ def _name(document: Path) -> str:
 def test_generated_parts_are_up_to_date(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     assert render(text) == text, "run `make docs`"
+
+
+def test_the_sample_of_a_configuration_is_up_to_date() -> None:
+    assert SAMPLE.read_text(encoding="utf-8") == sample(), "run `make docs`"
+
+
+def test_the_sample_has_every_setting_commented_out_and_its_defaults_can_be_used(tmp_path: Path) -> None:
+    lines = SAMPLE.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == []
+    settings = [line[1:] for line in lines if re.match(r"#[\w.]+=", line)]
+    assert [line.partition("=")[0] for line in settings] == [key.name for key in KEYS.values()]
+    throttling = [line for line in settings if line.startswith("adaptivePublisherThrottling")]
+    file = tmp_path / "broker.conf"
+    file.write_text("\n".join(throttling), encoding="utf-8")
+    with_defaults = load(file=file, environment={})
+    assert with_defaults.sources["adaptivePublisherThrottlingEnabled"] == "broker.conf line 1"
+    assert all(with_defaults.spelled(line.partition("=")[0]) == line.partition("=")[2] for line in throttling)
+
+
+def test_the_quick_start_of_adaptive_throttling_is_what_it_says() -> None:
+    text = SAMPLE.read_text(encoding="utf-8")
+    assert len(re.findall(r"^#adaptivePublisherThrottling\w+=", text, re.MULTILINE)) == 10
+    assert "#     adaptivePublisherThrottlingEnabled=true\n#     adaptivePublisherThrottlingObserveOnly=true\n" in text
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
