@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.admin.server import HttpLimits
-    from penstock.broker.access.authentication import Authenticator
+    from penstock.authentication.authenticator import Authenticator
     from penstock.broker.administration.administration import Administration
     from penstock.broker.configuration import Keys
     from penstock.broker.stats.snapshot import BrokerSnapshot
@@ -490,7 +490,7 @@ def _authenticator(settings: Settings) -> Authenticator | None:
     options = provider_options(settings)
     if options is None:
         return None
-    from penstock.broker.access.authentication import Authenticator  # noqa: PLC0415 -- nor without authentication
+    from penstock.authentication.authenticator import Authenticator  # noqa: PLC0415 -- nor without authentication
 
     return Authenticator(options)
 

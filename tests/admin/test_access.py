@@ -19,8 +19,9 @@ from penstock.admin import api, http_server
 from penstock.admin.access import Needs, unguarded
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer, HttpLimits
-from penstock.broker.access.authentication import Authenticator
-from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.authentication.authenticator import Authenticator
+from penstock.authentication.options import ProviderOptions
+from penstock.broker.access.rules import AccessRules
 from penstock.broker.composition.administration import administration
 from penstock.net.listening import listen_for_callers
 from penstock.net.tls_context import TlsOptions, server_context

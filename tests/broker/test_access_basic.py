@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.access import basic
-from penstock.broker.access.basic import BasicProvider
-from penstock.broker.access.credentials import Credentials, Identity
-from penstock.broker.access.rules import ProviderOptions
+from penstock.authentication import basic
+from penstock.authentication.basic import BasicProvider
+from penstock.authentication.credentials import Credentials, Identity
+from penstock.authentication.options import ProviderOptions
 from penstock.core.errors import AuthenticationFailed, ConfigurationError
 from penstock.testing.tokens import data_url
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from penstock.broker.access.authentication import Authenticator
-from penstock.broker.access.rules import ProviderOptions
+from penstock.authentication.authenticator import Authenticator
+from penstock.authentication.options import ProviderOptions
 from penstock.core.errors import ConfigurationError
 
 COSTLY = {"bcrypt", "cryptography", "jwt", "passlib"}
@@ -31,8 +31,8 @@ def test_without_authentication_nothing_of_it_is_imported() -> None:
 
 def test_only_what_is_switched_on_is_imported() -> None:
     program = (
-        "from penstock.broker.access.authentication import Authenticator as A; "
-        "from penstock.broker.access.rules import ProviderOptions as O; "
+        "from penstock.authentication.authenticator import Authenticator as A; "
+        "from penstock.authentication.options import ProviderOptions as O; "
         "A(O(methods=frozenset({'tls'})))"
     )
     assert not COSTLY & modules_of(program)
@@ -47,7 +47,7 @@ def test_a_provider_that_cannot_be_made_is_an_error_at_the_start() -> None:
 def test_a_package_that_is_not_installed_is_named_with_the_extra_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, method: str, package: str
 ) -> None:
-    for module in [one for one in sys.modules if one.startswith(("penstock.broker.access.", f"{package}."))]:
+    for module in [one for one in sys.modules if one.startswith(("penstock.authentication.", f"{package}."))]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigurationError, match=rf"needs the package {package}.*pip install 'penstock\[auth\]'"):

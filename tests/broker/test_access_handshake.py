@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.access.authentication import Authenticator
-from penstock.broker.access.basic import BasicProvider
-from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.authentication.authenticator import Authenticator
+from penstock.authentication.basic import BasicProvider
+from penstock.authentication.options import ProviderOptions
+from penstock.broker.access.rules import AccessRules
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.broker.access.credentials import Credentials, Identity
+    from penstock.authentication.credentials import Credentials, Identity
     from penstock.wire.pulsar_pb2 import BaseCommand
 
 NOW_S = 1_700_000_000  # by the harness's clock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.access.keys import read_source
+from penstock.authentication.keys import read_source
 from penstock.core.errors import ConfigurationError
 
 if TYPE_CHECKING:

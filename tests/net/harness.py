@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from penstock.broker.access.authentication import Authenticator
+    from penstock.authentication.authenticator import Authenticator
     from penstock.broker.elsewhere import Requests
     from penstock.broker.topics.topic import Topic
     from penstock.core.membership import Membership, Registry

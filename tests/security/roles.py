@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.access.authentication import Authenticator
-from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.authentication.authenticator import Authenticator
+from penstock.authentication.options import ProviderOptions
+from penstock.broker.access.rules import AccessRules
 from penstock.broker.configuration import NoKeys
 from penstock.storage.shared_view import KINDS
 from penstock.testing.client import Type, frame

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.access.authentication import Authenticator
-from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.authentication.authenticator import Authenticator
+from penstock.authentication.options import ProviderOptions
+from penstock.broker.access.rules import AccessRules
 from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import SECRET, data_url

@@ -25,8 +25,8 @@ from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 
 from penstock.admin.gateway import FROM_PEER
+from penstock.authentication.credentials import Credentials
 from penstock.broker.access import Access, AccessControl, Action
-from penstock.broker.access.credentials import Credentials
 from penstock.core.errors import AuthenticationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
 

@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
+    from penstock.authentication.authenticator import Authenticator
     from penstock.broker.access import Access
-    from penstock.broker.access.authentication import Authenticator
     from penstock.broker.configuration import Keys
     from penstock.broker.elsewhere import Requests
     from penstock.broker.limits import BrokerLimits

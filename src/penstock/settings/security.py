@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.access.rules import AccessRules, ProviderOptions
+from penstock.authentication.options import ProviderOptions
+from penstock.broker.access.rules import AccessRules
 from penstock.core.units import NS_PER_S
 from penstock.net.tls_context import TlsOptions
 from penstock.settings.rows.security import PROVIDER_BASIC, PROVIDER_TLS, PROVIDER_TOKEN

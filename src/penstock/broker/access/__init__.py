@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication and authorization of clients.
+"""Authorization of clients, and the object that authenticates them.
 
     access          the object that the broker, its sessions and the admin API ask
     actions         actions that can be authorized
     rules           the operator's settings
-    credentials     what a client presents, and the resulting identity
     authorization   who may do what: pure, over policies as in Pulsar
-    authentication  the enabled providers; the following modules are imported only when enabled:
-    token, basic, certificates, keys
 
-Where: app reads the settings and gives the broker an `Authenticator`; without one, every client may do everything.
+Where: app reads the settings and gives the broker an `Authenticator` of `penstock.authentication`; without one, every
+client may do everything.
 """
 
 from __future__ import annotations

@@ -6,21 +6,19 @@ Where: the broker makes one. Sessions ask before they carry out a command, admin
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from penstock.authentication.identification import Identification
 from penstock.broker.access.actions import Action
 from penstock.broker.access.authorization import Authorizer
-from penstock.broker.access.credentials import Identity
-from penstock.core.errors import AuthenticationFailed, AuthorizationFailed
+from penstock.core.errors import AuthorizationFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.access.authentication import Authenticator
+    from penstock.authentication.authenticator import Authenticator
+    from penstock.authentication.credentials import Credentials, Identity
     from penstock.broker.access.authorization import Resource
-    from penstock.broker.access.credentials import Credentials
     from penstock.broker.access.rules import AccessRules
     from penstock.core.clock import Clock
     from penstock.storage.catalog import Catalog
@@ -76,38 +74,23 @@ class AccessControl(Access):
     def __init__(
         self, authenticator: Authenticator, rules: Callable[[], AccessRules], catalog: Catalog, clock: Clock
     ) -> None:
-        self._authenticator = authenticator
         self._rules = rules
         self._catalog = catalog
-        self._clock = clock
-        # A single thread: guessing passwords must not take the processor from publishers.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="authentication")
+        self._identification = Identification(authenticator, lambda: self.rules.anonymous_role, clock)
 
     @property
     def rules(self) -> AccessRules:
         return self._rules()
 
     def reload(self) -> None:
-        self._authenticator.reload()
+        self._identification.reload()
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._identification.close()
 
     async def identify(self, credentials: Credentials) -> Identity:
-        """The identity for these credentials; without known credentials, the anonymous role. For any event loop.
-
-        Raises:
-            AuthenticationFailed: the reason is for the log; the client is told only that it failed.
-        """
-        provider = self._authenticator.provider(credentials.method)
-        now_ms = self._clock.wall_ms()
-        if provider is not None and provider.slow:
-            return await asyncio.wrap_future(self._thread.submit(provider.identify, credentials, now_ms))
-        if provider is not None:
-            return provider.identify(credentials, now_ms)
-        if self.rules.anonymous_role is None:
-            raise AuthenticationFailed(f"there is no provider {credentials.method[:50]!r}, and no anonymousUserRole")
-        return Identity(self.rules.anonymous_role)
+        """See `Identification`. Raises AuthenticationFailed."""
+        return await self._identification.identify(credentials)
 
     def check_pair(self, role: str, original_role: str | None) -> None:
         """Raises AuthorizationFailed unless proxies, and only proxies, act for an original role."""

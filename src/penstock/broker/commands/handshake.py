@@ -21,8 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
+from penstock.authentication.credentials import Credentials
 from penstock.broker.access import AccessControl
-from penstock.broker.access.credentials import Credentials
 from penstock.broker.commands.authentication_state import AuthenticationState
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, WireCode
 from penstock.governance.muting import MuteReason
@@ -31,8 +31,8 @@ from penstock.wire import codec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penstock.authentication.credentials import Identity
     from penstock.broker.access import Access
-    from penstock.broker.access.credentials import Identity
     from penstock.broker.commands.session import Handler, Session
     from penstock.broker.limits import BrokerLimits
     from penstock.core.clock import Clock

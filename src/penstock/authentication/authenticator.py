@@ -16,8 +16,8 @@ from penstock.core.errors import ConfigurationError, PenstockError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.access.credentials import Provider
-    from penstock.broker.access.rules import ProviderOptions
+    from penstock.authentication.credentials import Provider
+    from penstock.authentication.options import ProviderOptions
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ def _providers(options: ProviderOptions) -> Mapping[str, Provider]:
     providers: dict[str, Provider] = {}
     try:
         if "token" in options.methods:
-            from penstock.broker.access.token import TokenProvider  # noqa: PLC0415 -- see above
+            from penstock.authentication.token import TokenProvider  # noqa: PLC0415 -- see above
 
             providers["token"] = TokenProvider(options)
         if "basic" in options.methods:
-            from penstock.broker.access.basic import BasicProvider  # noqa: PLC0415
+            from penstock.authentication.basic import BasicProvider  # noqa: PLC0415
 
             providers["basic"] = BasicProvider(options)
     except ModuleNotFoundError as error:
@@ -61,7 +61,7 @@ def _providers(options: ProviderOptions) -> Mapping[str, Provider]:
             f"pip install 'penstock[auth]'"
         ) from error
     if "tls" in options.methods:
-        from penstock.broker.access.certificates import CertificateProvider  # noqa: PLC0415
+        from penstock.authentication.certificates import CertificateProvider  # noqa: PLC0415
 
         providers["tls"] = CertificateProvider()
     return providers

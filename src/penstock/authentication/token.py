@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jwt
 
-from penstock.broker.access import keys
-from penstock.broker.access.credentials import Credentials, Identity
+from penstock.authentication import keys
+from penstock.authentication.credentials import Credentials, Identity
 from penstock.core.errors import AuthenticationFailed, ConfigurationError
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
-    from penstock.broker.access.rules import ProviderOptions
+    from penstock.authentication.options import ProviderOptions
 
 # Much longer than any role, and short enough for an HTTP header.
 TOKEN_BYTES_MAX: Final = 16 * KIB

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from passlib.context import CryptContext
 
-from penstock.broker.access import keys
-from penstock.broker.access.credentials import Credentials, Identity
+from penstock.authentication import keys
+from penstock.authentication.credentials import Credentials, Identity
 from penstock.core.errors import AuthenticationFailed, ConfigurationError
 
 if TYPE_CHECKING:
-    from penstock.broker.access.rules import ProviderOptions
+    from penstock.authentication.options import ProviderOptions
 
 # Formats of htpasswd, and crypt, which Pulsar accepts too. Clear-text passwords are not accepted.
 _HASHES: Final = CryptContext(["bcrypt", "sha256_crypt", "sha512_crypt", "apr_md5_crypt", "des_crypt", "ldap_sha1"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.access.credentials import Credentials, Identity
+from penstock.authentication.credentials import Credentials, Identity
 from penstock.core.errors import AuthenticationFailed
 
 if TYPE_CHECKING:
