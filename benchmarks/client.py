@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.scan import UnexpectedFrame
@@ -41,14 +42,15 @@ HELLO = Hello(client_version="penstock-benchmark", protocol_version=20, features
 class Client:
     """A connection to one broker."""
 
-    def __init__(self, port: int, tls_ca: Path | None = None) -> None:
+    def __init__(self, port: int, tls_ca: Path | None = None, through: str = "") -> None:
+        """Connect to a broker or, with the URL `through` of a broker, to a proxy that connects the client to it."""
         self.socket: socket.socket = dial("127.0.0.1", port, TIMEOUT_S)
         if tls_ca is not None:
             context = ssl.create_default_context(cafile=tls_ca)
             context.check_hostname = False
             self.socket = secure(self.socket, context, None)
         self.inbound = Inbound(buffer_bytes=RECEIVE_BYTES)
-        self.connection = ClientConnection(HELLO, inbound=self.inbound)
+        self.connection = ClientConnection(replace(HELLO, proxy_to_broker_url=through), inbound=self.inbound)
         self.blocking = BlockingClient(self.socket, self.connection, write_timeout_s=TIMEOUT_S)
         self.blocking.shake_hands(TIMEOUT_S)
 

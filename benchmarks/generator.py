@@ -54,7 +54,7 @@ class Publisher:
     """One connection that publishes a block round and round, at most a window ahead of its receipts."""
 
     def __init__(self, load: Load, connection: int) -> None:
-        self.client = Client(load.port, load.tls_ca)
+        self.client = Client(load.port, load.tls_ca, load.through)
         for producer_id, topic in enumerate(load.topics(connection)):
             self.client.open_producer(topic, producer_id)
         self.client.socket.setblocking(False)
@@ -108,7 +108,7 @@ class Consumer:
     """One connection that consumes one topic on a subscription of its own, with plenty of permits."""
 
     def __init__(self, load: Load, entries: list[bytes], subscription: str) -> None:
-        self.client = Client(load.port, load.tls_ca)
+        self.client = Client(load.port, load.tls_ca, load.through)
         self.client.open_consumer(load.topic, subscription)
         self.messages = MessageScanner(entries)
         self.entries_due = max(1, PERMITS // load.shape.messages // 2)
@@ -161,7 +161,7 @@ def pump(selector: selectors.BaseSelector, publisher: Publisher, allowed: int) -
 def make_subscriptions(load: Load) -> None:
     """Create durable subscriptions that nobody reads yet."""
     for row in range(load.subscriptions):
-        with closing(Client(load.port, load.tls_ca)) as client:
+        with closing(Client(load.port, load.tls_ca, load.through)) as client:
             client.open_consumer(load.topic, f"idle-{row}")
 
 

@@ -18,6 +18,7 @@ Mode = Literal["publish", "tail", "catch-up", "latency"]
 
 # The figures that have targets or are shown.
 RATE, VOLUME, P50, P99, COST = "entries/s", "MB/s", "p50 ms", "p99 ms", "broker µs/entry"
+PROXY_COST = "proxy µs/entry"
 FIRST, RSS, CORE = "first acknowledged s", "RSS MiB", "core %"
 
 ONE_KIB = Shape(1024)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.frames import Shape
-from benchmarks.loads import COST, RATE, VOLUME
+from benchmarks.loads import COST, PROXY_COST, RATE, VOLUME
 from benchmarks.process import usage
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Load:
     entries: int = 0  # for a backlog: how many
     seed: int = 1
     broker_pid: int | None = None
+    through: str = ""  # the broker's URL, if `port` is that of a proxy
+    proxy_pid: int | None = None
     tls_ca: Path | None = None
 
     def topics(self, connection: int) -> list[str]:
@@ -62,12 +64,13 @@ class Reading:
     generator_cpu_s: float
     broker_cpu_s: float | None
     entries: float
+    proxy_cpu_s: float | None = None
 
     @classmethod
     def take(cls, load: Load, entries: float) -> Reading:
         """Read them all now."""
-        broker = None if load.broker_pid is None else usage(load.broker_pid).cpu_s
-        return cls(time.monotonic(), time.process_time(), broker, entries)
+        broker, proxy = (None if pid is None else usage(pid).cpu_s for pid in (load.broker_pid, load.proxy_pid))
+        return cls(time.monotonic(), time.process_time(), broker, entries, proxy)
 
     def until(self, end: Reading, load: Load, latency_ms: Figures | None = None, *, counted: int = 1) -> Figures:
         """What happened between this reading and a later one, by the names in the tables.
@@ -82,6 +85,10 @@ class Reading:
         broker_s = 0.0
         if self.broker_cpu_s is not None and end.broker_cpu_s is not None:
             broker_s = end.broker_cpu_s - self.broker_cpu_s
+        proxied: Figures = {}
+        if self.proxy_cpu_s is not None and end.proxy_cpu_s is not None:
+            proxy_s = end.proxy_cpu_s - self.proxy_cpu_s
+            proxied = {PROXY_COST: proxy_s * 1e6 / entries if entries else 0.0, "proxy core": proxy_s / elapsed}
         return {
             RATE: entries / elapsed,
             "messages/s": entries * load.shape.messages / elapsed,
@@ -89,6 +96,7 @@ class Reading:
             COST: broker_s * 1e6 / entries if entries else 0.0,
             "broker core": broker_s / elapsed,
             "generator core": (end.generator_cpu_s - self.generator_cpu_s) / elapsed,
+            **proxied,
             **{f"{name} ms": value for name, value in (latency_ms or {}).items()},
         }
 

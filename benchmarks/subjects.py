@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from benchmarks.client import Client
@@ -60,8 +61,14 @@ class Subject:
             self.address = None
         self.running.close()
 
-    def drive(self, plan: Plan, *, seconds: float, seed: int, note: str) -> dict[str, float]:
-        """Run one load and return its figures. Raises LoadFailed."""
+    def drive(
+        self, plan: Plan, *, seconds: float, seed: int, note: str, through: Mapping[str, object] = MappingProxyType({})
+    ) -> dict[str, float]:
+        """Run one load and return its figures; `through` says where a proxy is, if it goes through one.
+
+        Raises:
+            LoadFailed: it did not end well.
+        """
         load = {
             "topic": f"{TOPIC}{plan.name}-{note}",
             "message_bytes": plan.shape.message_bytes,
@@ -80,7 +87,7 @@ class Subject:
                 self.restart_cold()
         # What one broker left to be written must not be written during the other one's load.
         os.sync()
-        return self.generate(plan.tool, plan.mode, load)
+        return self.generate(plan.tool, plan.mode, load | dict(through))
 
     def generate(self, tool: str, mode: str, load: Mapping[str, object]) -> dict[str, float]:
         """Run a generator process and return what it printed."""
