@@ -53,8 +53,8 @@ test: $(SETUP)  ## all tests but those of `make compat`
 	$(PY) -m pytest --numprocesses auto --dist loadgroup --ignore tests/compat tests
 
 .PHONY: compat
-compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar; BROKERS=3: several
-	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(if $(BROKERS),--brokers $(BROKERS)) $(foreach client,$(CLIENT),--client $(client))
+compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar; BROKERS=3: several; PROXY=1: through a proxy
+	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(PROXY),--proxy) $(foreach client,$(CLIENT),--client $(client))
 
 .PHONY: fuzz
 fuzz: $(SETUP)  ## ten minutes of random bytes for the parser (FUZZ_SECONDS); then requests to the admin port (FUZZ_CASES)

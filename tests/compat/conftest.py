@@ -2,15 +2,17 @@
 """The broker under the compatibility tests: penstock, or with PEER=pulsar Apache Pulsar, which defines the truth.
 
 With COMPAT_BROKERS=3 it is three brokers of penstock, and each test is given another pair of their addresses: one for
-clients, and the admin port of the same or of another broker.
+clients, and the admin port of the same or of another broker. With COMPAT_PROXY=1 a proxy is before them, whose two
+addresses all tests are given.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import cycle, product, repeat
+from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from benchmarks.pulsar_peer import PulsarProcess
 from penstock.testing.process import BrokerProcess
 from tests.compat.clients import Admin, connect, unique
 from tests.compat.features import FEATURES
+from tests.compat.proxied import Proxied, proxy_before
 from tests.processes.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PEER = os.environ.get("PEER", "penstock")
 COUNT = int(os.environ.get("COMPAT_BROKERS", "1"))
+PROXY = os.environ.get("COMPAT_PROXY") == "1"
 # It takes 7 s to start on an idle machine, half a minute on a busy one, and some cases start it three times.
 OWN_PULSAR_TIMEOUT_S = 240
 
@@ -47,14 +51,19 @@ class Subject:
 
 @pytest.fixture(scope="session")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Subject]]:
-    """What the whole session shares: one broker, or several in turn, without end."""
-    if COUNT == 1:
-        with BROKERS[PEER]() as address:
-            yield repeat(Subject(PEER, address.url, address.admin_url, {address.url: address.admin_url}))
-        return
-    with Cluster(tmp_path_factory.mktemp("brokers") / "data", COUNT) as cluster:
-        everywhere = dict(zip(cluster.urls, cluster.admin_urls, strict=True))
-        yield cycle([Subject(PEER, *pair, everywhere) for pair in product(cluster.urls, cluster.admin_urls)])
+    """What the whole session shares: one broker, or several in turn, without end; or a proxy before them."""
+    with ExitStack() as stack:
+        if COUNT == 1:
+            address = stack.enter_context(BROKERS[PEER]())
+            urls, admin_urls = [address.url], [address.admin_url]
+        else:
+            cluster = stack.enter_context(Cluster(tmp_path_factory.mktemp("brokers") / "data", COUNT))
+            urls, admin_urls = cluster.urls, cluster.admin_urls
+        everywhere = dict(zip(urls, admin_urls, strict=True))
+        if PROXY:
+            proxy = stack.enter_context(proxy_before(urls, admin_urls, tmp_path_factory.mktemp("proxy") / "log"))
+            urls, admin_urls = [proxy.url], [proxy.admin_url]
+        yield cycle([Subject(PEER, *pair, everywhere) for pair in product(urls, admin_urls)])
 
 
 @pytest.fixture
@@ -64,14 +73,22 @@ def broker(brokers: Iterator[Subject]) -> Subject:
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[BrokerProcess | PulsarProcess]:
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess | PulsarProcess | Proxied]:
     """A broker for one test, which may stop, kill and restart it."""
-    if COUNT > 1:
-        with Cluster(tmp_path / "data", COUNT) as cluster:
-            yield cluster
-        return
-    with (PulsarProcess if PEER == "pulsar" else BrokerProcess)(tmp_path / "data") as process:
-        yield process
+    with ExitStack() as stack:
+        process: BrokerProcess | PulsarProcess
+        if COUNT > 1:
+            process = cluster = stack.enter_context(Cluster(tmp_path / "data", COUNT))
+            urls, admin_urls = cluster.urls, cluster.admin_urls
+        else:
+            data = tmp_path / "data"
+            process = PulsarProcess(data) if PEER == "pulsar" else BrokerProcess(data)
+            stack.enter_context(process)
+            urls, admin_urls = [process.url], [process.admin_url]
+        if not PROXY:
+            yield process
+            return
+        yield Proxied(process, stack.enter_context(proxy_before(urls, admin_urls, tmp_path / "proxy.log")))
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ Where: `make compat`. A language whose toolchain is missing is left out with a s
 
 The contract with a program: PULSAR_URLS and PULSAR_ADMIN_URLS are the addresses of all brokers, separated by commas.
 The two lists are of the same length. Case N uses the N-th of each list, in turn, so that with `--brokers 3` clients are
-given every broker's address. For every case it appends one line of JSON to the file COMPAT_RESULTS: {"client",
-"feature", "case", "outcome": passed|failed|skipped, "why"}; it ends with status 0 when no case failed.
+given every broker's address. With `--proxy` they are those of a proxy before the brokers. For every case the program
+appends one line of JSON to the file COMPAT_RESULTS: {"client", "feature", "case", "outcome": passed|failed|skipped,
+"why"}; it ends with status 0 when no case failed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import product
@@ -38,6 +39,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.brokers import BROKERS  # noqa: E402 -- a program, started by its path
 from tests.compat.features import FEATURES  # noqa: E402
+from tests.compat.proxied import proxy_before  # noqa: E402
 from tests.processes.cluster import Cluster  # noqa: E402
 
 if TYPE_CHECKING:
@@ -80,6 +82,24 @@ class Suite:
         return f"{self.title} {found[1]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Under:
+    """What the clients are tried against."""
+
+    peer: str
+    brokers: int
+    proxied: bool
+
+    def __str__(self) -> str:
+        several = f" with {self.brokers} brokers" if self.brokers > 1 else ""
+        return f"{self.peer}{several}{' through the proxy' if self.proxied else ''}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """How the fixtures of pytest are told."""
+        return {"PEER": self.peer, "COMPAT_BROKERS": str(self.brokers), "COMPAT_PROXY": str(int(self.proxied))}
+
+
 MAVEN: Final = "<pulsar.version>"
 PYTEST: Final = (sys.executable, "-m", "pytest", "--quiet")
 SUITES: Final = (
@@ -97,18 +117,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the public clients' suites and print the compatibility table.")
     parser.add_argument("--peer", choices=("penstock", "pulsar"), default="penstock", help="the broker under them")
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers of penstock there are")
+    parser.add_argument("--proxy", action="store_true", help="with a proxy between the clients and the brokers")
     parser.add_argument("--client", action="append", choices=[s.client for s in SUITES], help="only these suites")
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="compat-") as scratch:
         results = Path(scratch) / "results.jsonl"
         results.touch()
-        failed = [
-            suite.client for suite in _chosen(options.client) if not _run(suite, options.peer, options.brokers, results)
-        ]
+        under = Under(options.peer, options.brokers, proxied=options.proxy)
+        failed = [suite.client for suite in _chosen(options.client) if not _run(suite, under, results)]
         cases = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     table = _table(cases)
-    print(table)
+    print(f"{under}:\n{table}")
     print("\n".join(_counts(cases)))
     for case in cases:
         if case["outcome"] == "failed":
@@ -133,38 +153,41 @@ def _chosen(clients: Sequence[str] | None) -> Iterator[Suite]:
             yield suite
 
 
-def _run(suite: Suite, peer: str, brokers: int, results: Path) -> bool:
-    print(f"== {suite.title} against {peer}{f' with {brokers} brokers' if brokers > 1 else ''}", flush=True)
-    environment = {**os.environ, "COMPAT_RESULTS": str(results), "PEER": peer, "COMPAT_BROKERS": str(brokers)}
+def _run(suite: Suite, under: Under, results: Path) -> bool:
+    print(f"== {suite.title} against {under}", flush=True)
+    environment = {**os.environ, "COMPAT_RESULTS": str(results), **under.environment}
     before = results.stat().st_size
     if suite.is_pytest:  # Its fixtures start the broker, some tests one of their own.
         report = results.with_suffix(".xml")
         # One virtual machine for Spark is enough, too.
-        options = WORKERS if peer == "penstock" and suite.client == "python" else ()
+        options = WORKERS if under.peer == "penstock" and suite.client == "python" else ()
         passed = _call(suite, environment, (*options, f"--junit-xml={report}", "--override-ini=junit_family=xunit1"))
         if not passed and (crashed := _crashed(report)):
             print(f"== the client's own process died in {', '.join(crashed)}: once more", flush=True)
             passed = _call(suite, environment, ("-k", " or ".join(crashed)))
     else:
         # Brokers of their own for each suite: one suite's leftovers are nobody else's failures.
-        with _serving(peer, brokers) as addresses:
+        with _serving(under) as addresses:
             urls, admin_urls = (",".join(ones) for ones in zip(*addresses, strict=True))
             passed = _call(suite, {**environment, "PULSAR_URLS": urls, "PULSAR_ADMIN_URLS": admin_urls})
     return passed and results.stat().st_size > before  # a suite that ran no case has not passed
 
 
 @contextmanager
-def _serving(peer: str, brokers: int) -> Iterator[list[tuple[str, str]]]:
+def _serving(under: Under) -> Iterator[list[tuple[str, str]]]:
     """Start brokers; every service URL paired with every admin URL, because any broker must do for either."""
-    if brokers == 1:
-        with BROKERS[peer]() as address:
-            yield [(address.url, address.admin_url)]
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="compat-brokers-") as scratch,
-        Cluster(Path(scratch) / "data", brokers) as c,
-    ):
-        yield list(product(c.urls, c.admin_urls))
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compat-brokers-")))
+        if under.brokers == 1:
+            address = stack.enter_context(BROKERS[under.peer]())
+            urls, admin_urls = [address.url], [address.admin_url]
+        else:
+            cluster = stack.enter_context(Cluster(scratch / "data", under.brokers))
+            urls, admin_urls = cluster.urls, cluster.admin_urls
+        if under.proxied:
+            proxy = stack.enter_context(proxy_before(urls, admin_urls, scratch / "proxy.log"))
+            urls, admin_urls = [proxy.url], [proxy.admin_url]
+        yield list(product(urls, admin_urls))
 
 
 def _call(suite: Suite, environment: dict[str, str], options: Sequence[str] = ()) -> bool:
