@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
+from statistics import mean
 
 import pytest
 from hypothesis import given
@@ -197,6 +199,49 @@ def test_a_sample_of_several_intervals_counts_as_that_many() -> None:
         one.sample(0.0, 1.0)
     several.sample(0.0, 5.0)
     assert several.natural == pytest.approx(one.natural)
+
+
+def test_an_activation_begins_with_what_was_published_lately_and_not_with_its_peaks() -> None:
+    """A fifth too much limits nothing until the pressure is above a fifth, and is the same part of the floor."""
+    chance = Random(7)
+    peaks, begun = [], []
+    for _ in range(40):
+        topic = Topic(1_000)
+        for _ in range(60):
+            topic.wanted = max(0.0, chance.gauss(1_000, 330))
+            topic.cycle()
+        peaks.append(topic.natural)
+        topic.wanted = 1_000
+        topic.cycle(0.5)
+        begun.append(topic.natural)
+    assert mean(peaks) > 1_150
+    assert mean(begun) == pytest.approx(1_030, abs=40)
+
+
+def test_an_activation_in_a_burst_begins_with_the_burst_and_after_a_pause_with_what_was_before() -> None:
+    topic = Topic(1_000).warm()
+    topic.wanted = 5_000
+    for _ in range(8):
+        topic.cycle()
+    topic.cycle(0.5)
+    assert topic.natural > 4_500
+    topic = Topic(1_000).warm(60)
+    topic.wanted = 10
+    for _ in range(10):
+        topic.cycle()
+    topic.cycle(0.5)
+    assert topic.natural > 550
+
+
+def test_observe_only_reckons_with_the_same_rates_as_an_enforced_limit() -> None:
+    chance = Random(7)
+    topic = Topic(1_000, options=OBSERVE)
+    begun = 0.0
+    for second in range(600):
+        topic.wanted = max(0.0, chance.gauss(1_000, 330))
+        topic.cycle(0.0 if second < 60 else 0.5)
+        begun += topic.natural if second >= 60 else 0.0
+    assert begun / 540 == pytest.approx(1_030, abs=40)
 
 
 def test_a4_a_rate_that_changes_each_cycle_lets_no_more_through_than_it_says() -> None:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+from statistics import mean
 
 import pytest
 
-from tests.simulation.throttle_world import SCENARIOS, Run, calm_day
+from tests.simulation.throttle_world import SCENARIOS, Run, calm_day, quota_filled
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,15 @@ def test_when_an_overload_ends_all_is_released_within_ten_cycles(runs: dict[str,
     calm_s = next(at_s for at_s, memory in enumerate(run.memory) if at_s >= 330 and memory <= 0.70)
     released_s = next(point.at_s for point in run.points if point.at_s >= calm_s and not point.active)
     assert released_s - calm_s <= 10
+
+
+@pytest.mark.parametrize(("fills_in_s", "varies"), [(8.0, 0.0), (8.0, 0.2), (20.0, 0.3)])
+def test_a_backlog_quota_is_reached_four_times_later_also_by_a_rate_that_varies(
+    fills_in_s: float, varies: float
+) -> None:
+    """4.78 times is what the law allows if it is evaluated all the time."""
+    later = [quota_filled(seed, fills_in_s=fills_in_s, varies=varies) for seed in range(20)]
+    assert 4.0 < mean(later) < 4.9
 
 
 def test_a_day_without_pressure_has_no_activation() -> None:

@@ -199,6 +199,35 @@ SCENARIOS: Final = (
 )
 
 
+def quota_filled(seed: int, *, fills_in_s: float, varies: float) -> float:
+    """A backlog quota that nobody drains, filled by a rate that varies from second to second around its mean.
+
+    Args:
+        fills_in_s: in which the last 30 % of it would be filled.
+        varies: the standard deviation of the rate, as a part of its mean.
+
+    Returns how many times as long they take.
+    """
+    chance = Random(seed)
+    replay = Replay(OPTIONS)
+    quota = WANTED * fills_in_s / 0.3
+    filled, at_s = 0.0, 0
+    filled_70_s = 0.0
+    rate: float | None = None
+    while True:
+        before = filled
+        wanted = max(0.0, chance.gauss(WANTED, varies * WANTED))
+        # The broker adds what was published to the backlog before it decides.
+        soon = (filled + min(wanted, wanted if rate is None else rate)) / quota
+        (point,) = replay.feed(TraceRow(at_s, 0.3, 0.0, {TOPIC: TopicUse(wanted, wanted * 1_000, soon)}))
+        filled, rate = filled + point.passed, point.rate
+        if before < 0.7 * quota <= filled:
+            filled_70_s = at_s - (filled - 0.7 * quota) / point.passed
+        if filled >= quota:
+            return (at_s - (filled - quota) / point.passed - filled_70_s) / fills_in_s
+        at_s += 1
+
+
 def calm_day(seed: int) -> Replay:
     """Twenty-four hours of traffic that rises and falls, bursts, slow syncs, and memory below the watermark."""
     chance = Random(seed)

@@ -11,8 +11,12 @@ The law, each cycle, for messages and bytes independently:
     rate        = one step towards the target, by at most natural · maxRateChangeFactor
 
 The natural rate is what producers publish, or try to. It follows higher rates fast (0.30) and lower ones slowly (0.05).
-While a topic is limited, what passes says nothing about it; what is held back does (A5). So it only rises then, and at
-most to twice its value at the activation: a client that sends more while it is limited gains little by it.
+So each burst lifts it, and it stays above the mean of a rate that varies: by a fifth where seconds vary by a third. A
+limit reckoned from it limits nothing until the pressure is above a fifth. So an activation begins with what the topic
+published lately: the higher of two means, a short and a long one, which a burst and a pause lift and lower alike.
+
+While a topic is limited, what passes says nothing about the natural rate; what is held back does (A5). So it only rises
+then, and at most to twice its value at the activation: a client that sends more while it is limited gains little by it.
 
 A topic is activated when its pressure is above 0, and deactivated after several cycles at 0 in a row, in which its rate
 rises step by step (A3). Activations that follow each other closely make this time longer.
@@ -172,10 +176,12 @@ class Track:
         rate: the limit, per second; None: no limit.
     """
 
-    __slots__ = ("_natural_max", "_samples", "natural", "rate")
+    __slots__ = ("_long_mean", "_natural_max", "_samples", "_short_mean", "natural", "rate")
 
     def __init__(self) -> None:
         self.natural = 0.0
+        self._short_mean = 0.0  # per second, without throttling; its weights are those of the natural rate
+        self._long_mean = 0.0
         self.rate: float | None = None
         self._samples = 0
         self._natural_max = 0.0  # while limited
@@ -185,24 +191,34 @@ class Track:
         natural = self.natural
         if natural < _NATURAL_MIN:
             self._samples = 1 if per_s else 0
-            self.natural = per_s
+            self.natural = self._short_mean = self._long_mean = per_s
         elif per_s > natural and self._samples < _WHOLE_SAMPLES:
             self._samples += 1
-            self.natural = per_s
+            self.natural = self._short_mean = self._long_mean = per_s
         else:
             self._samples = _WHOLE_SAMPLES
-            self.natural = natural + _alpha(cycles, ALPHA_UP if per_s > natural else ALPHA_DOWN) * (per_s - natural)
+            up, down = _alpha(cycles, ALPHA_UP), _alpha(cycles, ALPHA_DOWN)
+            self.natural = natural + (up if per_s > natural else down) * (per_s - natural)
+            self._short_mean += up * (per_s - self._short_mean)
+            self._long_mean += down * (per_s - self._long_mean)
 
     def sample_limited(self, demand_per_s: float, cycles: float) -> None:
         """Take what a limited topic would have published into account: the natural rate may rise, within a bound."""
         natural = self.natural
         if demand_per_s > natural:
             risen = natural + _alpha(cycles, ALPHA_UP) * (demand_per_s - natural)
-            self.natural = max(natural, min(risen, self._natural_max))
+            risen = max(natural, min(risen, self._natural_max))
+            self.natural = risen
+            self._short_mean = self._long_mean = risen
 
     def begin(self) -> None:
         """The topic is activated."""
+        self.level()
         self._natural_max = self.natural * GROWTH_MAX
+
+    def level(self) -> None:
+        """Take what was published lately for the natural rate; it is never above it."""
+        self.natural = min(self.natural, max(self._short_mean, self._long_mean))
 
     def step(self, pressure: float, options: ThrottleOptions) -> bool:
         """Move the limit one step; returns whether it has changed. Without a natural rate there is no limit (A7)."""
@@ -302,6 +318,9 @@ class TopicThrottle:
         else:
             self.messages.sample(messages * per_s, cycles)
             self.bytes.sample(nbytes * per_s, cycles)
+            if self.active:
+                self.messages.level()
+                self.bytes.level()
         self._seen_ns = now_ns
         self._remember(seen)
         return True
