@@ -476,12 +476,13 @@ def _push_metrics(broker: Broker, instance: str, stack: contextlib.AsyncExitStac
 
     if not is_wanted(os.environ):
         return
+    from penstock.telemetry.instruments import INSTRUMENTS  # noqa: PLC0415
 
     def take() -> BrokerSnapshot:
         snapshots = _administration(broker).snapshots
         return asyncio.run_coroutine_threadsafe(snapshots.take(), broker.loop).result(SNAPSHOT_S)
 
-    push = MetricsPush(take, os.environ, instance)
+    push = MetricsPush(take, os.environ, instance, INSTRUMENTS)
     push.start()
     stack.push_async_callback(asyncio.to_thread, push.stop)
 

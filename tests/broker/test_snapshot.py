@@ -13,7 +13,6 @@ from penstock.broker.composition.administration import administration
 from penstock.broker.composition.commands import commands
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.limits_in_force import LimitsInForce
-from penstock.broker.stats import snapshot
 from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
@@ -23,6 +22,7 @@ from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
 from penstock.net.listener import Connections, Listener
 from penstock.net.listening import listen_for_clients
+from penstock.stats import reading
 from penstock.storage.catalog import Catalog
 from penstock.storage.cursor import Cursor
 from penstock.storage.directory import open_data_directory
@@ -150,7 +150,7 @@ async def test_a_broker_that_stops_says_so(broker: Broker) -> None:
 async def test_many_topics_are_read_in_portions_with_turns_for_others_between(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "ROWS_PER_TURN", 10)
+    monkeypatch.setattr(reading, "ROWS_PER_TURN", 10)
     for number in range(95):
         await broker.topics.get_or_create(TopicName.parse(f"non-persistent://public/default/t-{number}"), create=True)
     taking = asyncio.ensure_future(administration(broker).snapshots.take())
@@ -165,7 +165,7 @@ async def test_many_topics_are_read_in_portions_with_turns_for_others_between(
 async def test_a_topic_with_many_subscriptions_is_read_in_portions_too(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "ROWS_PER_TURN", 10)
+    monkeypatch.setattr(reading, "ROWS_PER_TURN", 10)
     topic = await broker.topics.get_or_create(TopicName.parse("non-persistent://public/default/t"), create=True)
     for number in range(95):
         topic.add_subscription(f"s-{number}", cursor=Cursor(), durable=False)
@@ -195,10 +195,10 @@ async def test_snapshots_in_use_are_few_and_a_request_beyond_them_gets_the_newes
     broker: Broker, clock: ManualClock
 ) -> None:
     snapshots = administration(broker).snapshots
-    held = [await snapshots.take() for _ in range(snapshot.HELD_MAX)]
+    held = [await snapshots.take() for _ in range(reading.HELD_MAX)]
     assert await snapshots.take() is held[-1]
     held.pop(0)
     assert await snapshots.take() is not held[-1]
     held.append(await snapshots.take())
-    clock.advance(ns=snapshot.HELD_NS_MAX)
+    clock.advance(ns=reading.HELD_NS_MAX)
     assert await snapshots.take() is not held[-1]

@@ -6,24 +6,23 @@ from __future__ import annotations
 from penstock.broker.health import Health
 from penstock.broker.process_memory import ProcessMemory
 from penstock.broker.publishing.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
-from penstock.broker.records.recorder import DROP_REASONS, RecordsSnapshot
-from penstock.broker.stats.snapshot import (
-    BrokerSnapshot,
-    GroupTrafficSnapshot,
-    LoopTurnsSnapshot,
-    MemoryUse,
-    ProcessUse,
-    RemoteUsage,
-    SharingSnapshot,
-    SubscriptionSnapshot,
-    TopicSnapshot,
-)
+from penstock.broker.records.recorder import DROP_REASONS
+from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
 from penstock.core.membership import Registration
 from penstock.governance.permit_types import PermitLimits
 from penstock.governance.permits import PermitQueue
 from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
 from penstock.net.topic_list_limiter import TopicListSnapshot
+from penstock.stats.server_snapshot import (
+    GroupTrafficSnapshot,
+    LoopTurnsSnapshot,
+    MemoryUse,
+    ProcessUse,
+    RecordsSnapshot,
+    RemoteUsage,
+    SharingSnapshot,
+)
 from penstock.storage.entry_log import LogStats
 
 LOG = LogStats(

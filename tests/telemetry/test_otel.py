@@ -141,7 +141,7 @@ def test_waits_are_a_cumulative_histogram_in_seconds_and_timeouts_a_sum_that_onl
     permits.acquire(1, 500_000_000)
     permits.expire(2_500_000_000)
     snapshot = replace(IDLE, listings=replace(IDLE.listings, direct=permits.snapshot(2_500_000_000)))
-    push = MetricsPush(lambda: snapshot, {}, "broker-1")
+    push = MetricsPush(lambda: snapshot, {}, "broker-1", INSTRUMENTS)
     push.start()
     push.stop()
     metrics, _, _ = collector.next()
@@ -187,15 +187,15 @@ def test_metrics_are_pushed_where_the_environment_asks_for_it_and_only_there(
 
 
 def test_an_interval_that_is_none_is_told_and_the_default_counts(caplog: pytest.LogCaptureFixture) -> None:
-    push = MetricsPush(lambda: IDLE, {"OTEL_METRIC_EXPORT_INTERVAL": "often"}, "broker-1")
+    push = MetricsPush(lambda: IDLE, {"OTEL_METRIC_EXPORT_INTERVAL": "often"}, "broker-1", INSTRUMENTS)
     assert "OTEL_METRIC_EXPORT_INTERVAL=often" in caplog.text
     assert push._interval_s == INTERVAL_MS / 1000  # noqa: SLF001 - a minute is too long to wait for it
 
 
 def test_a_protocol_that_is_not_spoken_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    MetricsPush(lambda: IDLE, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "broker-1")
+    MetricsPush(lambda: IDLE, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "broker-1", INSTRUMENTS)
     assert caplog.text == ""
-    MetricsPush(lambda: IDLE, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "broker-1")
+    MetricsPush(lambda: IDLE, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "broker-1", INSTRUMENTS)
     assert "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not spoken here" in caplog.text
 
 
@@ -214,7 +214,7 @@ def test_a_collector_that_is_away_holds_up_the_end_for_a_second_at_most(monkeypa
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{nobody_accepts.getsockname()[1]}")
         took_s = []
         for _ in range(3):
-            push = MetricsPush(lambda: IDLE, {}, "broker-1")
+            push = MetricsPush(lambda: IDLE, {}, "broker-1", INSTRUMENTS)
             push.start()
             started_s = time.monotonic()
             push.stop()
@@ -235,7 +235,7 @@ def test_a_broker_that_does_not_answer_is_told_and_the_next_push_comes(
             raise failure
         return IDLE
 
-    push = MetricsPush(take, {"OTEL_METRIC_EXPORT_INTERVAL": "10"}, "broker-1")
+    push = MetricsPush(take, {"OTEL_METRIC_EXPORT_INTERVAL": "10"}, "broker-1", INSTRUMENTS)
     push.start()
     assert set(TWINS) <= collector.next()[0].keys()
     push.stop()

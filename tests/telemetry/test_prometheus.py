@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.health import Health
-from penstock.broker.stats.snapshot import MutedConnection
 from penstock.governance.permit_types import Permit, PermitLimits
 from penstock.governance.permits import PermitQueue
+from penstock.stats.server_snapshot import MutedConnection
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
 from tests.telemetry.snapshots import GROUP, IDLE, LOG, MEMORY, RECORDS, SHARING, SUBSCRIPTION, THROTTLING, TOPIC

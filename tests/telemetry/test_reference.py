@@ -20,13 +20,13 @@ ROWS = [
 ]
 
 
-def row_of(instrument: Instrument[Any]) -> list[str]:
+def row_of(instrument: Instrument[Any, Any]) -> list[str]:
     labels = ", ".join(f"`{label}`" for label in instrument.scope.labels)
     return [f"`{instrument.name}`", instrument.kind, instrument.unit, labels, instrument.help]
 
 
 @pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda instrument: instrument.name)
-def test_every_metric_has_its_row(instrument: Instrument[Any]) -> None:
+def test_every_metric_has_its_row(instrument: Instrument[Any, Any]) -> None:
     assert row_of(instrument) in ROWS
 
 
@@ -35,7 +35,7 @@ def test_the_reference_lists_no_metric_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda instrument: instrument.name)
-def test_names_labels_and_help_keep_to_the_formats_rules(instrument: Instrument[Any]) -> None:
+def test_names_labels_and_help_keep_to_the_formats_rules(instrument: Instrument[Any, Any]) -> None:
     assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", instrument.name)
     allowed = r"[a-zA-Z_]+" if instrument.name.startswith("pulsar_") else r"[a-z_]+"  # some of Pulsar's have capitals
     assert all(re.fullmatch(allowed, label) for label in instrument.scope.labels)
@@ -47,7 +47,7 @@ def test_names_labels_and_help_keep_to_the_formats_rules(instrument: Instrument[
 @pytest.mark.parametrize(
     "instrument", [i for i in INSTRUMENTS if i.name.startswith("penstock_")], ids=lambda instrument: instrument.name
 )
-def test_our_own_names_end_in_their_unit_and_counters_in_total(instrument: Instrument[Any]) -> None:
+def test_our_own_names_end_in_their_unit_and_counters_in_total(instrument: Instrument[Any, Any]) -> None:
     name = instrument.name
     assert (instrument.kind == "counter") == name.endswith("_total")
     if instrument.unit in {"bytes", "seconds"}:

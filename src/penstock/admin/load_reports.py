@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.administration.service import LocalBrokerData
     from penstock.broker.stats import shapes
-    from penstock.broker.stats.snapshot import BrokerSnapshot, MemoryUse, SubscriptionSnapshot, TopicSnapshot
+    from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
+    from penstock.stats.server_snapshot import MemoryUse
 
     Json = dict[str, Any]
 

@@ -6,22 +6,13 @@ Where: snapshots, and the sensor of adaptive throttling.
 
 from __future__ import annotations
 
-import resource
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.governance.resident_memory import ResidentMemory
+from penstock.stats.process_use import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-_STATM: Final = Path("/proc/self/statm")
-_PAGE_BYTES: Final = resource.getpagesize()
-
-
-def resident_bytes() -> int:
-    """Resident memory, which is the second number in Linux's statm, in pages."""
-    return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
 
 
 def give_back() -> bool:

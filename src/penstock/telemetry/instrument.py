@@ -14,9 +14,9 @@ from penstock.core.units import NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.broker.stats.snapshot import BrokerSnapshot
     from penstock.governance.wait_times import WaitTimesSnapshot
 
+Seen = TypeVar("Seen", contravariant=True)  # noqa: PLC0105 - the class of snapshots
 Row = TypeVar("Row")
 # A counter only rises, until the process ends. A summary has quantiles, a sum and a count; it is one of times.
 Kind: TypeAlias = Literal["gauge", "counter", "summary"]
@@ -27,25 +27,25 @@ NS_PER_UNIT: Final[Mapping[str, int]] = {"milliseconds": NS_PER_MS, "seconds": N
 
 
 @dataclass(frozen=True, slots=True)
-class Scope(Generic[Row]):
+class Scope(Generic[Seen, Row]):
     """The objects that a metric exists for: label names, and the rows of a snapshot with their label values.
 
     `optional`: without rows the metric does not exist; otherwise it is exported without samples.
     """
 
     labels: tuple[str, ...]
-    rows: Callable[[BrokerSnapshot], Iterable[tuple[tuple[str, ...], Row]]]
+    rows: Callable[[Seen], Iterable[tuple[tuple[str, ...], Row]]]
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Instrument(Generic[Row]):
+class Instrument(Generic[Seen, Row]):
     """One metric. `read` gets its value from one row of the scope; for a summary it returns a `WaitTimesSnapshot`."""
 
     name: str
     kind: Kind
     unit: str
-    scope: Scope[Row]
+    scope: Scope[Seen, Row]
     read: Callable[[Row], Number | WaitTimesSnapshot]
     help: str
     otel: str = ""  # the name of its twin in OpenTelemetry; without one it is not pushed

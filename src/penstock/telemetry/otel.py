@@ -15,24 +15,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import __version__
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.wait_times import BOUNDS_NS, WaitTimesSnapshot
-from penstock.telemetry.instruments import INSTRUMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import DataT, Metric, MetricsData
     from opentelemetry.sdk.resources import Resource
 
-    from penstock.broker.stats.snapshot import BrokerSnapshot
+    from penstock.stats.server_snapshot import ServerSnapshot
     from penstock.telemetry.instrument import Instrument
 
 log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound="ServerSnapshot")
 
 # OpenTelemetry's default.
 INTERVAL_MS: Final = 60_000
@@ -71,15 +72,22 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 class MetricsPush:
     """A thread that pushes the metrics periodically, and once more at the end."""
 
-    def __init__(self, take: Callable[[], BrokerSnapshot], environment: Mapping[str, str], instance: str) -> None:
+    def __init__(
+        self,
+        take: Callable[[], S],
+        environment: Mapping[str, str],
+        instance: str,
+        instruments: Sequence[Instrument[S, Any]],
+    ) -> None:
         """Create the thread; `start` starts it.
 
         Args:
             take: returns a snapshot, called in this thread; it may raise if the broker does not answer.
             environment: the process's, of which the exporter reads its own part.
-            instance: identifies this broker in its cluster.
+            instance: identifies this broker or proxy in its cluster.
+            instruments: the list of metrics.
         """
-        self._take = take
+        self._data = lambda resource: metrics_data(take(), resource, instruments)
         self._instance = instance
         self._interval_s = _interval_ms(environment) / 1000
         _check_protocol(environment)
@@ -113,7 +121,7 @@ class MetricsPush:
     def _push(self, exporter: OTLPMetricExporter) -> None:
         # The exporter logs on its own what a collector refuses; anything else must not end the next push.
         try:
-            exporter.export(metrics_data(self._take(), resource(self._instance)))
+            exporter.export(self._data(resource(self._instance)))
         except Exception:
             log.exception("metrics could not be pushed; the next push is tried as usual")
 
@@ -126,21 +134,21 @@ def resource(instance: str) -> Resource:
     return ours.merge(OTELResourceDetector().detect())
 
 
-def metrics_data(snapshot: BrokerSnapshot, resource: Resource) -> MetricsData:
+def metrics_data(snapshot: S, resource: Resource, instruments: Iterable[Instrument[S, Any]]) -> MetricsData:
     """Return the data to export now: all instruments with an OpenTelemetry name."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics  # noqa: PLC0415 - as above
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
 
     metrics = [
         _metric(instrument, snapshot)
-        for instrument in INSTRUMENTS
+        for instrument in instruments
         if instrument.otel and not (instrument.scope.optional and not list(instrument.scope.rows(snapshot)))
     ]
     scope = ScopeMetrics(InstrumentationScope("penstock", __version__), metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource, [scope], schema_url="")])
 
 
-def _metric(instrument: Instrument[Any], snapshot: BrokerSnapshot) -> Metric:
+def _metric(instrument: Instrument[S, Any], snapshot: S) -> Metric:
     from opentelemetry.sdk.metrics.export import Metric  # noqa: PLC0415
 
     scope = instrument.scope
@@ -150,7 +158,7 @@ def _metric(instrument: Instrument[Any], snapshot: BrokerSnapshot) -> Metric:
     return Metric(instrument.otel, instrument.help, unit, _data(instrument.kind, rows, snapshot))
 
 
-def _data(kind: str, rows: list[tuple[dict[str, str], Any]], snapshot: BrokerSnapshot) -> DataT:
+def _data(kind: str, rows: list[tuple[dict[str, str], Any]], snapshot: ServerSnapshot) -> DataT:
     from opentelemetry.sdk.metrics import export  # noqa: PLC0415
 
     started_ns, now_ns = snapshot.started_at_ms * NS_PER_MS, snapshot.taken_at_ms * NS_PER_MS

@@ -9,7 +9,7 @@ port calls `render` on its own thread, so ten thousand topics do not delay the e
 from __future__ import annotations
 
 from math import isnan
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from penstock.governance.wait_times import WaitTimesSnapshot
@@ -20,25 +20,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.broker.stats.snapshot import BrokerSnapshot
+    from penstock.stats.server_snapshot import ServerSnapshot
     from penstock.telemetry.instrument import Instrument, Number, Scope
+
+S = TypeVar("S", bound="ServerSnapshot")
 
 ROWS_PER_PIECE: Final = 500
 
 # Labels of the snapshots in use, for all their readers: those that read ten thousand topics slowly may be many.
-_LABELS: Final[WeakKeyDictionary[BrokerSnapshot, dict[Scope[Any], list[str]]]] = WeakKeyDictionary()
+_LABELS: Final[WeakKeyDictionary[ServerSnapshot, dict[Scope[Any, Any], list[str]]]] = WeakKeyDictionary()
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def render(snapshot: BrokerSnapshot) -> Iterator[str]:
+    """Yield the metrics of a broker; see `rendered`."""
+    return rendered(snapshot, INSTRUMENTS)
+
+
+def rendered(snapshot: S, instruments: Iterable[Instrument[S, Any]]) -> Iterator[str]:
     """Yield every instrument's help, type and samples, in pieces of whole lines.
 
     An instrument with labels and no rows has no samples. In pieces, because joining a hundred thousand lines is a
     single step of the interpreter, during which no other thread runs, also not the event loop.
     """
     labels = _LABELS.setdefault(snapshot, {})
-    rows: dict[Scope[Any], list[Any]] = {}
-    for instrument in INSTRUMENTS:
+    rows: dict[Scope[Any, Any], list[Any]] = {}
+    for instrument in instruments:
         scope, name = instrument.scope, instrument.name
         if scope not in rows:
             labelled = list(scope.rows(snapshot))
@@ -52,7 +60,7 @@ def render(snapshot: BrokerSnapshot) -> Iterator[str]:
             yield _lines(instrument, zip(labels[scope][piece], rows[scope][piece], strict=True))
 
 
-def _lines(instrument: Instrument[Any], rows: Iterable[tuple[str, Any]]) -> str:
+def _lines(instrument: Instrument[Any, Any], rows: Iterable[tuple[str, Any]]) -> str:
     name, read = instrument.name, instrument.read
     if instrument.kind == "summary":
         unit_ns = NS_PER_UNIT[instrument.unit]

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-    from penstock.broker.records.recorder import RecordsSnapshot
-    from penstock.broker.stats.snapshot import BrokerSnapshot
+    from penstock.stats.server_snapshot import RecordsSnapshot, ServerSnapshot
 
 
-def _by(label: str, counters: Callable[[RecordsSnapshot], Mapping[str, int]]) -> Scope[int]:
-    def rows(snapshot: BrokerSnapshot) -> Iterable[tuple[tuple[str, ...], int]]:
+def _by(label: str, counters: Callable[[RecordsSnapshot], Mapping[str, int]]) -> Scope[ServerSnapshot, int]:
+    def rows(snapshot: ServerSnapshot) -> Iterable[tuple[tuple[str, ...], int]]:
         if snapshot.records is not None:
             for name, count in counters(snapshot.records).items():
                 yield (name,), count
@@ -27,12 +26,12 @@ def _by(label: str, counters: Callable[[RecordsSnapshot], Mapping[str, int]]) ->
     return Scope((label,), rows, optional=True)
 
 
-_RECORDS: Final[Scope[RecordsSnapshot]] = Scope(
+_RECORDS: Final[Scope[ServerSnapshot, RecordsSnapshot]] = Scope(
     (), lambda snapshot: [((), snapshot.records)] if snapshot.records is not None else [], optional=True
 )
 
 # fmt: off
-RECORD_INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
+RECORD_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
     Instrument("penstock_records_written_total", "counter", "", _by("kind", lambda records: records.written),
                lambda count: count, "Usage and decision records written"),
     Instrument("penstock_records_failures_total", "counter", "", _by("kind", lambda records: records.failures),

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.broker.publishing.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
+    from penstock.broker.stats.snapshot import BrokerSnapshot
 
-THROTTLING: Final[Scope[ThrottlingSnapshot]] = Scope(
+THROTTLING: Final[Scope[BrokerSnapshot, ThrottlingSnapshot]] = Scope(
     ("cluster",),
     lambda snapshot: [((snapshot.cluster,), snapshot.throttling)] if snapshot.throttling is not None else [],
     optional=True,
 )
 
-OWNERS: Final[Scope[int]] = Scope(
+OWNERS: Final[Scope[BrokerSnapshot, int]] = Scope(
     ("owner",),
     lambda snapshot: (
         [((owner,), nbytes) for owner, nbytes in snapshot.throttling.memory.owners.items()]
@@ -32,7 +33,7 @@ OWNERS: Final[Scope[int]] = Scope(
     optional=True,
 )
 
-THROTTLED_TOPIC: Final[Scope[TopicThrottling]] = Scope(
+THROTTLED_TOPIC: Final[Scope[BrokerSnapshot, TopicThrottling]] = Scope(
     ("topic",),
     lambda snapshot: [((one.topic,), one) for one in (snapshot.throttling.topics if snapshot.throttling else ())],
     optional=True,
@@ -44,7 +45,7 @@ _TOPIC: Final = "pulsar_broker_topic_adaptive_throttle_"
 _OTEL_TOPIC: Final = "pulsar.broker.topic.adaptive.throttle."
 
 # fmt: off
-THROTTLING_INSTRUMENTS: Final[tuple[Instrument[Any], ...]] = (
+THROTTLING_INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
     Instrument(f"{_BROKER}memory_pressure", "gauge", "", THROTTLING, lambda s: s.memory_pressure,
                "Memory pressure, from 0 (below the low watermark) to 1 (at the high one)",
                otel=f"{_OTEL}memory.pressure"),

@@ -6,7 +6,7 @@ Where: `instruments` creates the broker's (`pulsar_broker_…`); a proxy's diffe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.telemetry.instrument import Instrument
 
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from penstock.net.topic_list_limiter import TopicListSnapshot
     from penstock.telemetry.instrument import Scope
 
+    Of = Callable[[TopicListSnapshot], PermitSnapshot]
+    Listings = Scope[Any, TopicListSnapshot]
+    Listing = Instrument[Any, TopicListSnapshot]
 
-def topic_list_instruments(prefix: str, scope: Scope[TopicListSnapshot]) -> tuple[Instrument[TopicListSnapshot], ...]:
+
+def topic_list_instruments(prefix: str, scope: Listings) -> tuple[Listing, ...]:
     """Return the metrics, named `{prefix}topic_list_…`."""
     heap = _memory(f"{prefix}topic_list_heap", "topic.list.heap", scope, lambda s: s.heap, "heap")
     direct = _memory(f"{prefix}topic_list_direct", "topic.list.direct", scope, lambda s: s.direct, "direct")
@@ -26,8 +30,12 @@ def topic_list_instruments(prefix: str, scope: Scope[TopicListSnapshot]) -> tupl
 
 
 def _memory(
-    name: str, otel: str, scope: Scope[TopicListSnapshot], of: Callable[[TopicListSnapshot], PermitSnapshot], kind: str
-) -> list[Instrument[TopicListSnapshot]]:
+    name: str,
+    otel: str,
+    scope: Listings,
+    of: Of,
+    kind: str,
+) -> list[Listing]:
     """Return the metrics of one of the two memories."""
     return [
         Instrument(

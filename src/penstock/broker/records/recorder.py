@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
+from penstock.stats.server_snapshot import RecordsSnapshot
 from penstock.storage.schema import USAGE_STATE
 
 if TYPE_CHECKING:
@@ -64,16 +65,6 @@ class RecorderParts:
 
 # Why decision records are dropped.
 DROP_REASONS: Final = ("too-many", "queue-full", "too-many-episodes", "not-stored")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsSnapshot:
-    """Counters of this run."""
-
-    written: Mapping[str, int]  # usage and decision records
-    failures: Mapping[str, int]
-    dropped: Mapping[str, int]  # decision records, by reason
-    queued_bytes: int
 
 
 class Recorder:

@@ -6,31 +6,28 @@ everything is read in one place, on the loop, into plain numbers and strings, an
 Where: the admin API takes one for a request; telemetry renders it. No counter exists only for it.
 
 Many topics are read in several turns of the loop. Each topic without its subscriptions, each subscription and each
-connection is consistent; two of them may be a few milliseconds apart. Requests that arrive while a snapshot is taken
-share it: sixty at once, each with its own, would be sixty portions in each turn.
+connection is consistent; two of them may be a few milliseconds apart.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.broker.process_memory import resident_bytes
 from penstock.broker.stats.stats import in_replay
 from penstock.broker.subscriptions.state import TYPE_NAMES
-from penstock.core.units import NS_PER_S
+from penstock.stats.process_use import process_use
+from penstock.stats.reading import Taking, group_traffic, muted_connections, remote_usage, turns
+from penstock.stats.server_snapshot import MemoryUse, ServerSnapshot, SharingSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.broker.health import Health
     from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling, ThrottlingSnapshot
     from penstock.broker.publishing.groups import Groups
     from penstock.broker.publishing.quota_sharing import QuotaSharing
-    from penstock.broker.records.recorder import Recorder, RecordsSnapshot
+    from penstock.broker.records.recorder import Recorder
     from penstock.broker.stats.message_rates import MessageRates
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.subscriptions.tail import TailCache
@@ -40,23 +37,14 @@ if TYPE_CHECKING:
     from penstock.broker.topics.shared_listings import SharedListings
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
-    from penstock.core.membership import Registration
     from penstock.governance.delayed_memory import DelayedMemory
-    from penstock.governance.resource_group import ClassLimiter, GroupRate
-    from penstock.governance.snapshot import MutedReader, RequestMemorySnapshot
-    from penstock.net.connection import Connection
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
-    from penstock.net.topic_list_limiter import TopicListSnapshot
+    from penstock.stats.reading import Client, Pace
     from penstock.storage.entry_log import EntryLog, LogStats
 
-# Objects read in one turn of the loop: well under a millisecond. Only publishing may block it for more than five.
-ROWS_PER_TURN: Final = 200
 
-# Snapshots that may be in use at a time: responses to slow readers are rendered from them, piece by piece.
-HELD_MAX: Final = 4
-# A response ends within this time (`admin.http_server`).
-HELD_NS_MAX: Final = 60 * NS_PER_S
+NOTHING: Final = MemoryUse(used_bytes=0, budget_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,114 +112,26 @@ class TopicSnapshot:
     subscriptions: tuple[SubscriptionSnapshot, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTrafficSnapshot:
-    """Publish or dispatch traffic of one resource group on this broker. Rates are per second; -1: no limit."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BrokerSnapshot(ServerSnapshot):
+    """The whole broker, at (nearly) one moment."""
 
-    group: str
-    traffic: str  # "publish" or "dispatch"
-    messages: int  # passed since the group is in use here
-    bytes: int
-    quota_messages: float  # of all brokers together
-    quota_bytes: float
-    share_messages: float  # of this broker
-    share_bytes: float
-    waiting: int  # topics (publish) or subscriptions (dispatch) that wait for the group
-    held_messages: int  # SENDs that wait in memory
-    held_bytes: int
-    throttled_ns: int  # for how long something has been waiting, in all
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteUsage:
-    """What another broker wants of a group, by its last report; per second."""
-
-    group: str
-    traffic: str  # "publish" or "dispatch"
-    broker: str
-    messages: float
-    bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingSnapshot:
-    """Quotas that are shared with other brokers."""
-
-    connected: bool = False  # to the usage topic
-    failures: int = 0
-    reports: Mapping[str, int] = field(default_factory=dict)  # sent, received, and by reason why they did not count
-    remote: tuple[RemoteUsage, ...] = ()
-    members: int = 0  # that share quotas now, this broker included
-    registration: Registration | None = None  # None: brokers do not register
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MutedConnection:
-    """A connection that is not read, with the reasons and its memory."""
-
-    peer: str
-    muted_ns: int  # duration
-    reasons: tuple[str, ...]  # oldest first
-    held_bytes: int  # read and not handled yet: an unfinished frame, or commands
-    want_bytes: int  # size of the next read; 0 if it does not wait for request memory
-    command_bytes: int = 0  # charged for its pending commands
-    unsent_bytes: int = 0  # answers and messages not sent yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
-    """Use and limit of one row of the memory budget."""
-
-    used_bytes: int
-    budget_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessUse:
-    """Figures of the operating system for this process."""
-
-    resident_bytes: int
-    cpu_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopTurnsSnapshot:
-    """Durations of the event loop's turns."""
-
-    longest_ns: int = 0  # since the start
-    longer: Mapping[int, int] = field(default_factory=dict)  # threshold in ms -> number of turns that took longer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
-class BrokerSnapshot:
-    """The whole broker, at (nearly) one moment. A key of weak dictionaries, by identity."""
-
-    cluster: str
-    started_at_ms: int
-    taken_at_ms: int
-    stopping: bool
     health: Health
-    connections_accepted: int
-    connections_open: int
     lookups_pending: int
     topic_loads_pending: int
-    muted: tuple[MutedConnection, ...]
     topics: tuple[TopicSnapshot, ...]
     log: LogStats
     log_read_only: bool
     log_stalled: bool
-    request_memory: RequestMemorySnapshot
-    listings: TopicListSnapshot
-    outbound: MemoryUse
     tail_cache: MemoryUse
-    delayed_index: MemoryUse = MemoryUse(used_bytes=0, budget_bytes=0)
-    rows: Mapping[str, MemoryUse] = field(default_factory=dict)  # the other rows of the memory budget, by name
-    resource_groups: tuple[GroupTrafficSnapshot, ...] = ()
-    sharing: SharingSnapshot = field(default_factory=SharingSnapshot)
+    delayed_index: MemoryUse = NOTHING
     throttling: ThrottlingSnapshot | None = None  # None: disabled
-    records: RecordsSnapshot | None = None  # None: nothing is recorded
-    loop_turns: LoopTurnsSnapshot = LoopTurnsSnapshot()
-    process: ProcessUse
+
+    def memory(self) -> Iterator[tuple[str, MemoryUse]]:
+        """See `ServerSnapshot`."""
+        yield "tail-cache", self.tail_cache
+        yield "delayed-index", self.delayed_index
+        yield from ServerSnapshot.memory(self)
 
 
 class Row(Protocol):
@@ -248,18 +148,7 @@ class Row(Protocol):
         """The limit."""
 
 
-class Client(Protocol):
-    """A connected client."""
-
-    @property
-    def connection(self) -> Connection: ...
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes charged for pending commands."""
-
-
-class Snapshots:
+class Snapshots(Taking[BrokerSnapshot]):
     """Takes snapshots. All methods are called on the broker's loop."""
 
     def __init__(
@@ -305,42 +194,16 @@ class Snapshots:
         self._throttling = throttling
         self._recorder = recorder
         self._loop_turns = loop_turns
-        self._clock = clock
-        self._taking: asyncio.Task[BrokerSnapshot] | None = None
-        self._taken: list[tuple[int, weakref.ref[BrokerSnapshot]]] = []  # and when, oldest first
+        super().__init__(self._read_all, clock)
 
-    async def take(self) -> BrokerSnapshot:
-        """Return the snapshot that is being taken, or take one.
-
-        If `HELD_MAX` earlier ones are still in use, return the newest of these, so that slow readers cannot make the
-        broker hold any number of them.
-        """
-        if self._taking is None:
-            held = self._held()
-            if len(held) >= HELD_MAX:
-                return held[-1]
-            self._taking = asyncio.get_running_loop().create_task(self._read())
-            self._taking.add_done_callback(self._has_taken)
-        return await asyncio.shield(self._taking)  # A caller that is cancelled must not cancel the others.
-
-    def _held(self) -> list[BrokerSnapshot]:
-        since_ns = self._clock.monotonic_ns() - HELD_NS_MAX
-        self._taken = [(at_ns, taken) for at_ns, taken in self._taken if at_ns > since_ns and taken() is not None]
-        return [snapshot for _, taken in self._taken if (snapshot := taken()) is not None]
-
-    def _has_taken(self, taking: asyncio.Task[BrokerSnapshot]) -> None:
-        self._taking = None
-        if not taking.cancelled() and taking.exception() is None:
-            self._taken.append((self._clock.monotonic_ns(), weakref.ref(taking.result())))
-
-    async def _read(self) -> BrokerSnapshot:
+    async def _read_all(self, pace: Pace) -> BrokerSnapshot:
         """Read everything, in portions, so that the loop continues in between."""
-        pace = _Pace()
         topics = [await self._topic(topic, pace) for topic in self._topics.loaded()]
         connections = self._connections
-        request_memory = connections.memory.snapshot(self._clock.monotonic_ns())
-        muted = await self._muted_connections({reader.owner: reader for reader in request_memory.muted}, pace)
-        log_health, loop_turns, delayed_memory = self._log.health, self._loop_turns, self._delayed_memory()
+        now_ns = self._clock.monotonic_ns()
+        request_memory = connections.memory.snapshot(now_ns)
+        muted = await muted_connections(self._clients, request_memory.muted, now_ns, pace)
+        log_health, delayed_memory = self._log.health, self._delayed_memory()
         return BrokerSnapshot(
             cluster=self._cluster,
             started_at_ms=self._started_at_ms,
@@ -364,46 +227,25 @@ class Snapshots:
             tail_cache=MemoryUse(used_bytes=self._tail_cache.used_bytes, budget_bytes=self._tail_cache.budget_bytes),
             delayed_index=MemoryUse(used_bytes=delayed_memory.used_bytes, budget_bytes=delayed_memory.size_bytes),
             rows={row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes) for row in self._rows},
-            resource_groups=await self._resource_groups(pace),
+            resource_groups=await group_traffic(self._groups.in_use, self._clock, pace),
             sharing=await self._shared(self._sharing, pace) if self._sharing is not None else SharingSnapshot(),
             throttling=self._throttling.snapshot() if self._throttling is not None else None,
             records=self._recorder.snapshot() if self._recorder is not None else None,
-            loop_turns=LoopTurnsSnapshot(longest_ns=loop_turns.longest_ns, longer=dict(loop_turns.longer)),
-            process=ProcessUse(resident_bytes=resident_bytes(), cpu_ns=time.process_time_ns()),
+            loop_turns=turns(self._loop_turns),
+            process=process_use(),
         )
 
-    async def _shared(self, sharing: QuotaSharing, pace: _Pace) -> SharingSnapshot:
-        remote = []
-        for name in list(self._groups.in_use):
-            for broker, (*publish, messages_out, bytes_out) in sharing.others(name).items():
-                for traffic, (messages, nbytes) in (("publish", publish), ("dispatch", (messages_out, bytes_out))):
-                    remote.append(
-                        RemoteUsage(
-                            group=name, traffic=traffic, broker=broker, messages=messages / 1_000, bytes=nbytes / 1_000
-                        )
-                    )
-            await pace.rows(1)
+    async def _shared(self, sharing: QuotaSharing, pace: Pace) -> SharingSnapshot:
         return SharingSnapshot(
             connected=sharing.connected,
             failures=sharing.failures,
             reports={"sent": sharing.sent, "received": sharing.received, **sharing.refused},
-            remote=tuple(remote),
+            remote=await remote_usage(self._groups.in_use, sharing.others, pace),
             members=sharing.members,
             registration=sharing.registry.registration if sharing.registry is not None else None,
         )
 
-    async def _resource_groups(self, pace: _Pace) -> tuple[GroupTrafficSnapshot, ...]:
-        rows = []
-        for group in list(self._groups.in_use.values()):
-            limiter, now_ns = group.limiter, self._clock.monotonic_ns()
-            rows.append(_traffic(group.name, "publish", limiter.publish, group.quota.publish, now_ns, group.publish))
-            rows.append(
-                _traffic(group.name, "dispatch", limiter.dispatch, group.quota.dispatch, now_ns, group.dispatch)
-            )
-            await pace.rows(2)
-        return tuple(rows)
-
-    async def _topic(self, topic: Topic, pace: _Pace) -> TopicSnapshot:
+    async def _topic(self, topic: Topic, pace: Pace) -> TopicSnapshot:
         subscriptions = []
         for subscription in list(topic.subscriptions.values()):
             subscriptions.append(self._subscription(subscription))
@@ -454,65 +296,6 @@ class Snapshots:
             last_consumed_ms=subscription.last_consumed_ms,
             last_acked_ms=subscription.last_acked_ms,
         )
-
-    async def _muted_connections(self, waiting: dict[int, MutedReader], pace: _Pace) -> tuple[MutedConnection, ...]:
-        muted = []
-        for client in list(self._clients):
-            connection = client.connection
-            mutes = connection.muted.snapshot()
-            if mutes:
-                reader = waiting.get(connection.id)
-                muted.append(
-                    MutedConnection(
-                        peer=connection.peer,
-                        muted_ns=self._clock.monotonic_ns() - mutes[0].since_ns,
-                        reasons=tuple(dict.fromkeys(mute.reason.value for mute in mutes)),
-                        held_bytes=connection.held_bytes,
-                        want_bytes=reader.want_bytes if reader is not None else 0,
-                        command_bytes=client.waiting_bytes,
-                        unsent_bytes=connection.out_bytes,
-                    )
-                )
-            await pace.rows(1)
-        return tuple(muted)
-
-
-class _Waiting(Protocol):
-    @property
-    def waiting(self) -> int: ...
-
-
-def _traffic(
-    group: str, traffic: str, limiter: ClassLimiter, quota: GroupRate, now_ns: int, line: _Waiting
-) -> GroupTrafficSnapshot:
-    share = limiter.share
-    return GroupTrafficSnapshot(
-        group=group,
-        traffic=traffic,
-        messages=limiter.messages_passed,
-        bytes=limiter.bytes_passed,
-        quota_messages=-1 if quota.messages is None else quota.messages,
-        quota_bytes=-1 if quota.bytes is None else quota.bytes,
-        share_messages=-1 if share.messages is None else share.messages,
-        share_bytes=-1 if share.bytes is None else share.bytes,
-        waiting=line.waiting,
-        held_messages=limiter.held.messages,
-        held_bytes=limiter.held.bytes,
-        throttled_ns=limiter.limited_ns(now_ns),
-    )
-
-
-class _Pace:
-    """Yields to the loop after every portion of rows."""
-
-    def __init__(self) -> None:
-        self._rows = 0
-
-    async def rows(self, count: int) -> None:
-        self._rows += count
-        if self._rows >= ROWS_PER_TURN:
-            self._rows = 0
-            await asyncio.sleep(0)
 
 
 def _delayed(index: DelayedIndex) -> DelayedSnapshot:
