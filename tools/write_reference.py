@@ -25,6 +25,7 @@ from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
 from penstock.settings.memory import PROCESS_BYTES, ROWS
 from penstock.settings.model import GROUPS, KEYS, keys_of
+from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
 from penstock.wire.bounds import CLASSES
 from penstock.wire.bounds_table import CLASS_OF
 
@@ -84,6 +85,24 @@ def record_fields_table(record: type[UsageRecord | DecisionRecord]) -> str:
         (
             (f"`{name}`", AVRO_TYPES[one.type], one.unit, one.text)
             for name, one in meanings_of(cast("type[UsageRecord]", record)).items()
+        ),
+    )
+
+
+def proxy_metrics_table() -> str:
+    """Every metric of a proxy."""
+    return _table(
+        ("metric", "kind", "unit", "labels", "meaning", "OpenTelemetry"),
+        (
+            (
+                f"`{one.name}`",
+                one.kind,
+                one.unit,
+                ", ".join(f"`{label}`" for label in one.scope.labels),
+                one.help,
+                f"`{one.otel}`" if one.otel else "",
+            )
+            for one in PROXY_INSTRUMENTS
         ),
     )
 
@@ -327,6 +346,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "sparkforeign": spark_foreign_table,
     "usagerecords": partial(record_fields_table, UsageRecord),
     "decisionrecords": partial(record_fields_table, DecisionRecord),
+    "proxymetrics": proxy_metrics_table,
 }
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 from dataclasses import dataclass, replace
@@ -42,7 +43,9 @@ from penstock.proxy.listings import Listings
 from penstock.proxy.proxy import Proxy
 from penstock.proxy.quota_sharing import ProxySharing
 from penstock.proxy.services import Services
+from penstock.proxy.snapshot import ProxySnapshots
 from penstock.proxy.targets import AllowedTargets, Targets
+from penstock.proxy.traffic import Traffic
 from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
 from penstock.settings.limits import http_limits, topic_list_limits
 from penstock.settings.security import tls_options
@@ -53,12 +56,15 @@ from penstock.wire.client.addresses import parse_service_url
 from penstock.wire.relayed import RelayReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import ASGIApp
 
     from penstock.admin.http_memory import HttpMemory
-    from penstock.core.membership import MemberNames
+    from penstock.core.membership import MemberNames, Registry
     from penstock.core.service_urls import ServiceUrls
     from penstock.proxy.session import Session
+    from penstock.proxy.snapshot import ProxySnapshot
     from penstock.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -68,6 +74,8 @@ USAGE_TOPIC: Final = "non-persistent://pulsar/system/proxy-resource-usage"
 # Signs reports if there is no key: everybody knows it.
 UNSIGNED: Final = "unsigned"
 KEY_BYTES_MAX: Final = 64
+# How long the thread that pushes metrics waits for a snapshot.
+SNAPSHOT_S: Final = 5.0
 
 
 def run(settings: Settings) -> int:
@@ -82,16 +90,16 @@ def run(settings: Settings) -> int:
     set_up_interpreter()
     turns = LoopTurns()
     with asyncio.Runner(loop_factory=lambda: timed_loop(turns, SystemClock())) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(settings, turns))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, turns: LoopTurns) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         on_signal(loop, signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
-        serving = await start(settings, stack)
+        serving = await start(settings, turns, stack)
         # Programs that start penstock wait for this line.
         print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
         started()
@@ -114,7 +122,15 @@ class _KeepAliveLimits:
     liveness_check_ns: int
 
 
-async def start(settings: Settings, stack: contextlib.AsyncExitStack) -> Serving:
+class Rows(NamedTuple):
+    """Rows of the memory budget that are only numbers."""
+
+    commands: CommandMemory
+    sessions: MemoryRow
+    http: MemoryRow
+
+
+async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExitStack) -> Serving:
     """Build all parts on the running loop and serve; closing `stack` stops and releases everything.
 
     Raises:
@@ -145,6 +161,11 @@ async def start(settings: Settings, stack: contextlib.AsyncExitStack) -> Serving
         topic_list_limits(settings), clock=clock, loop=loop, direct_refused=PROXY_DIRECT_REFUSED
     )
     groups = ProxyGroups(clock, loop)
+    rows = Rows(
+        commands=CommandMemory(budget.commands_bytes),
+        sessions=MemoryRow("sessions", budget.sessions_bytes),
+        http=MemoryRow("http", budget.http_bytes),
+    )
     group_file = GroupFile(settings.group_file, groups) if settings.group_file is not None else None
     services = Services(
         loop=loop,
@@ -156,8 +177,9 @@ async def start(settings: Settings, stack: contextlib.AsyncExitStack) -> Serving
         held=HeldMemory(connections.memory, clock, loop),
         targets=Targets(_allowed(settings), options.addresses, tls=options.tls is not None),
         release=connections.release,
-        commands_memory=CommandMemory(budget.commands_bytes),
-        sessions_memory=MemoryRow("sessions", budget.sessions_bytes),
+        commands_memory=rows.commands,
+        sessions_memory=rows.sessions,
+        traffic=Traffic(),
         frame_bytes_max=settings.frame_bytes_max,
         closed=_log_closed,
     )
@@ -165,7 +187,7 @@ async def start(settings: Settings, stack: contextlib.AsyncExitStack) -> Serving
     stack.callback(opened.close)
     where = bound(settings, opened)
     own_name = settings.proxy_name or (where.plain or where.tls or "").partition("://")[2]
-    _share_quotas(settings, groups, own_name, where, upstreams, clock, stack)
+    sharing = _share_quotas(settings, groups, own_name, where, upstreams, clock, stack)
     tls = tls_options(settings)
     proxy = Proxy(services, connections, group_file)
     stack.push_async_callback(proxy.stop)
@@ -187,7 +209,7 @@ async def start(settings: Settings, stack: contextlib.AsyncExitStack) -> Serving
         secure=opened.web_tls,
         tls=server_context(admin_tls) if admin_tls is not None and opened.web_tls is not None else None,
         limits=http,
-        memory=MemoryRow("http", budget.http_bytes),
+        memory=rows.http,
     )
     stack.push_async_callback(admin.stop)
     requests = AdminRequests(
@@ -197,10 +219,27 @@ async def start(settings: Settings, stack: contextlib.AsyncExitStack) -> Serving
         else None,
     )
 
+    snapshots = ProxySnapshots(
+        cluster=settings.cluster_name,
+        services=services,
+        connections=connections,
+        sharing=sharing,
+        rows=rows,
+        loop_turns=turns,
+        stopping=proxy.is_stopping,
+    )
+    _push_metrics(snapshots, loop, own_name, stack)
+
     def application(memory: HttpMemory) -> ASGIApp:
         from penstock.admin import proxy_api  # noqa: PLC0415 -- on the thread of the admin port
 
-        return proxy_api.build(requests, memory, requests_max=http.requests_max)
+        inside = proxy_api.Inside(
+            snapshots=snapshots,
+            render=_rendered,
+            status_file=settings.status_file,
+            knows_cluster=bool(settings.upstream_admin_url),
+        )
+        return proxy_api.build(requests, memory, inside, loop=loop, requests_max=http.requests_max)
 
     admin.start_with(application)
     proxy.start()
@@ -216,10 +255,11 @@ def _share_quotas(
     upstreams: Upstreams,
     clock: SystemClock,
     stack: contextlib.AsyncExitStack,
-) -> None:
+) -> ProxySharing:
     """Share the quotas of groups with other proxies. Raises ConfigurationError."""
     loop = asyncio.get_running_loop()
     names: MemberNames
+    registry: Registry | None = None
     if settings.membership_url is not None:
         from penstock.net.registration import PROXIES, registration  # noqa: PLC0415 -- nor without ZooKeeper
 
@@ -256,9 +296,38 @@ def _share_quotas(
         key=(settings.group_key or UNSIGNED).encode()[:KEY_BYTES_MAX],
         clock=clock,
         loop=loop,
+        registry=registry,
     )
     stack.push_async_callback(sharing.stop)
     sharing.review()
+    return sharing
+
+
+def _rendered(snapshot: ProxySnapshot) -> Iterator[str]:
+    from penstock.telemetry.prometheus import rendered  # noqa: PLC0415 -- imported by the first scrape
+    from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS  # noqa: PLC0415
+
+    return rendered(snapshot, PROXY_INSTRUMENTS)
+
+
+def _push_metrics(
+    snapshots: ProxySnapshots, loop: asyncio.AbstractEventLoop, instance: str, stack: contextlib.AsyncExitStack
+) -> None:
+    """Push metrics to an OpenTelemetry collector, if its environment variables are set."""
+    if not any(name.startswith("OTEL_") for name in os.environ):
+        return
+    from penstock.telemetry.otel import MetricsPush, is_wanted  # noqa: PLC0415 -- nor where nothing is pushed
+
+    if not is_wanted(os.environ):
+        return
+    from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS  # noqa: PLC0415
+
+    def take() -> ProxySnapshot:
+        return asyncio.run_coroutine_threadsafe(snapshots.take(), loop).result(SNAPSHOT_S)
+
+    push = MetricsPush(take, os.environ, instance, PROXY_INSTRUMENTS)
+    push.start()
+    stack.push_async_callback(asyncio.to_thread, push.stop)
 
 
 def _own_identity(settings: Settings) -> Identity:
@@ -302,4 +371,4 @@ def _allowed(settings: Settings) -> AllowedTargets:
 
 
 def _log_closed(session: Session, reason: str) -> None:
-    log.debug("connection %s closed: %s", session.connection.peer, reason)
+    log.info("connection %s closed: %s", session.connection.peer, reason)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -21,12 +21,13 @@ from penstock import __version__
 from penstock.admin.access import Needs, check_before_body
 from penstock.admin.gateway import FROM_PEER
 from penstock.admin.http_memory import RETRY_AFTER_S
+from penstock.admin.http_responses import PROMETHEUS_TEXT, InPieces
 from penstock.admin.json_rules import check_body
 from penstock.admin.middleware import RequestMiddleware, allowed_methods
 from penstock.admin.models import Degraded, Failing, Healthy
 from penstock.admin.passing_on import PassingOn
 from penstock.admin.routes import GROUPS
-from penstock.admin.routing import InPieces, documented
+from penstock.admin.routing import documented
 from penstock.core.errors import PartitionsElsewhere, PenstockError, ServedElsewhere, ServiceNotReady
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.admin.gateway import Gateway
     from penstock.admin.http_memory import HttpMemory
     from penstock.net.peers import Peers
-
-PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Api(FastAPI):

@@ -80,10 +80,9 @@ class BrokerGateway:
     ) -> None:
         self._administration = administration
         self._for_peers = for_peers or administration
-        self._loop = loop
+        self._across = AcrossLoops(loop, "broker")
         self._render_metrics = render_metrics
         self._answer_s = answer_s
-        self._answers: _Answers | None = None
 
     async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]]) -> T:
         """See `Gateway.ask`."""
@@ -103,9 +102,23 @@ class BrokerGateway:
         return self._render_metrics(snapshot)
 
     async def _ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]], within_s: float) -> T:
+        administration = self._for_peers() if FROM_PEER.get() else self._administration()
+        return await self._across.answer(question(administration), within_s)
+
+
+class AcrossLoops:
+    """Runs coroutines on the loop of a broker or proxy, for callers on other loops."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        """Args: name: what lives on that loop, for error messages."""
+        self._loop = loop
+        self._name = name
+        self._answers: _Answers | None = None
+
+    async def answer(self, asked: Coroutine[Any, Any, T], within_s: float) -> T:
+        """Run `asked` there and return what it returns. Raises what it raises, and ServiceNotReady."""
         answers = self._answers_to(asyncio.get_running_loop())
         answer: asyncio.Future[T] = answers.loop.create_future()
-        asked = question(self._for_peers() if FROM_PEER.get() else self._administration())
         working: list[asyncio.Task[T]] = []
 
         def start() -> None:
@@ -119,11 +132,11 @@ class BrokerGateway:
             self._loop.call_soon_threadsafe(start)
         except RuntimeError as error:  # The loop is closed.
             asked.close()
-            raise ServiceNotReady("the broker has stopped") from error
+            raise ServiceNotReady(f"the {self._name} has stopped") from error
         try:
             return await asyncio.wait_for(answer, within_s)
         except TimeoutError as error:
-            raise ServiceNotReady(f"the broker did not answer within {within_s:g} s") from error
+            raise ServiceNotReady(f"the {self._name} did not answer within {within_s:g} s") from error
         finally:
             if answer.cancelled():  # by the timeout, or because the caller is gone
                 with contextlib.suppress(RuntimeError):  # The loop is closed.

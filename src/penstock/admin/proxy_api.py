@@ -7,25 +7,33 @@ Where: `proxy_app` gives `build` to the `AdminServer`, whose limits hold here to
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
+from penstock.admin.gateway import ANSWER_S, AcrossLoops
+from penstock.admin.http_responses import PROMETHEUS_TEXT, InPieces
 from penstock.admin.middleware import RequestMiddleware
 from penstock.admin.passing_on import Streamed
-from penstock.core.errors import PenstockError
+from penstock.core.errors import NotFound, PenstockError
 from penstock.net.http_request import NoResponse
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
     from penstock.admin.http_memory import HttpMemory
     from penstock.proxy.admin_requests import AdminRequests
+    from penstock.proxy.snapshot import ProxySnapshot, ProxySnapshots
 
 # Headers between two neighbours, and those that this proxy writes itself.
 _NOT_PASSED: Final = frozenset(
@@ -35,11 +43,46 @@ _NOT_PASSED: Final = frozenset(
 _METHODS: Final = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"]
 
 
-def build(requests: AdminRequests, memory: HttpMemory, *, requests_max: int) -> ASGIApp:
-    """Return the application."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What the proxy tells of itself.
+
+    Attributes:
+        snapshots: for metrics.
+        render: makes Prometheus' text of a snapshot, in pieces.
+        status_file: while it exists, /status.html says OK.
+        knows_cluster: whether requests of administrators can be sent on.
+    """
+
+    snapshots: ProxySnapshots
+    render: Callable[[ProxySnapshot], Iterable[str]]
+    status_file: Path | None
+    knows_cluster: bool
+
+
+def build(
+    requests: AdminRequests, memory: HttpMemory, inside: Inside, *, loop: asyncio.AbstractEventLoop, requests_max: int
+) -> ASGIApp:
+    """Return the application; `loop` is the proxy's."""
+    across = AcrossLoops(loop, "proxy")
 
     async def healthz(_request: Request) -> Response:
+        async def stopping() -> bool:
+            return inside.snapshots.is_stopping()
+
+        if await across.answer(stopping(), ANSWER_S):
+            return JSONResponse({"status": "failing", "reason": "the proxy is stopping"}, 503)
         return JSONResponse({"status": "ok"})
+
+    async def status(_request: Request) -> Response:
+        file = inside.status_file
+        if file is None or not file.is_file() or inside.snapshots.is_stopping():
+            raise NotFound("the proxy is not in service, or statusFilePath is not set")
+        return PlainTextResponse("OK")
+
+    async def metrics(_request: Request) -> Response:
+        snapshot = await across.answer(inside.snapshots.take(), ANSWER_S)
+        return InPieces(inside.render(snapshot), PROMETHEUS_TEXT)
 
     async def pass_on(request: Request) -> Response:
         query = request.scope["query_string"].decode("latin-1")
@@ -55,6 +98,9 @@ def build(requests: AdminRequests, memory: HttpMemory, *, requests_max: int) -> 
             raise
         return Streamed(response, stack)
 
+    async def not_found(request: Request, _error: Exception) -> Response:
+        return JSONResponse({"reason": _nothing_at(request.url.path, inside)}, HTTPStatus.NOT_FOUND)
+
     async def failed(_request: Request, error: Exception) -> Response:
         assert isinstance(error, PenstockError)
         return JSONResponse({"reason": str(error)}, error.http_status)
@@ -65,8 +111,23 @@ def build(requests: AdminRequests, memory: HttpMemory, *, requests_max: int) -> 
     app = Starlette(
         routes=[
             Route("/healthz", healthz),
-            *(Route(path, pass_on, methods=_METHODS) for path in ("/admin/{rest:path}", "/lookup/{rest:path}")),
+            Route("/status.html", status),
+            Route("/metrics", metrics),
+            *(
+                Route(path, pass_on, methods=_METHODS)
+                for path in ("/admin/{rest:path}", "/lookup/{rest:path}")
+                if inside.knows_cluster
+            ),
         ],
-        exception_handlers={PenstockError: failed, NoResponse: broken_off},
+        exception_handlers={HTTPStatus.NOT_FOUND: not_found, PenstockError: failed, NoResponse: broken_off},
     )
     return RequestMiddleware(app, memory=memory, requests_max=requests_max)
+
+
+def _nothing_at(path: str, inside: Inside) -> str:
+    if path.startswith(("/admin/", "/lookup/")) and not inside.knows_cluster:
+        return (
+            f"{path} is a path of the cluster, whose admin port this proxy does not know: set --upstream-admin "
+            "(brokerWebServiceURL)"
+        )
+    return f"a proxy has nothing at {path}"

@@ -6,24 +6,19 @@ Where: modules of `routes` use it; `api` completes the OpenAPI document with `do
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from fastapi import Body, Depends, Path, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
 from penstock.admin.http_memory import CHARGE
 from penstock.admin.models import LONG_MAX
 from penstock.core.names import NamespaceName, TopicName
-from penstock.core.units import KIB
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
-    from starlette.types import Receive, Scope, Send
+    from collections.abc import Mapping
 
     from penstock.admin.http_memory import Charge
 
@@ -31,9 +26,6 @@ Domain: TypeAlias = Literal["persistent", "non-persistent"]
 # Every topic route serves both domains; the broker refuses operations that a non-persistent topic does not support.
 TOPIC: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic:local}"
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
-
-# About half a millisecond of work.
-PIECE_CHARACTERS: Final = 16 * KIB
 
 Force: TypeAlias = Annotated[bool, Query(description="Also delete everything that depends on it")]
 
@@ -67,36 +59,6 @@ READS_ENTRY: Final = Depends(room_for_entry)
 Namespace: TypeAlias = Annotated[NamespaceName, Depends(namespace_of)]
 Topic: TypeAlias = Annotated[TopicName, Depends(topic_of)]
 NoBody: Final = Body(None)
-
-
-class InPieces(StreamingResponse):
-    """A response that is rendered while it is sent, with turns of this loop for other requests in between.
-
-    When it ends, also because the caller is gone, it drops `pieces`: the traceback of a response that is cancelled
-    keeps it until the next garbage collection, and it would keep the snapshot that the pieces are made of.
-    """
-
-    def __init__(self, pieces: Iterable[str], media_type: str) -> None:
-        self._pieces = (piece for piece in pieces)
-        super().__init__(_in_turns(self._pieces), media_type=media_type)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.closing(self._pieces):
-            await super().__call__(scope, receive, send)
-
-
-async def _in_turns(pieces: Iterable[str]) -> AsyncIterator[str]:
-    """Yield the pieces, joined to about `PIECE_CHARACTERS`. A plain iterable would use a thread pool."""
-    joined: list[str] = []
-    size = 0
-    for piece in pieces:
-        joined.append(piece)
-        size += len(piece)
-        if size >= PIECE_CHARACTERS:
-            yield "".join(joined)
-            joined, size = [], 0
-            await asyncio.sleep(0)
-    yield "".join(joined)
 
 
 # The errors of all routes, and of those that change something. A route adds its own.

@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.errors import PenstockError, ServiceNotReady
+from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests
+from penstock.proxy.upstreams import LookupsFull
 from penstock.wire import codec
 from penstock.wire.client.commands import encode
 from penstock.wire.client.errors import RequestRefused
@@ -50,10 +51,13 @@ class Lookups:
         handler = _HANDLERS.get(kind)
         if handler is None:
             return False
-        self._session.requests.start(body.request_id, partial(self._answered, handler, body))
+        self._services.traffic.asked[KINDS[kind]] += 1
+        self._session.requests.start(body.request_id, partial(self._answered, handler, kind, body))
         return True
 
-    async def _answered(self, handler: Callable[[Lookups, Any], Awaitable[None]], body: Body) -> None:
+    async def _answered(self, handler: Callable[[Lookups, Any], Awaitable[None]], kind: int, body: Body) -> None:
+        traffic = self._services.traffic
+        traffic.pending += 1
         try:
             await handler(self, body)
         except RequestRefused as error:
@@ -63,7 +67,11 @@ class Lookups:
         except (ConnectionError, OSError) as error:
             self._refuse(body, ServiceNotReady.wire_code, f"the connection to the broker is lost: {error}")
         except PenstockError as error:
+            if isinstance(error, TooManyRequests | LookupsFull):
+                traffic.turned_away[KINDS[kind]] += 1
             self._refuse(body, error.wire_code, str(error))
+        finally:
+            traffic.pending -= 1
 
     def _refuse(self, body: Body, code: int, text: str) -> None:
         failed = _FAILED.get(type(body), codec.error)
@@ -127,6 +135,13 @@ _HANDLERS: Final[Mapping[int, Callable[[Lookups, Any], Awaitable[None]]]] = {
     BaseCommand.PARTITIONED_METADATA: Lookups._partitions,  # noqa: SLF001
     BaseCommand.GET_SCHEMA: Lookups._schema,  # noqa: SLF001
     BaseCommand.GET_TOPICS_OF_NAMESPACE: Lookups._topics,  # noqa: SLF001
+}
+# What requests are called in metrics.
+KINDS: Final[Mapping[int, str]] = {
+    BaseCommand.LOOKUP: "lookup",
+    BaseCommand.PARTITIONED_METADATA: "partitions_metadata",
+    BaseCommand.GET_SCHEMA: "get_schema",
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: "get_topics_of_namespace",
 }
 _FAILED = {
     codec.CommandLookupTopic: codec.lookup_failed,

@@ -32,6 +32,11 @@ class Proxy:
         services.groups.when_changed(self._look_again)
         self._connections = connections
         self._ticker: asyncio.TimerHandle | None = None
+        self._stopping = False
+
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
 
     def open_session(self, connection: Connection) -> Session:
         """Make the handler of a new connection."""
@@ -62,6 +67,7 @@ class Proxy:
 
     async def stop(self) -> None:
         """Send what has come, and close all connections."""
+        self._stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
         for connection in self._connections.all():

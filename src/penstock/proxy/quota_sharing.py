@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 from penstock.groups.live_exchange import LiveExchange
 from penstock.net.usage_topic import Reporting
 from penstock.wire.client.lookup import Lookup, Redirect
+from penstock.wire.usage_reports import group_id
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
 
     from penstock.core.clock import Clock
-    from penstock.core.membership import MemberNames
+    from penstock.core.membership import MemberNames, Registration, Registry
     from penstock.core.names import NamespaceName, TopicName
+    from penstock.core.usage_report import FourNumbers
     from penstock.groups.group import Group
     from penstock.groups.live_exchange import SharingOptions
     from penstock.net.client import AsyncClient
@@ -45,8 +48,10 @@ class ProxySharing:
         key: bytes,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        registry: Registry | None = None,
     ) -> None:
-        """Args: identity: the proxy's own credentials; key: signs reports, the same for all proxies."""
+        """Args: identity: the proxy's own; key: signs reports, the same for all proxies; registry: if they register."""
+        self._registry = registry
         self.sent = 0
         self.received = 0
         self.refused: Counter[str] = Counter()
@@ -115,6 +120,22 @@ class ProxySharing:
     def connected(self) -> bool:
         """Whether reports can be sent."""
         return self._running is not None and self._running.topic.is_open
+
+    # -- for metrics and explanations ---------------------------------------------------------------------------------
+
+    def others(self, group: str) -> Mapping[str, FourNumbers]:
+        """What each of the other proxies wants of a group, as it reported; thousandths per second."""
+        return self._running.exchange.others(group_id(group)) if self._running is not None else {}
+
+    @property
+    def members(self) -> int:
+        """How many proxies share quotas now; 0 while there is nothing to share."""
+        return len(self.names.names) if self._running is not None else 0
+
+    @property
+    def registration(self) -> Registration | None:
+        """The state of the own registration; None: proxies do not register."""
+        return self._registry.registration if self._registry is not None else None
 
     # -- for `LiveExchange` -------------------------------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ class Relay:
         self.is_connected = False
         self._connection = connection
         self._services = services
+        self._traffic = services.traffic
         self._upstream: UpstreamSocket | None = None
         self.sends = RelayedSends(connection, services, self._forward)
         self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
@@ -73,10 +74,15 @@ class Relay:
     async def open(self, connect: codec.CommandConnect) -> None:
         """Connect to the broker, and send this CONNECT on. Raises ServiceNotReady."""
         upstreams = self._services.upstreams
-        sock = await upstreams.dial(self.target)
+        try:
+            sock = await upstreams.dial(self.target)
+        except PenstockError:
+            self._traffic.connected["failed"] += 1
+            raise
         if not self._connection.is_open:
             sock.close()
             return
+        self._traffic.relays += 1
         self._upstream = UpstreamSocket(
             sock,
             self._services.loop,
@@ -108,6 +114,7 @@ class Relay:
 
     def client_sent(self, events: list[Event], lease: Lease | None) -> None:
         """Pass the events of one read on. The lease is released when the broker's socket has taken all of it."""
+        self._traffic.reads += 1
         for event in events:
             if type(event) is PublishRun:
                 run = event if lease is None else self.sends.pass_on(event, lease)
@@ -129,6 +136,7 @@ class Relay:
     def _forward(self, data: bytes | memoryview, lease: Lease | None) -> None:
         """Send frames to the broker; the lease is released when its socket has taken them, and all before."""
         release = partial(self._services.release, lease) if lease is not None else None
+        self._traffic.to_brokers_bytes += len(data)
         if self._upstream is not None:
             self._upstream.write((data,) if data else (), len(data), release)
         elif release is not None:
@@ -179,6 +187,8 @@ class Relay:
 
     def broker_sent(self, data: bytes) -> None:
         """See UpstreamHandler."""
+        self._traffic.reads += 1
+        self._traffic.to_clients_bytes += len(data)
         try:
             if not self.is_connected:
                 self._greeting += data
@@ -213,6 +223,7 @@ class Relay:
                 continue
             self._connection.write_frame(frame)
             if decoded.kind != BaseCommand.AUTH_CHALLENGE:
+                self._traffic.connected["refused"] += 1
                 self._end(f"broker {self.target} refused the connection")
                 break
         return b""
@@ -230,6 +241,7 @@ class Relay:
         assert isinstance(frames, RelayReader), "a proxy's connections have such readers"
         frames.relaying = True
         self.is_connected = True
+        self._traffic.connected["made"] += 1
         self._connection.write_frame(encode(body))
 
     def broker_blocked(self) -> None:
@@ -243,6 +255,7 @@ class Relay:
 
     def broker_closed(self, reason: str) -> None:
         """See UpstreamHandler."""
+        self._traffic.relays -= 1
         self._end(f"broker {self.target}: {reason}")
 
     def _end(self, reason: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.proxy.listings import Listings
     from penstock.proxy.session import Session
     from penstock.proxy.targets import Targets
+    from penstock.proxy.traffic import Traffic
     from penstock.proxy.upstreams import Upstreams
 
 
@@ -38,5 +39,6 @@ class Services:
     release: Callable[[Lease], None]  # of request memory
     commands_memory: CommandMemory
     sessions_memory: MemoryRow
+    traffic: Traffic
     frame_bytes_max: int  # of clients
     closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason

@@ -55,6 +55,11 @@ class Session:
         self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
         connection.admit()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes charged for pending commands."""
+        return self.requests.waiting_bytes
+
     # -- called by the connection -------------------------------------------------------------------------------------
 
     def received(self, events: list[Event], lease: Lease | None) -> None:

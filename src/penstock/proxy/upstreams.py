@@ -62,6 +62,10 @@ class UpstreamOptions:
     request_timeout_s: float = 25.0
 
 
+class LookupsFull(ServiceNotReady):
+    """All connections for lookups are in use."""
+
+
 @dataclass(slots=True)
 class _Shared:
     client: AsyncClient
@@ -127,7 +131,7 @@ class Upstreams:
     async def _open_one(self, key: tuple[Address, Identity]) -> _Shared:
         self.close_idle(make_room=True)
         if len(self._open) + len(self._opening) > self.connections_max:
-            raise ServiceNotReady(f"all {self.connections_max} connections for lookups are in use; try again")
+            raise LookupsFull(f"all {self.connections_max} connections for lookups are in use; try again")
         shared = self._open[key] = _Shared(await self.connect(*key), self.clock.monotonic_ns())
         return shared
 

@@ -87,7 +87,7 @@ class MetricsPush:
             instance: identifies this broker or proxy in its cluster.
             instruments: the list of metrics.
         """
-        self._data = lambda resource: metrics_data(take(), resource, instruments)
+        self._data: Callable[[Resource], MetricsData] = lambda about: metrics_data(take(), about, instruments)
         self._instance = instance
         self._interval_s = _interval_ms(environment) / 1000
         _check_protocol(environment)

@@ -15,9 +15,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from penstock import __version__
 from penstock.admin import load_reports
 from penstock.admin.gateway import Ask
+from penstock.admin.http_responses import InPieces
 from penstock.admin.models import Model
 from penstock.admin.models_stats import ListingMemories, MutedConnections
-from penstock.admin.routing import NO_CONTENT, REASON, InPieces, Namespace
+from penstock.admin.routing import NO_CONTENT, REASON, Namespace
 from penstock.core.errors import NotFound, ServiceNotReady
 
 if TYPE_CHECKING:

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A frozen view of the whole proxy, for its metrics.
+
+Where: the admin port and the push to OpenTelemetry take one. It is read on the loop, in portions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.proxy.session import Session
+from penstock.stats.process_use import process_use
+from penstock.stats.reading import Taking, group_traffic, muted_connections, remote_usage, turns
+from penstock.stats.server_snapshot import MemoryUse, ServerSnapshot, SharingSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.net.listener import Connections
+    from penstock.net.loop_turns import LoopTurns
+    from penstock.proxy.quota_sharing import ProxySharing
+    from penstock.proxy.services import Services
+    from penstock.stats.reading import Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProxySnapshot(ServerSnapshot):
+    """The whole proxy, at (nearly) one moment."""
+
+    connections_refused: int
+    broker_connections: int
+    connected: Mapping[str, int]  # connections of clients to brokers, by what became of them
+    reads: int
+    to_brokers_bytes: int
+    to_clients_bytes: int
+    asked: Mapping[str, int]  # requests of lookups, by kind
+    turned_away: Mapping[str, int]  # of these, those that the proxy refused by itself
+    lookups_pending: int
+    lookup_connections: int
+
+
+class ProxySnapshots(Taking[ProxySnapshot]):
+    """Takes snapshots. All methods are called on the proxy's loop."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        services: Services,
+        connections: Connections,
+        sharing: ProxySharing,
+        rows: Sequence[MemoryRow],
+        loop_turns: LoopTurns,
+        stopping: Callable[[], bool],
+    ) -> None:
+        super().__init__(self._read_all, services.clock)
+        self._cluster = cluster
+        self._services = services
+        self._connections = connections
+        self._sharing = sharing
+        self._rows = rows
+        self._loop_turns = loop_turns
+        self.is_stopping = stopping
+        self._started_at_ms = services.clock.wall_ms()
+
+    async def _read_all(self, pace: Pace) -> ProxySnapshot:
+        services, connections = self._services, self._connections
+        traffic, groups = services.traffic, services.groups.in_use
+        clock = services.clock
+        now_ns = clock.monotonic_ns()
+        request_memory = connections.memory.snapshot(now_ns)
+        clients = [one.handler for one in connections.all() if isinstance(one.handler, Session)]
+        outbound = connections.outbound
+        return ProxySnapshot(
+            cluster=self._cluster,
+            started_at_ms=self._started_at_ms,
+            taken_at_ms=clock.wall_ms(),
+            stopping=self.is_stopping(),
+            connections_accepted=connections.accepted,
+            connections_open=len(connections),
+            connections_refused=connections.refused,
+            muted=await muted_connections(clients, request_memory.muted, now_ns, pace),
+            request_memory=request_memory,
+            listings=services.listings.limiter.snapshot(),
+            outbound=MemoryUse(used_bytes=outbound.used_bytes, budget_bytes=outbound.budget_bytes),
+            rows={row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes) for row in self._rows},
+            resource_groups=await group_traffic(groups, clock, pace),
+            sharing=await self._shared(pace),
+            loop_turns=turns(self._loop_turns),
+            process=process_use(),
+            broker_connections=traffic.relays,
+            connected=dict(traffic.connected),
+            reads=traffic.reads,
+            to_brokers_bytes=traffic.to_brokers_bytes,
+            to_clients_bytes=traffic.to_clients_bytes,
+            asked=dict(traffic.asked),
+            turned_away=dict(traffic.turned_away),
+            lookups_pending=traffic.pending,
+            lookup_connections=len(services.upstreams),
+        )
+
+    async def _shared(self, pace: Pace) -> SharingSnapshot:
+        sharing = self._sharing
+        return SharingSnapshot(
+            connected=sharing.connected,
+            failures=sharing.failures,
+            reports={"sent": sharing.sent, "received": sharing.received, **sharing.refused},
+            remote=await remote_usage(self._services.groups.in_use, sharing.others, pace),
+            members=sharing.members,
+            registration=sharing.registration,
+        )

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All metrics of a proxy: those that a broker has, too, and those with the names of Pulsar's proxy.
+
+Where: `prometheus.rendered` and the push to OpenTelemetry read the list; `docs/reference/proxy-metrics.md` is made
+of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.telemetry.common_instruments import (
+    CONNECTION_INSTRUMENTS,
+    GROUP_INSTRUMENTS,
+    LISTING_INSTRUMENTS,
+    MEMORY_INSTRUMENTS,
+    PROCESS_INSTRUMENTS,
+    REGISTRATION_INSTRUMENTS,
+    SHARING_INSTRUMENTS,
+)
+from penstock.telemetry.instrument import Instrument, Scope
+from penstock.telemetry.record_instruments import RECORD_INSTRUMENTS
+from penstock.telemetry.topic_list_instruments import topic_list_instruments
+
+if TYPE_CHECKING:
+    from penstock.net.topic_list_limiter import TopicListSnapshot
+    from penstock.proxy.snapshot import ProxySnapshot
+
+PROXY: Final[Scope[ProxySnapshot, ProxySnapshot]] = Scope((), lambda snapshot: [((), snapshot)])
+
+CLUSTER: Final[Scope[ProxySnapshot, ProxySnapshot]] = Scope(
+    ("cluster",), lambda snapshot: [((snapshot.cluster,), snapshot)]
+)
+
+LISTINGS: Final[Scope[ProxySnapshot, TopicListSnapshot]] = Scope(
+    ("cluster",), lambda snapshot: [((snapshot.cluster,), snapshot.listings)]
+)
+
+DIRECTION: Final[Scope[ProxySnapshot, int]] = Scope(
+    ("direction",),
+    lambda snapshot: [(("to-broker",), snapshot.to_brokers_bytes), (("to-client",), snapshot.to_clients_bytes)],
+)
+
+OUTCOMES: Final = ("made", "failed", "refused")
+OUTCOME: Final[Scope[ProxySnapshot, int]] = Scope(
+    ("outcome",), lambda snapshot: [((outcome,), snapshot.connected.get(outcome, 0)) for outcome in OUTCOMES]
+)
+
+
+def _asked(name: str, what: str) -> Instrument[ProxySnapshot, ProxySnapshot]:
+    return Instrument(
+        f"pulsar_proxy_{name}_requests", "counter", "", CLUSTER, lambda s: s.asked.get(name, 0),
+        f"{what}, in lookup mode",
+    )  # fmt: skip
+
+
+def _turned_away(name: str, what: str) -> Instrument[ProxySnapshot, ProxySnapshot]:
+    return Instrument(
+        f"pulsar_proxy_rejected_{name}_requests", "counter", "", CLUSTER, lambda s: s.turned_away.get(name, 0),
+        f"{what} that the proxy itself refused, for lack of memory or of connections to brokers",
+    )  # fmt: skip
+
+
+# Rows of a table; the formatter would take five lines for each.
+# fmt: off
+PROXY_INSTRUMENTS: Final[tuple[Instrument[ProxySnapshot, Any], ...]] = (
+    *PROCESS_INSTRUMENTS,
+    # Connections
+    Instrument("pulsar_proxy_active_connections", "gauge", "", CLUSTER, lambda s: s.connections_open,
+               "Open client connections"),
+    Instrument("pulsar_proxy_new_connections", "counter", "", CLUSTER, lambda s: s.connections_accepted,
+               "Client connections accepted"),
+    Instrument("pulsar_proxy_rejected_connections", "counter", "", CLUSTER, lambda s: s.connections_refused,
+               "Client connections turned away, because too many are open"),
+    Instrument("penstock_proxy_broker_connections", "gauge", "", PROXY, lambda s: s.broker_connections,
+               "Open connections to brokers that belong to a client each"),
+    Instrument("penstock_proxy_broker_connections_total", "counter", "", OUTCOME, lambda count: count,
+               "Clients connected to a broker (made), whose broker could not be reached (failed) or refused them"),
+    *CONNECTION_INSTRUMENTS,
+    # Traffic
+    Instrument("pulsar_proxy_binary_ops", "counter", "", CLUSTER, lambda s: s.reads,
+               "Reads from clients and brokers, whose bytes were passed on"),
+    Instrument("pulsar_proxy_binary_bytes", "counter", "bytes", CLUSTER,
+               lambda s: s.to_brokers_bytes + s.to_clients_bytes,
+               "Bytes passed on, in both directions"),
+    Instrument("penstock_proxy_passed_bytes_total", "counter", "bytes", DIRECTION, lambda nbytes: nbytes,
+               "Bytes passed on, by direction"),
+    # Lookups
+    _asked("lookup", "Lookups of topics"),
+    _asked("partitions_metadata", "Requests for the partitions of a topic"),
+    _asked("get_topics_of_namespace", "Topic listings"),
+    _asked("get_schema", "Requests for schemas"),
+    _turned_away("lookup", "Lookups of topics"),
+    _turned_away("partitions_metadata", "Requests for the partitions of a topic"),
+    _turned_away("get_topics_of_namespace", "Topic listings"),
+    Instrument("penstock_proxy_lookups_pending", "gauge", "", PROXY, lambda s: s.lookups_pending,
+               "Requests of lookups in progress"),
+    Instrument("penstock_proxy_lookup_connections", "gauge", "", PROXY, lambda s: s.lookup_connections,
+               "Open connections to brokers on which lookups are asked"),
+    # Memory
+    *MEMORY_INSTRUMENTS,
+    # Topic listings
+    *topic_list_instruments("pulsar_proxy_", LISTINGS),
+    *LISTING_INSTRUMENTS,
+    # Resource groups
+    *GROUP_INSTRUMENTS,
+    *SHARING_INSTRUMENTS,
+    *REGISTRATION_INSTRUMENTS,
+    # Records
+    *RECORD_INSTRUMENTS,
+)
+# fmt: on
