@@ -27,6 +27,7 @@ from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
 from penstock.groups.heard_names import HeardNames
 from penstock.groups.held_memory import HeldMemory
+from penstock.groups.held_permits import PermitSteps
 from penstock.groups.live_exchange import SharingOptions
 from penstock.net.clock import SystemClock
 from penstock.net.listener import Connections, Listener
@@ -175,6 +176,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         listings=Listings(listings, upstreams, clock, loop),
         groups=groups,
         held=HeldMemory(connections.memory, clock, loop),
+        permit_steps=PermitSteps(clock, loop),
         targets=Targets(_allowed(settings), options.addresses, tls=options.tls is not None),
         release=connections.release,
         commands_memory=rows.commands,

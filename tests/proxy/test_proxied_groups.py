@@ -13,12 +13,22 @@ from penstock.testing.client import RawClient, Type, entry, frame, send
 from penstock.testing.process import BrokerProcess, ProxyProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+DISPATCHED = "persistent://public/dispatched/t"
 LIMITED = "persistent://public/limited/t"
 FREE = "persistent://public/default/t"
 RATE = 200
+GROUPS = f"""
+[slow]
+publishRateInMsgs = {RATE}
+namespaces = ["public/limited"]
+
+[slow-out]
+dispatchRateInMsgs = {RATE}
+namespaces = ["public/dispatched"]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +40,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def proxy(broker: BrokerProcess, tmp_path: Path) -> Iterator[ProxyProcess]:
     file = tmp_path / "groups.toml"
-    file.write_text(f'[slow]\npublishRateInMsgs = {RATE}\nnamespaces = ["public/limited"]\n')
+    file.write_text(GROUPS)
     config = tmp_path / "proxy.conf"
     config.write_text(f"resourceGroupsFile={file}\n")
     arguments = ["--upstream-admin", broker.admin_url, "--config", str(config)]
@@ -42,7 +52,8 @@ def proxy(broker: BrokerProcess, tmp_path: Path) -> Iterator[ProxyProcess]:
 def _namespace(broker: BrokerProcess) -> None:
     import httpx
 
-    httpx.put(f"{broker.admin_url}/admin/v2/namespaces/public/limited")
+    for namespace in ("limited", "dispatched"):
+        httpx.put(f"{broker.admin_url}/admin/v2/namespaces/public/{namespace}", timeout=30)
 
 
 def test_a_group_in_debt_waits_and_others_of_the_same_connection_do_not(proxy: ProxyProcess) -> None:
@@ -85,7 +96,7 @@ def test_what_was_held_arrives_in_order_and_a_close_waits_for_it(proxy: ProxyPro
             producer.send_async(b"%d" % number, lambda _r, _i: None)
         producer.flush()
         producer.close()
-        assert [int(consumer.receive(10_000).data()) for _ in range(RATE)] == list(range(RATE))
+        assert [int(consumer.receive(30_000).data()) for _ in range(RATE)] == list(range(RATE))
     finally:
         client.close()
 
@@ -107,3 +118,116 @@ def test_a_close_behind_held_sends_is_answered_after_them(proxy: ProxyProcess, b
         assert kinds[-1] == Type.SUCCESS
         assert kinds.count(Type.SEND_RECEIPT) == RATE // 2
         assert kinds.index(Type.PONG) < RATE // 4, "a ping does not wait"
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], pulsar.Client]]:
+    """Connects clients, and closes them."""
+    clients: list[pulsar.Client] = []
+
+    def connect(url: str) -> pulsar.Client:
+        clients.append(pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+def publish(broker: BrokerProcess, topic: str, count: int, *, batch: bool = False) -> None:
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = client.create_producer(topic, batching_enabled=batch, block_if_queue_full=True)
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda _result, _id: None)
+    producer.flush()
+    client.close()
+
+
+Earliest = pulsar.InitialPosition.Earliest
+
+
+def test_consumers_of_a_group_in_debt_wait_and_others_of_the_same_connection_do_not(
+    proxy: ProxyProcess, broker: BrokerProcess, connect: Callable[[str], pulsar.Client]
+) -> None:
+    publish(broker, DISPATCHED, 2 * RATE)
+    publish(broker, FREE + "-dispatched", 2 * RATE)
+    client = connect(proxy.url)
+    start = time.monotonic()
+    slow = client.subscribe(DISPATCHED, "s", initial_position=Earliest)
+    free = client.subscribe(FREE + "-dispatched", "s", initial_position=Earliest)
+    assert [int(free.receive(30_000).data()) for _ in range(2 * RATE)] == list(range(2 * RATE))
+    free_s = time.monotonic() - start
+    assert [int(slow.receive(30_000).data()) for _ in range(2 * RATE)] == list(range(2 * RATE))
+    slow_s = time.monotonic() - start
+    assert slow_s >= 1.8, "a burst of 50 ms, and then the rate"
+    assert free_s < slow_s
+
+
+def test_every_kind_of_consumer_gets_all_messages_of_a_limited_topic(
+    proxy: ProxyProcess, broker: BrokerProcess, connect: Callable[[str], pulsar.Client]
+) -> None:
+    import httpx
+
+    count = RATE // 4
+    topic, parted = DISPATCHED + "-kinds", DISPATCHED + "-parts"
+    httpx.put(f"{broker.admin_url}/admin/v2/{parted.replace('://', '/')}/partitions", json=3, timeout=30)
+    publish(broker, topic, count, batch=True)
+    publish(broker, parted, count)
+    client = connect(proxy.url)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert [int(reader.read_next(30_000).data()) for _ in range(count)] == list(range(count))
+    one_by_one = client.subscribe(parted + "-partition-0", "s", initial_position=Earliest, receiver_queue_size=0)
+    assert one_by_one.receive().data()  # This kind has no timeout.
+    parts = client.subscribe(parted, "all", pulsar.ConsumerType.Shared, initial_position=Earliest)
+    assert sorted(int(parts.receive(30_000).data()) for _ in range(count)) == list(range(count))
+
+    shared = [
+        client.subscribe(topic, "shared", pulsar.ConsumerType.Shared, initial_position=Earliest) for _ in range(2)
+    ]
+    first = shared[0].receive(30_000)
+    shared[0].redeliver_unacknowledged_messages()
+    shared[0].close()
+    seen = {int(first.data())}
+    while len(seen) < count:
+        message = shared[1].receive(30_000)
+        shared[1].acknowledge(message)
+        seen.add(int(message.data()))
+
+    consumer = client.subscribe(topic, "sought", initial_position=Earliest)
+    for _ in range(2):
+        assert [int(consumer.receive(30_000).data()) for _ in range(count)] == list(range(count))
+        consumer.seek(pulsar.MessageId.earliest)
+    consumer.unsubscribe()
+    again = client.subscribe(topic, "sought", initial_position=Earliest)
+    assert int(again.receive(30_000).data()) == 0
+
+
+def test_two_proxies_share_a_dispatch_rate(
+    broker: BrokerProcess, tmp_path: Path, connect: Callable[[str], pulsar.Client]
+) -> None:
+    import httpx
+
+    httpx.put(f"{broker.admin_url}/admin/v2/tenants/pulsar", json={"allowedClusters": ["standalone"]}, timeout=30)
+    httpx.put(f"{broker.admin_url}/admin/v2/namespaces/pulsar/system", timeout=30)
+    (tmp_path / "groups.toml").write_text(GROUPS)
+    (tmp_path / "proxy.conf").write_text(
+        f"resourceGroupsFile={tmp_path / 'groups.toml'}\nresourceUsagePublishIntervalInSecs=1\nresourceUsageKey=k\n"
+    )
+    count = 2 * RATE
+    topics = [f"{DISPATCHED}-shared-{number}" for number in range(2)]
+    for topic in topics:
+        publish(broker, topic, count)
+    arguments = ["--config", str(tmp_path / "proxy.conf")]
+    with (
+        ProxyProcess(broker.url, arguments, log_path=tmp_path / "1.log") as one,
+        ProxyProcess(broker.url, arguments, log_path=tmp_path / "2.log") as other,
+    ):
+        start = time.monotonic()
+        consumers = [
+            connect(process.url).subscribe(topic, "s", initial_position=Earliest)
+            for process, topic in zip((one, other), topics, strict=True)
+        ]
+        for consumer in consumers:
+            assert [int(consumer.receive(30_000).data()) for _ in range(count)] == list(range(count))
+        # Each alone would take two seconds, and twice the rate with it.
+        assert time.monotonic() - start >= 2.5

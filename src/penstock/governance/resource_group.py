@@ -117,6 +117,10 @@ class ClassLimiter:
         """Charge and count a run that passed, whatever the balance is."""
         self.messages_passed += messages
         self.bytes_passed += nbytes
+        self.consume(messages, nbytes, now_ns)
+
+    def consume(self, messages: int, nbytes: int, now_ns: int) -> None:
+        """Charge what will pass, or give back what did not (negative), without counting it."""
         if self._messages is not None:
             self._messages.consume(messages, now_ns)
         if self._bytes is not None:

@@ -3,7 +3,8 @@
 
 Subscriptions wait in a fair line: they get equal parts of the rate, whatever their messages cost. A subscription
 that is woken may have to read the log first. If others use up the balance meanwhile, it waits again, before them.
-Where: one per group (`groups`); the gates of subscriptions (`dispatch_gate`) ask and charge it.
+Where: one per group (`groups`); in a broker, the gates of subscriptions (`dispatch_gate`) ask and charge it, in a proxy
+the permits of consumers (`held_permits`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.units import NS_PER_S
 from penstock.governance.fair_line import FairLine
+from penstock.governance.resource_group import Amount
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,9 +30,13 @@ class Waiting(Protocol):
 
 
 class GroupDispatch:
-    """The dispatch limit of one group, and the subscriptions that wait for it."""
+    """The dispatch limit of one group, and the subscriptions that wait for it.
 
-    __slots__ = ("_clock", "_line", "_loop", "_timer", "limiter", "owner")
+    Attributes:
+        consumers: of a proxy, in this group; and `permits`, which brokers may use of theirs at this moment.
+    """
+
+    __slots__ = ("_clock", "_line", "_loop", "_timer", "consumers", "limiter", "owner", "permits")
 
     def __init__(self, owner: str, limiter: ClassLimiter, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.owner = owner
@@ -39,6 +45,8 @@ class GroupDispatch:
         self._loop = loop
         self._line: FairLine[Waiting] | None = None  # made for the first one, most groups never need it
         self._timer: asyncio.Handle | None = None
+        self.consumers = 0
+        self.permits = 0
 
     @property
     def waiting(self) -> int:
@@ -62,6 +70,19 @@ class GroupDispatch:
     def charge(self, subscription: Waiting, messages: int, nbytes: int, now_ns: int) -> None:
         """Charge what a subscription dispatched."""
         self.limiter.charge(messages, nbytes, now_ns)
+        self._used(subscription, messages, nbytes)
+
+    def charge_reserved(self, subscription: Waiting, messages: int, nbytes: int, reserved: Amount, now_ns: int) -> None:
+        """Charge what passed, of which so much was reserved before."""
+        self.limiter.charge(messages, nbytes, now_ns)
+        self.reserve(Amount(-reserved.messages, -reserved.bytes), now_ns)
+        self._used(subscription, messages, nbytes)
+
+    def reserve(self, amount: Amount, now_ns: int) -> None:
+        """Take what will pass from the balance, or give back what did not (negative)."""
+        self.limiter.consume(amount.messages, amount.bytes, now_ns)
+
+    def _used(self, subscription: Waiting, messages: int, nbytes: int) -> None:
         if self._line is not None:
             self._line.used(subscription, self.limiter.cost_s(messages, nbytes))
 

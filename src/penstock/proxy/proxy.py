@@ -64,6 +64,7 @@ class Proxy:
             handler = connection.handler
             if isinstance(handler, Session) and handler.relay is not None:
                 handler.relay.sends.look_again()
+                handler.relay.consumers.look_again()
 
     async def stop(self) -> None:
         """Send what has come, and close all connections."""

@@ -21,6 +21,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.units import KIB, MIB
 from penstock.governance.muting import MuteReason
 from penstock.net.upstream_socket import UpstreamSocket
+from penstock.proxy.relayed_consumers import RelayedConsumers
 from penstock.proxy.relayed_sends import RelayedSends
 from penstock.proxy.response_stream import ResponseStream
 from penstock.wire import codec, refusals
@@ -69,6 +70,7 @@ class Relay:
         self._upstream: UpstreamSocket | None = None
         self.sends = RelayedSends(connection, services, self._forward)
         self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
+        self.consumers = RelayedConsumers(services, self._stream, self._send_flow)
         self._greeting = b""  # the unfinished answer to CONNECT
 
     async def open(self, connect: codec.CommandConnect) -> None:
@@ -107,6 +109,7 @@ class Relay:
     def close(self, reason: str) -> None:
         """The client is gone."""
         self.sends.close()
+        self.consumers.close()
         if self._upstream is not None:
             self._upstream.close(reason)
 
@@ -149,13 +152,24 @@ class Relay:
         if kind == BaseCommand.CLOSE_PRODUCER:
             self.sends.closed(body.producer_id, partial(self._forward, frame, None))
             return
-        if kind == BaseCommand.PRODUCER:
+        if kind in (BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE):
+            opened = self.sends.opened if kind == BaseCommand.PRODUCER else self.consumers.opened
             try:
-                self.sends.opened(body)
+                opened(body)
             except PenstockError as error:
                 self._answer(codec.error(body.request_id, error.wire_code, str(error)))
                 return
+        elif kind == BaseCommand.FLOW:
+            if not self.consumers.flow(body):
+                return
+        elif kind == BaseCommand.CLOSE_CONSUMER:
+            self.consumers.forget(body.consumer_id)
+        elif kind == BaseCommand.UNSUBSCRIBE:
+            self.consumers.unsubscribed(body.consumer_id)
         self._forward(frame, None)
+
+    def _send_flow(self, consumer_id: int, permits: int) -> None:
+        self._forward(encode(codec.CommandFlow(consumer_id=consumer_id, messagePermits=permits)), None)
 
     def _refuse(self, refused: RefusedCommand) -> None:
         answer = refusals.answer(refused)
@@ -196,6 +210,8 @@ class Relay:
                 if not data:
                     return
             self._deliver(self._stream.passed(data))
+            if self._stream.counter is not None:
+                self.consumers.delivered(self._stream.counter.take())
         except ProtocolError as error:
             self._end(f"broker {self.target}: {error}")
 

@@ -2,6 +2,7 @@
 """Where frames end in what a broker sends, so that a proxy can add answers of its own between them.
 
 Why no buffer: a proxy passes pieces of frames on as they come; only the four bytes of each frame's size are looked at.
+If somebody counts messages, so are the heads of MESSAGE frames (`wire.relayed_messages`).
 Where: `relay` passes everything through one. Pure.
 """
 
@@ -15,6 +16,8 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.wire.relayed_messages import MessageCounter
+
 _SIZE_BYTES: Final = 4
 _read_u32: Final = struct.Struct(">I").unpack_from
 
@@ -24,12 +27,14 @@ class ResponseStream:
 
     Attributes:
         frame_bytes_max: the largest size that a frame may announce.
+        counter: counts messages, from the next frame on; None: nobody does.
     """
 
-    __slots__ = ("_left_bytes", "_size", "_waiting", "frame_bytes_max")
+    __slots__ = ("_left_bytes", "_size", "_waiting", "counter", "frame_bytes_max")
 
     def __init__(self, *, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self.counter: MessageCounter | None = None
         self._left_bytes = 0  # of the frame that has begun, behind its size
         self._size = b""  # the first bytes of a size that has not come whole
         self._waiting: list[bytes] = []  # frames to add at the next end of a frame
@@ -57,6 +62,8 @@ class ResponseStream:
         Raises:
             ProtocolError: a size that no broker announces; the stream cannot be followed any more.
         """
+        if self.counter is not None and self._left_bytes:
+            self.counter.more(data)
         if self._left_bytes > len(data):
             self._left_bytes -= len(data)
             return (data,)
@@ -80,11 +87,17 @@ class ResponseStream:
             pos += missing
             if len(self._size) < _SIZE_BYTES:
                 return
-            pos += self._checked(_read_u32(self._size)[0])
+            size = self._checked(_read_u32(self._size)[0])
+            if self.counter is not None:
+                self.counter.begin(data, pos, size)
+            pos += size
             self._size = b""
-        last = len(data) - _SIZE_BYTES
-        while pos <= last:
-            pos += _SIZE_BYTES + self._checked(_read_u32(data, pos)[0])
+        if self.counter is not None:
+            pos = self.counter.follow(data, pos, self._checked)
+        else:
+            last = len(data) - _SIZE_BYTES
+            while pos <= last:
+                pos += _SIZE_BYTES + self._checked(_read_u32(data, pos)[0])
         if pos < len(data):
             self._left_bytes, self._size = 0, data[pos:]
         else:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease
     from penstock.governance.memory_row import MemoryRow
     from penstock.groups.held_memory import HeldMemory
+    from penstock.groups.held_permits import PermitSteps
     from penstock.net.keep_alive import KeepAliveLimits
     from penstock.proxy.groups import ProxyGroups
     from penstock.proxy.listings import Listings
@@ -36,6 +37,7 @@ class Services:
     listings: Listings
     groups: ProxyGroups
     held: HeldMemory  # of SENDs that wait for a resource group
+    permit_steps: PermitSteps
     release: Callable[[Lease], None]  # of request memory
     commands_memory: CommandMemory
     sessions_memory: MemoryRow

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one client consumes through the proxy: its consumers, and the dispatch limits of resource groups on them.
+
+FLOWs of a consumer with a group are not passed on as they come: `groups.held_permits` adds them up, and passes on as
+many permits as the group allows. Its messages are counted where they pass, and only on connections with such consumers.
+A SUBSCRIBE with the id of a consumer is the same consumer again, after a seek or after its broker has closed it.
+Where: each `relay` has one.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidTopicName, ServiceNotReady
+from penstock.core.names import TopicName
+from penstock.groups.held_permits import Permits
+from penstock.wire.relayed_messages import HEAD_BYTES_MAX, MessageCounter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.groups.group import Group
+    from penstock.proxy.response_stream import ResponseStream
+    from penstock.proxy.services import Services
+    from penstock.wire import codec
+    from penstock.wire.relayed_messages import Delivered
+
+# Memory of one consumer with its permits, besides the name of its topic.
+CONSUMER_BYTES: Final = 1_536
+# Consumers that have sent UNSUBSCRIBE and may go on, because it failed. Others of them are forgotten.
+UNSUBSCRIBING_MAX: Final = 16
+
+
+class RelayedConsumer:
+    """A consumer of a client, as far as the proxy must know it."""
+
+    __slots__ = ("charged_bytes", "consumer_id", "groups", "permits", "topic")
+
+    def __init__(self, consumer_id: int, topic: TopicName | None, charged_bytes: int) -> None:
+        self.consumer_id = consumer_id
+        self.topic = topic
+        self.charged_bytes = charged_bytes
+        self.groups: tuple[Group, ...] = ()
+        self.permits: Permits | None = None  # while it has groups
+
+
+class RelayedConsumers:
+    """All consumers of one client."""
+
+    def __init__(self, services: Services, stream: ResponseStream, send_flow: Callable[[int, int], None]) -> None:
+        """Args: stream: of the broker's frames; send_flow: sends the broker permits of a consumer."""
+        self.consumers: dict[int, RelayedConsumer] = {}
+        self._services = services
+        self._stream = stream
+        self._send_flow = send_flow
+        self._limited = 0  # consumers with groups
+        self._counting_bytes = 0
+        self._unsubscribing: dict[int, None] = {}
+
+    # -- commands of the client ---------------------------------------------------------------------------------------
+
+    def opened(self, body: codec.CommandSubscribe) -> None:
+        """A SUBSCRIBE is passed on.
+
+        Raises:
+            ServiceNotReady: there is no memory for one more.
+        """
+        self.forget(body.consumer_id)
+        topic = None
+        with suppress(InvalidTopicName):  # The broker will probably refuse it.
+            topic = TopicName.parse(body.topic)
+        nbytes = CONSUMER_BYTES + 2 * len(body.topic)
+        memory = self._services.sessions_memory
+        if not memory.try_take(nbytes):
+            raise ServiceNotReady(
+                f"producers and consumers take {memory.used_bytes} of {memory.size_bytes} bytes; try again, or raise "
+                f"sessionsMB"
+            )
+        consumer = self.consumers[body.consumer_id] = RelayedConsumer(body.consumer_id, topic, nbytes)
+        if topic is not None:
+            self._limit(consumer, self._services.groups.of_topic(topic), exact=True)
+
+    def flow(self, body: codec.CommandFlow) -> bool:
+        """A FLOW came. Returns whether it is passed on as it is."""
+        consumer = self.consumers.get(body.consumer_id)
+        if consumer is None:
+            return False  # Brokers ignore it as well. It may belong to one that was forgotten here.
+        self._unsubscribing.pop(body.consumer_id, None)
+        if consumer.permits is None:
+            return True
+        consumer.permits.flow(body.messagePermits)
+        return False
+
+    def unsubscribed(self, consumer_id: int) -> None:
+        """An UNSUBSCRIBE is passed on. If it fails, the consumer goes on; nobody says when it has succeeded."""
+        if consumer_id not in self.consumers:
+            return
+        self._unsubscribing[consumer_id] = None
+        if len(self._unsubscribing) > UNSUBSCRIBING_MAX:
+            self.forget(next(iter(self._unsubscribing)))
+
+    def forget(self, consumer_id: int) -> None:
+        """A consumer is gone, with what waits of its permits."""
+        consumer = self.consumers.pop(consumer_id, None)
+        self._unsubscribing.pop(consumer_id, None)
+        if consumer is None:
+            return
+        self._limit(consumer, (), exact=True)
+        self._services.sessions_memory.release(consumer.charged_bytes)
+
+    def close(self) -> None:
+        """The client is gone."""
+        for consumer_id in list(self.consumers):
+            self.forget(consumer_id)
+
+    def look_again(self) -> None:
+        """Definitions of groups have changed."""
+        for consumer in list(self.consumers.values()):
+            groups = self._services.groups.of_topic(consumer.topic) if consumer.topic is not None else ()
+            if groups != consumer.groups:
+                permits = consumer.permits
+                self._limit(consumer, groups, exact=False)
+                if permits is not None and not groups:
+                    permits.limit(())  # What waits passes.
+
+    # -- what the broker sends ----------------------------------------------------------------------------------------
+
+    def delivered(self, counts: Mapping[int, Delivered]) -> None:
+        """Messages have been sent on to the client."""
+        for consumer_id, seen in counts.items():
+            consumer = self.consumers.get(consumer_id)
+            if consumer is not None and consumer.permits is not None:
+                consumer.permits.delivered(seen.entries, seen.messages, seen.bytes, unread=seen.unread)
+
+    # -- limits -------------------------------------------------------------------------------------------------------
+
+    def _limit(self, consumer: RelayedConsumer, groups: tuple[Group, ...], *, exact: bool) -> None:
+        """Set the groups that limit a consumer."""
+        for group in consumer.groups:
+            group.topics -= 1
+        for group in groups:
+            group.topics += 1
+        self._limited += bool(groups) - bool(consumer.groups)
+        consumer.groups = groups
+        lines = [group.dispatch for group in groups]
+        if not groups:
+            if consumer.permits is not None:
+                consumer.permits.leave()
+                consumer.permits = None
+        elif consumer.permits is not None:
+            consumer.permits.limit(lines)
+        else:
+            send = partial(self._send_flow, consumer.consumer_id)
+            consumer.permits = Permits(self._services.permit_steps, send, exact=exact)
+            consumer.permits.limit(lines)
+        self._count_if_limited()
+
+    def _count_if_limited(self) -> None:
+        """Count messages while a consumer has a group."""
+        memory = self._services.sessions_memory
+        if self._limited and self._stream.counter is None:
+            self._stream.counter = MessageCounter()
+            self._counting_bytes = HEAD_BYTES_MAX
+            memory.take(HEAD_BYTES_MAX)
+        elif not self._limited and self._counting_bytes:
+            self._stream.counter = None
+            memory.release(self._counting_bytes)
+            self._counting_bytes = 0
