@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -54,7 +55,7 @@ from penstock.settings.sources import DEFAULT
 from penstock.telemetry.logs import set_up_logging
 from penstock.wire.bounds import Bounds
 from penstock.wire.client.addresses import parse_service_url
-from penstock.wire.relayed import RelayReader
+from penstock.wire.relayed import RelayReader, SpareBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +153,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         clock=clock,
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
         bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
-        new_reader=RelayReader,
+        new_reader=partial(RelayReader, spare=SpareBuffers()),
     )
     keep_alive = _KeepAliveLimits(
         settings.keep_alive_interval_s * NS_PER_S, settings.connection_liveness_check_timeout_ms * NS_PER_MS

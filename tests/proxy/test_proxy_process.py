@@ -74,7 +74,7 @@ def test_large_messages_pass_in_both_directions(proxy: ProxyProcess) -> None:
 
 
 def test_administrators_reach_the_cluster_through_the_proxy(proxy: ProxyProcess, broker: BrokerProcess) -> None:
-    with httpx.Client(base_url=proxy.admin_url) as http:
+    with httpx.Client(base_url=proxy.admin_url, timeout=60) as http:
         assert http.get("/healthz").json() == {"status": "ok"}
         assert http.put("/admin/v2/namespaces/public/made-here").status_code == 204
         assert "public/made-here" in http.get("/admin/v2/namespaces/public").json()

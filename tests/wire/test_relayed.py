@@ -11,7 +11,7 @@ from penstock.testing.client import Type, entry, frame, send
 from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import Event, PublishRun, RefusedCommand, Relayed
-from penstock.wire.relayed import RelayReader, _kind_of
+from penstock.wire.relayed import SPARE_BYTES, SPARES_MAX, RelayReader, SpareBuffers, _kind_of, is_borrowed
 
 FRAMES = [
     frame(Type.PING),
@@ -139,3 +139,53 @@ def test_the_type_of_every_usual_command_is_known_without_decoding_it(kind: int)
     field = {each.number: each for each in BaseCommand.DESCRIPTOR.fields}[kind]
     getattr(command, field.name).SetInParent()
     assert _kind_of(command.SerializePartialToString()) == kind
+
+
+def test_a_run_refers_to_what_was_read_and_leaves_checksums_to_the_broker() -> None:
+    damaged = bytearray(send(1, 0, entry(b"payload")) + send(1, 1, entry(b"payload")))
+    damaged[-1] ^= 1
+    reader, arena = connected_reader(), memoryview(bytearray(256 * 1024))
+    arena[: len(damaged)] = damaged
+
+    (run,) = reader.received(arena, len(damaged))
+
+    assert isinstance(run, PublishRun)
+    assert (len(run.offsets), run.corrupt, bytes(run.data)) == (2, [], bytes(damaged))
+    assert is_borrowed(run.data)
+    assert isinstance(run.data, memoryview)
+    assert run.data.obj is arena.obj
+
+
+def test_the_buffer_of_a_large_frame_is_used_again_when_it_was_given_back() -> None:
+    reader = connected_reader()
+    large = send(1, 0, entry(b"x" * 200_000))
+
+    read(reader, large[:100])
+    (first,) = read(reader, large[100:] + large[:100])
+    (second,) = read(reader, large[100:] + large[:100])
+    assert isinstance(first, PublishRun)
+    assert isinstance(second, PublishRun)
+    assert isinstance(first.data, memoryview)
+    assert isinstance(second.data, memoryview)
+    assert second.data.obj is not first.data.obj
+    assert not is_borrowed(first.data)
+    reader.spare.give_back(first.data)
+    (third,) = read(reader, large[100:])
+
+    assert isinstance(third, PublishRun)
+    assert isinstance(third.data, memoryview)
+    assert third.data.obj is first.data.obj
+    assert bytes(third.data) == large
+
+
+def test_only_a_few_buffers_of_the_usual_size_are_kept() -> None:
+    spare = SpareBuffers()
+    buffers = [spare.take(100_000) for _ in range(SPARES_MAX + 1)]
+    huge = spare.take(SPARE_BYTES + 1)
+    others: list[bytes | memoryview] = [b"bytes", memoryview(b"bytes"), huge, *buffers]
+    for buffer in others:
+        spare.give_back(buffer)
+
+    again = [spare.take(SPARE_BYTES) for _ in range(SPARES_MAX + 1)]
+
+    assert sum(one.obj is other.obj for one in again for other in buffers) == SPARES_MAX

@@ -248,6 +248,17 @@ class Connection:
         self.queue.add_entries(buffers, nbytes, entries, blocked=self._writer_added)
         self._queued(nbytes)
 
+    def pass_on(self, buffers: Sequence[bytes], nbytes: int) -> None:
+        """Queue what a broker has sent, and send it at once: nothing else would go with it."""
+        if not self.is_open:
+            return
+        self.wanted_bytes, self.wanting = 1, None
+        self.queue.add(buffers, nbytes)
+        self.out_bytes += nbytes
+        self._outbound.add(nbytes)
+        if not self._writer_added:
+            self.flush()
+
     def write(self, buffers: Sequence[Buffer], nbytes: int) -> None:
         """Queue responses. A client that does not receive its responses is muted until it does."""
         if not self.is_open:

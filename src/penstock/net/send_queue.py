@@ -186,6 +186,13 @@ class SendQueue:
         """Return the position at which the buffers begin. TLS may have taken more from them than the socket."""
         return self.sent_bytes + self.unsent_bytes - sum(map(len, self.buffers))
 
+    def copy_if(self, is_borrowed: Callable[[Buffer], bool]) -> None:
+        """Copy the waiting buffers for which this holds."""
+        kept: list[Buffer] = []
+        for buffer in self.buffers:
+            kept += own((buffer,)) if is_borrowed(buffer) else (buffer,)
+        self._replace(kept)
+
     def put_back(self) -> int:
         """Put back the queued entries whose sending has not begun; return their bytes."""
         begun = self._begun()
@@ -224,6 +231,11 @@ def send_queued(sock: socket.socket, queue: deque[Buffer]) -> int:
     sent = sock.send(queue[0]) if len(queue) == 1 else sock.sendmsg(list(islice(queue, IOVECS_MAX)))
     drop_sent(queue, sent)
     return sent
+
+
+def took_all(queue: deque[Buffer], before: int) -> bool:
+    """Return whether the socket took all that `send_queued` gave it of a queue of `before` buffers."""
+    return len(queue) <= max(0, before - IOVECS_MAX)
 
 
 def drop_sent(queue: deque[Buffer], nbytes: int) -> None:

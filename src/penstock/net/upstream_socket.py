@@ -7,8 +7,9 @@ connection has room for. Where: `proxy.relay` opens one for each client that it 
 Theory of operation
     Reading.  Before each read the handler says how much it has room for. Without room, the socket is not watched until
               `resume`; then the broker's send window fills up, and the broker waits for its slow consumer.
-    Writing.  `write` queues frames, which one flush per turn of the loop sends. What a frame is charged to is released
-              by its callback, when the socket has taken the frame or is closed.
+    Writing.  `write` queues frames, which one flush per turn of the loop sends; between `cork` and `uncork` they are
+              sent by the latter, from where they were read. What a frame is charged to is released by its callback,
+              when the socket has taken the frame or is closed.
     TLS.      See `tls`. The handshake is the first thing that is read and written.
 """
 
@@ -18,8 +19,9 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.units import KIB
-from penstock.net.send_queue import SendQueue, send_queued
+from penstock.net.send_queue import SendQueue, send_queued, took_all
 from penstock.net.tls import TLS_WRITE_BYTES, TlsLayer, plain_reason
+from penstock.wire.relayed import is_borrowed
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,7 +49,7 @@ class UpstreamHandler(Protocol):
         """The broker has sent these bytes, which need not end with a frame."""
 
     def broker_blocked(self) -> None:
-        """The socket takes no more now; `broker_took` follows."""
+        """The socket takes no more now, or still does not, and more waits for it; `broker_took` follows."""
 
     def broker_took(self) -> None:
         """The socket has taken all that was queued, after it was blocked."""
@@ -115,6 +117,20 @@ class UpstreamSocket:
         if not self._flush_scheduled and not self._writer_added:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
+
+    def cork(self) -> None:
+        """Let frames wait for `uncork`, which the caller calls before it returns to the loop."""
+        self._flush_scheduled = True
+
+    def uncork(self) -> None:
+        """Send frames at once; what the socket does not take is copied, as far as its memory is about to be reused."""
+        self._flush_scheduled = False
+        if self._writer_added:
+            self._handler.broker_blocked()  # There is more now that waits.
+        else:
+            self._flush()
+        if self._queue.buffers:
+            self._queue.copy_if(is_borrowed)
 
     def close(self, reason: str) -> None:
         """Close the socket now; unsent bytes are discarded."""
@@ -188,8 +204,8 @@ class UpstreamSocket:
         if not self.is_open:
             return
         try:
-            while self._has_output():
-                self._send_some()
+            while self._has_output() and self._send_some():
+                pass
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
@@ -210,8 +226,10 @@ class UpstreamSocket:
             return bool(self._queue.buffers)
         return self._tls.has_output() or (self._tls.established and bool(self._queue.buffers))
 
-    def _send_some(self) -> None:
+    def _send_some(self) -> bool:
+        """Send with one system call; return whether the socket may take more."""
         queue = self._queue
+        before = len(queue.buffers)
         nbytes = (
             send_queued(self._sock, queue.buffers)
             if self._tls is None
@@ -221,6 +239,7 @@ class UpstreamSocket:
             queue.sent(nbytes)
             while queue.passing and queue.passing[0].position <= queue.sent_bytes:
                 queue.passing.popleft().passed()
+        return self._tls is not None or took_all(queue.buffers, before)
 
 
 def _reason(error: OSError) -> str:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.wire.client.addresses import Address
     from penstock.wire.client.frames import Body
     from penstock.wire.events import Command, Event
+    from penstock.wire.relayed import SpareBuffers
 
 # Beyond this many unsent bytes, a client is not read while its broker's socket is blocked.
 UNSENT_BYTES_MAX: Final = 64 * KIB
@@ -71,6 +72,7 @@ class Relay:
         self.sends = RelayedSends(connection, services, self._forward)
         self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
         self.consumers = RelayedConsumers(services, self._stream, self._send_flow)
+        self._spare: SpareBuffers | None = None  # for large frames
         self._greeting = b""  # the unfinished answer to CONNECT
 
     async def open(self, connect: codec.CommandConnect) -> None:
@@ -118,11 +120,16 @@ class Relay:
     def client_sent(self, events: list[Event], lease: Lease | None) -> None:
         """Pass the events of one read on. The lease is released when the broker's socket has taken all of it."""
         self._traffic.reads += 1
+        upstream, passed = self._upstream, []
+        if upstream is not None:
+            upstream.cork()
         for event in events:
             if type(event) is PublishRun:
                 run = event if lease is None else self.sends.pass_on(event, lease)
                 if run is not None:
                     self._forward(run.data, None)
+                    if run is event:
+                        passed.append(run.data)
             elif type(event) is Relayed:
                 if event.command is None:
                     self._forward(event.data, None)
@@ -135,6 +142,11 @@ class Relay:
                 break
         if lease is not None:
             self._forward(b"", lease)
+        if upstream is not None:
+            upstream.uncork()
+            if not upstream.unsent_bytes and self._spare is not None:
+                for data in passed:
+                    self._spare.give_back(data)
 
     def _forward(self, data: bytes | memoryview, lease: Lease | None) -> None:
         """Send frames to the broker; the lease is released when its socket has taken them, and all before."""
@@ -216,8 +228,8 @@ class Relay:
             self._end(f"broker {self.target}: {error}")
 
     def _deliver(self, buffers: Iterable[bytes]) -> None:
-        for buffer in buffers:
-            self._connection.deliver((buffer,), len(buffer))
+        passed = tuple(buffers)
+        self._connection.pass_on(passed, sum(map(len, passed)))
 
     def _greet(self) -> bytes:
         """Handle the broker's frames up to CONNECTED; return what follows it."""
@@ -256,6 +268,7 @@ class Relay:
         frames = self._connection.frames
         assert isinstance(frames, RelayReader), "a proxy's connections have such readers"
         frames.relaying = True
+        self._spare = frames.spare
         self.is_connected = True
         self._traffic.connected["made"] += 1
         self._connection.write_frame(encode(body))

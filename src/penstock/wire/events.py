@@ -37,7 +37,8 @@ class PublishRun:
     """Consecutive SEND frames of one read; row `i` of every column is the `i`-th frame.
 
     Attributes:
-        data: the frames, contiguous. A large frame that came alone keeps the buffer it was read into.
+        data: the frames, contiguous. A large frame that came alone keeps the buffer it was read into. In a proxy it
+            is a view of what was read (`wire.relayed`).
         producer_ids: the producer of each entry.
         sequence_ids: the producer's sequence id.
         offsets: where in `data` the entry begins: at the checksum's magic, or behind the command if there is none.

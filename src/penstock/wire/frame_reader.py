@@ -40,7 +40,9 @@ from penstock.wire.runs import decode_send, decode_sends
 if TYPE_CHECKING:
     from penstock.wire.events import Event
 
-__all__ = ["GREETING_BYTES_MAX", "LARGE_FRAME_BYTES", "FrameReader", "ProtocolError", "command_of"]
+__all__ = [
+    "GREETING_BYTES_MAX", "LARGE_FRAME_BYTES", "FrameReader", "ProtocolError", "anonymous_memory", "command_of",
+]  # fmt: skip
 
 # The largest frame of a client that is not admitted yet: CONNECT and AUTH_RESPONSE, with up to 64 KiB of credentials,
 # and in a proxy's CONNECT those of its client too.
@@ -110,17 +112,17 @@ class FrameReader:
         if self._exact is None and self.held_bytes >= _SIZE_BYTES:
             frame_bytes = self.held_bytes + self.missing_bytes
             if frame_bytes > LARGE_FRAME_BYTES:
-                # Anonymous pages exist from the first write on: what has not come yet takes no memory. A bytearray
-                # would write zeroes to all of it, and a thousand half-sent frames would be resident in full.
-                buffer = mmap.mmap(-1, frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-                buffer.madvise(mmap.MADV_NOHUGEPAGE)  # otherwise the first byte may take 2 MiB
-                self._exact = memoryview(buffer)
+                self._exact = self._buffer(frame_bytes)
                 self._exact[: self.held_bytes] = self._carried
                 self._carried = b""
         if self._exact is not None:
             return [self._exact[self.held_bytes :], arena]
         arena[: self.held_bytes] = self._carried
         return [arena[self.held_bytes :]]
+
+    def _buffer(self, nbytes: int) -> memoryview:
+        """Return a buffer for a large frame."""
+        return anonymous_memory(nbytes)
 
     def received(
         self, arena: memoryview, nbytes: int, *, commands_max: int = _ALL, events_max: int = _ALL
@@ -297,3 +299,14 @@ def command_of(frame: memoryview) -> bytes:
     if command_bytes > len(frame) - 8:
         raise ProtocolError(f"command of {command_bytes} bytes in a frame of {len(frame) - 4}")
     return bytes(frame[8 : 8 + command_bytes])
+
+
+def anonymous_memory(nbytes: int) -> memoryview:
+    """Return memory that is resident only as far as it was written.
+
+    Anonymous pages exist from the first write on: what has not come yet takes no memory. A bytearray would write zeroes
+    to all of it, and a thousand half-sent frames would be resident in full.
+    """
+    buffer = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    buffer.madvise(mmap.MADV_NOHUGEPAGE)  # otherwise the first byte may take 2 MiB
+    return memoryview(buffer)

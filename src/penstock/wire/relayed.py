@@ -4,19 +4,25 @@
 Why not the broker's reader: a proxy sends nearly everything on unchanged, so decoding it would only cost time. Commands
 that a proxy's own limits need are decoded as well. Every command is checked against its limits (`bounds`), as in the
 broker, before it is passed on.
+
+Runs of publishes are not copied: they refer to what was read, and are valid until the next read of any connection.
+Their checksums are left to the broker. A large frame has a buffer of its own, as in the broker; making one for each
+frame costs as much as reading it, so buffers of usual sizes are used again (`SpareBuffers`).
 Where: the socket reader of a proxy's client has one. Until `relaying` is set it decodes as `FrameReader` does.
 """
 
 from __future__ import annotations
 
+import mmap
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.units import KIB
 from penstock.wire import codec
 from penstock.wire.bounds import OutOfBounds
 from penstock.wire.codec import BaseCommand
 from penstock.wire.events import Command, PublishRun, RefusedCommand, Relayed
-from penstock.wire.frame_reader import FrameReader, command_of
+from penstock.wire.frame_reader import FrameReader, anonymous_memory, command_of
 from penstock.wire.layouts import SEND_START
 from penstock.wire.runs import decode_send, decode_sends
 from penstock.wire.varints import encode_varint
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.wire.events import Event
 
-__all__ = ["DECODED", "RelayReader", "pick_frames"]
+__all__ = ["DECODED", "RelayReader", "SpareBuffers", "is_borrowed", "pick_frames"]
 
 # Commands that are decoded: a proxy answers or delays some of them, and learns from the others what its limits need.
 DECODED: Final = frozenset(
@@ -44,6 +50,9 @@ DECODED: Final = frozenset(
 )
 # So many frames that are not decoded count as one command: cutting one takes 2 µs, handling a command 30 or more.
 FRAMES_PER_COMMAND: Final = 16
+# Buffers of large frames that are kept for the next ones: batches of clients have at most 128 KiB by default.
+SPARE_BYTES: Final = 256 * KIB
+SPARES_MAX: Final = 4
 _ALL: Final = sys.maxsize
 _SIZE_BYTES: Final = 4
 _LENGTH_DELIMITED: Final = 2
@@ -62,18 +71,45 @@ _HEADS: Final = _heads()
 _HEAD_SIZES: Final = (3, 4)
 
 
+class SpareBuffers:
+    """Buffers of large frames that all clients of a proxy use in turn: at most a megabyte is kept."""
+
+    __slots__ = ("_spare",)
+
+    def __init__(self) -> None:
+        self._spare: list[memoryview] = []
+
+    def take(self, nbytes: int) -> memoryview:
+        """Return a buffer of this size."""
+        if nbytes > SPARE_BYTES:
+            return anonymous_memory(nbytes)
+        return (self._spare.pop() if self._spare else anonymous_memory(SPARE_BYTES))[:nbytes]
+
+    def give_back(self, data: bytes | memoryview) -> None:
+        """If these are in a buffer of `take`, keep it for the next frame. Nothing may refer to it any more."""
+        if type(data) is memoryview and type(data.obj) is mmap.mmap:
+            whole = memoryview(data.obj)
+            if len(whole) == SPARE_BYTES and len(self._spare) < SPARES_MAX:
+                self._spare.append(whole)
+
+
 class RelayReader(FrameReader):
     """Cuts the stream of one client of a proxy.
 
     Attributes:
         relaying: whether frames are passed on. Until then they are decoded, as a broker does.
+        spare: the buffers of large frames.
     """
 
-    __slots__ = ("relaying",)
+    __slots__ = ("relaying", "spare")
 
-    def __init__(self, **limits: Any) -> None:  # noqa: ANN401 - as FrameReader takes them
+    def __init__(self, *, spare: SpareBuffers | None = None, **limits: Any) -> None:  # noqa: ANN401 - as FrameReader
         super().__init__(**limits)
         self.relaying = False
+        self.spare = spare or SpareBuffers()
+
+    def _buffer(self, nbytes: int) -> memoryview:
+        return self.spare.take(nbytes) if self.relaying else super()._buffer(nbytes)
 
     def _cut(
         self,
@@ -98,7 +134,7 @@ class RelayReader(FrameReader):
             is_send = bytes(view[pos + 8 : pos + 10]) == SEND_START
             if is_send and sends and len(events) < events_max:
                 run, nbytes = decode_sends(
-                    view[pos:end], frame_bytes_max=self._size_max(), bounds=self._bounds, keep=keep
+                    view[pos:end], frame_bytes_max=self._size_max(), bounds=self._bounds, keep=keep, relayed=True
                 )
                 if run is not None:
                     _pass_on(view, begin, pos, events)
@@ -135,7 +171,7 @@ class RelayReader(FrameReader):
         if not command.HasField("type"):
             return None  # A command of a newer protocol: the broker may know it.
         if command.type == BaseCommand.SEND:
-            return decode_send(frame, command, keep=keep)
+            return decode_send(frame, command, keep=keep, relayed=True)
         if command.type not in DECODED:
             return None
         codec.check_body(command)
@@ -160,6 +196,11 @@ def pick_frames(run: PublishRun, rows: Sequence[int]) -> PublishRun:
         [run.lengths[row] for row in rows],
         None if run.message_counts is None else [run.message_counts[row] for row in rows],
     )
+
+
+def is_borrowed(data: bytes | bytearray | memoryview) -> bool:
+    """Whether these bytes of an event are overwritten by the next read: they have no memory of their own."""
+    return type(data) is memoryview and type(data.obj) is not mmap.mmap
 
 
 def _pass_on(view: memoryview, begin: int, end: int, events: list[Event]) -> None:

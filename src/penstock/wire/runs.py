@@ -47,7 +47,12 @@ _pack_sizes: Final = struct.Struct(">II").pack
 
 
 def decode_sends(
-    view: memoryview, *, frame_bytes_max: int, bounds: Bounds = BOUNDS, keep: memoryview | None = None
+    view: memoryview,
+    *,
+    frame_bytes_max: int,
+    bounds: Bounds = BOUNDS,
+    keep: memoryview | None = None,
+    relayed: bool = False,
 ) -> tuple[PublishRun | None, int]:
     """Decode the consecutive SEND frames at the beginning of `view`.
 
@@ -59,6 +64,7 @@ def decode_sends(
         bounds: limits for a SEND with more than the usual fields.
         keep: the buffer behind `view`, if that is one complete frame in a buffer of its own: the run keeps it,
             uncopied.
+        relayed: for a proxy: checksums are left to the broker, and the run refers to `view`.
 
     Returns:
         The run, or None if it would be empty; and the bytes of its frames.
@@ -66,7 +72,7 @@ def decode_sends(
     Raises:
         ProtocolError: a SEND whose command cannot be parsed, lacks a required field, or is larger than its frame.
     """
-    rows = _Rows()
+    rows = _Rows(relayed=relayed)
     run = rows.run
     add_producer_id, add_sequence_id = run.producer_ids.append, run.sequence_ids.append
     add_offset, add_length = run.offsets.append, run.lengths.append
@@ -92,7 +98,7 @@ def decode_sends(
                 if metadata_bytes > length - 10 or metadata_bytes > walked_max:
                     break
                 body = view[entry + 6 : stop]
-                if checksum_of(body) != checksum:
+                if not relayed and checksum_of(body) != checksum:
                     break
                 if counts is not None and (messages := counts[count]) > 1:
                     look_into(len(run.offsets), body, metadata_bytes, messages)
@@ -110,13 +116,15 @@ def decode_sends(
     return rows.finish(view, pos, keep), pos
 
 
-def decode_send(frame: memoryview, command: codec.BaseCommand, *, keep: memoryview | None = None) -> PublishRun:
-    """Return the run of one SEND frame whose command, of the announced size, is already parsed.
+def decode_send(
+    frame: memoryview, command: codec.BaseCommand, *, keep: memoryview | None = None, relayed: bool = False
+) -> PublishRun:
+    """Return the run of one SEND frame whose command, of the announced size, is already parsed; see `decode_sends`.
 
     Raises:
         ProtocolError: the command lacks its body or a required field.
     """
-    rows = _Rows()
+    rows = _Rows(relayed=relayed)
     rows.add_send(frame, 0, len(frame), codec.checked_send(command))
     run = rows.finish(frame, len(frame), keep)
     assert run is not None
@@ -126,10 +134,11 @@ def decode_send(frame: memoryview, command: codec.BaseCommand, *, keep: memoryvi
 class _Rows:
     """A run that grows row by row. Mostly empty columns are kept by row number until the end."""
 
-    __slots__ = ("counts", "highest", "run")
+    __slots__ = ("counts", "highest", "relayed", "run")
 
-    def __init__(self) -> None:
+    def __init__(self, *, relayed: bool) -> None:
         self.run = PublishRun(b"")
+        self.relayed = relayed
         self.counts: dict[int, int] = {}
         self.highest: dict[int, int] = {}
 
@@ -158,7 +167,7 @@ class _Rows:
         body = view[entry + SEAL_BYTES : stop] if sealed else view[entry:stop]
         metadata_bytes = _read_u32(body)[0] if len(body) >= _METADATA_SIZE_BYTES else len(body)
         sound = metadata_bytes <= len(body) - _METADATA_SIZE_BYTES
-        if not sound or (sealed and _read_u32(view, entry + 2)[0] != crc32c(body)):
+        if not sound or (sealed and not self.relayed and _read_u32(view, entry + 2)[0] != crc32c(body)):
             run.corrupt.append(row)
         elif messages > 1 or metadata_bytes > METADATA_WALKED_BYTES_MAX:
             self.look_into(row, body, metadata_bytes, messages)
@@ -178,11 +187,14 @@ class _Rows:
                 self.counts[row] = count
 
     def finish(self, view: memoryview, stop: int, keep: memoryview | None) -> PublishRun | None:
-        """Return the run, with its own copy of the frames up to `stop` or with `keep`; None if it has no rows."""
+        """Return the run, with its own copy of the frames up to `stop` or uncopied; None if it has no rows."""
         run = self.run
         if not run.offsets:
             return None
-        run.data = bytes(view[:stop]) if keep is None else keep
+        if keep is not None:
+            run.data = keep
+        else:
+            run.data = view[:stop] if self.relayed else bytes(view[:stop])
         if self.counts:
             run.message_counts = _column(self.counts, len(run.offsets), 1)
         if self.highest:
