@@ -17,7 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.accounting.prices import COST_DIGITS, COST_SCALE
 from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
+from penstock.accounting.tables import TABLES
 from penstock.admin.api import build
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.policies.policy_defaults import PolicyDefaults
@@ -104,6 +106,27 @@ def proxy_metrics_table() -> str:
             )
             for one in PROXY_INSTRUMENTS
         ),
+    )
+
+
+def accounting_tables() -> str:
+    """Every table of accounting, with its columns."""
+    types = {"strings": "array of string", "decimal": f"decimal({COST_DIGITS}, {COST_SCALE})"}
+    return "\n\n".join(
+        f"### {table.name}\n\n{table.text}\n\n"
+        + _table(
+            ("column", "type", "unit", "meaning"),
+            (
+                (
+                    f"`{one.name}`",
+                    types.get(kind := one.type.rstrip("?"), kind) + (" or null" if one.optional else ""),
+                    one.unit,
+                    one.text,
+                )
+                for one in table.columns
+            ),
+        )
+        for table in TABLES.values()
     )
 
 
@@ -347,6 +370,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "usagerecords": partial(record_fields_table, UsageRecord),
     "decisionrecords": partial(record_fields_table, DecisionRecord),
     "proxymetrics": proxy_metrics_table,
+    "accountingtables": accounting_tables,
 }
 
 if __name__ == "__main__":

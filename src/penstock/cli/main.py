@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 import penstock
-from penstock.cli import config, proxy, replay, serve, why
+from penstock.cli import config, proxy, replay, serve, spark, why
 from penstock.core.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
@@ -48,4 +48,5 @@ def build_parser() -> argparse.ArgumentParser:
     config.add_command(commands)
     why.add_command(commands)
     replay.add_command(commands)
+    spark.add_command(commands)
     return parser

@@ -32,13 +32,16 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-def local_session(name: str = "penstock", *, cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
+def local_session(
+    name: str = "penstock", *, cores: int = 2, settings: Mapping[str, str] | None = None, master: str | None = None
+) -> SparkSession:
     """The SparkSession of this process, on this machine alone; started unless there is one.
 
     Args:
         name: what it is called in Spark's logs.
         cores: how many tasks run at once; also the number of partitions after a shuffle.
         settings: Spark's own settings by key, over those of this module.
+        master: a cluster that runs the tasks, as its operator has configured it; then only `settings` count.
 
     Raises:
         NoJava: there is no Java runtime.
@@ -52,10 +55,12 @@ def local_session(name: str = "penstock", *, cores: int = 2, settings: Mapping[s
         ) from cause
     ensure_java()
     # Workers are started by name from the PATH unless told which Python; it must be this one.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
-    wanted = {**SETTINGS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
+    if master is None:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    builder = SparkSession.builder.master(master or f"local[{cores}]").appName(name)
+    ours = {} if master else {**SETTINGS, "spark.sql.shuffle.partitions": str(cores)}
+    wanted = {"spark.sql.session.timeZone": "UTC", **ours, **(settings or {})}
     for key, value in wanted.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streams that turn records of brokers into tables.
+
+Two queries, each with its checkpoint, read the usage records and the decision records through a durable subscription,
+so that what was not read is not trimmed. Each micro-batch is given to the executors (`differing`), and what they find
+is written by the driver (`batches`, `store`, `batch_state`).
+
+Where: `penstock spark account`, or a program that has a SparkSession of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock.accounting.closing import ABSENT_AFTER_MS
+from penstock.core.errors import ConfigurationError
+from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
+from penstock.spark.accounting.batch_state import BatchState, alone
+from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
+from penstock.spark.accounting.differing import DECIDED, FIELDS, FOUND, SERIES_SCHEMA, find
+from penstock.spark.accounting.store import open_store
+from penstock.spark.client.cluster import Cluster
+from penstock.spark.client.errors import Refused
+from penstock.spark.options import parse_read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Rows = Any  # pyarrow.Table; pyarrow has no types
+
+TOPICS: Final[Mapping[str, str]] = {USAGE: USAGE_TOPIC, GOVERNANCE: DECISION_TOPIC}
+# Of a micro-batch: executors hold about 2 KiB of each, and the driver 1 KiB of what they find.
+RECORDS_PER_BATCH: Final = 200_000
+_CORRUPT: Final = "_corrupt_record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where records are read from.
+
+    Attributes:
+        url: service URL of the brokers.
+        subscription: the durable subscription. Each directory of tables needs its own.
+        options: other options of the Spark source, for example a token.
+        topics: full names of the topics, by kind of records.
+    """
+
+    url: str
+    subscription: str = "accounting"
+    options: Mapping[str, str] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=lambda: TOPICS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounting:
+    """Makes tables of records. One process at a time may write the tables of a directory.
+
+    Attributes:
+        tables: the directory. Executors read a part of it, so on a cluster it is one that all machines see.
+        kind: `parquet` or `delta`.
+        records_per_batch: of a micro-batch.
+        absent_after_ms: a broker that is this far behind the others is not waited for.
+    """
+
+    spark: SparkSession
+    source: Source
+    tables: Path
+    kind: str = "parquet"
+    records_per_batch: int = RECORDS_PER_BATCH
+    absent_after_ms: int = ABSENT_AFTER_MS
+
+    def run_once(self) -> dict[str, dict[str, int]]:
+        """Read all records that there are; return what was counted so far, by kind of records.
+
+        Raises:
+            ConfigurationError: the tables cannot be written, or belong to another checkpoint.
+            StreamingQueryException: a query failed; the next run goes on where it was.
+        """
+        with alone(self.tables):
+            for kind in self._present():
+                self._start(kind, {"availableNow": True}).awaitTermination()
+            return self._counts()
+
+    def run(self, every: str = "1 minute") -> None:
+        """Read records as they come, until the queries are stopped or one fails."""
+        with alone(self.tables):
+            queries = [self._start(kind, {"processingTime": every}) for kind in self._present()]
+            try:
+                self.spark.streams.awaitAnyTermination()
+            finally:
+                for query in queries:
+                    query.stop()
+            for query in queries:
+                query.awaitTermination()
+
+    def _present(self) -> list[str]:
+        """Return the kinds of records that brokers write. Raises ConfigurationError if they write no usage records."""
+        endpoint = parse_read_options({**self.source.options, **self._where(USAGE)}).endpoint
+        with Cluster(endpoint) as cluster:
+            found = cluster.partitions_of_all(self.source.topics.values())
+        absent = [kind for kind, topic in self.source.topics.items() if isinstance(found[topic], Refused)]
+        if USAGE in absent:
+            raise ConfigurationError(
+                f"{self.source.topics[USAGE]} cannot be read: {found[self.source.topics[USAGE]]}; "
+                "brokers write it with usageRecordsEnabled=true"
+            )
+        return [kind for kind in self.source.topics if kind not in absent]
+
+    def _where(self, kind: str) -> dict[str, str]:
+        return {"service.url": self.source.url, "topic": self.source.topics[kind]}
+
+    def _counts(self) -> dict[str, dict[str, int]]:
+        return {kind: BatchState(self.tables / "_state" / kind).counts for kind in self.source.topics}
+
+    def _start(self, kind: str, trigger: dict[str, Any]) -> StreamingQuery:
+        options = {
+            **self.source.options,
+            **self._where(kind),
+            "startingOffsets": "earliest",
+            "predefinedSubscription": self.source.subscription,
+            "maxMessagesPerTrigger": str(self.records_per_batch),
+            "alignPartitions": "true",
+            "mode": "PERMISSIVE",
+            "columns": ",".join((*(FIELDS if kind == USAGE else DECIDED), _CORRUPT, "__topic", "__publishTime")),
+        }
+        ours = _Query(self, kind)
+        # A driver that was killed while it wrote its first offsets leaves a file, at which Spark 4.3 would stop.
+        self.spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
+        stream = self.spark.readStream.format("pulsar").options(**options).load()
+        writer = stream.writeStream.foreachBatch(ours.add).queryName(f"accounting-{kind}")
+        return writer.option("checkpointLocation", str(ours.checkpoint)).trigger(**trigger).start()
+
+
+class _Query:
+    """What one query does with its micro-batches."""
+
+    def __init__(self, accounting: Accounting, kind: str) -> None:
+        self.checkpoint = accounting.tables / "_checkpoints" / kind
+        self._spark = accounting.spark
+        self._kind = kind
+        state = BatchState(accounting.tables / "_state" / kind)
+        store = open_store(accounting.tables, accounting.kind)
+        self._batches = Batches(kind, state, store, accounting.absent_after_ms)
+
+    def add(self, records: DataFrame, batch: int) -> None:
+        """Add a micro-batch, if it was not added before."""
+        query = json.loads((self.checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
+        if not self._batches.state.begins(batch, query):
+            return
+        if self._kind == USAGE:
+            self._batches.add_usage(batch, self._found(records))
+        else:
+            broken = f.col(_CORRUPT).isNotNull().alias("broken")
+            published = f.unix_millis("__publishTime").alias("published_ms")
+            self._batches.add_decisions(batch, records.select(*DECIDED, "__topic", published, broken).toArrow())
+
+    def _found(self, records: DataFrame) -> Rows:
+        spark = self._spark
+        files = self._batches.state.series()
+        schema = from_arrow_schema(SERIES_SCHEMA)
+        before = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+        parts = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
+        first_group = f.element_at(f.col("resource_groups"), 1)
+        named = f.when(f.col("scope") == "topic", f.col("topic")).when(f.col("scope") == "group", first_group)
+        given = records.select(
+            _part(parts, f.col("broker"), f.col("scope"), named, f.col("counters_since_ms")),
+            *FIELDS,
+            "__topic",
+            f.unix_millis("__publishTime").alias("published_ms"),
+            f.col(_CORRUPT).isNotNull().alias("broken"),
+        )
+        known = before.select(
+            _part(parts, f.col("broker"), f.col("scope"), f.col("name"), f.col("since_ms")), *SERIES_SCHEMA.names
+        )
+        grouped = given.groupBy("_part").cogroup(known.groupBy("_part"))
+        return grouped.applyInArrow(find, from_arrow_schema(FOUND)).toArrow()
+
+
+def _part(parts: int, *series: Any) -> Any:  # noqa: ANN401 - columns
+    return f.pmod(f.xxhash64(*series), f.lit(parts)).alias("_part")

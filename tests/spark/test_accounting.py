@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of usage equal the brokers' counters, to the byte, through restarts of both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.names import USAGE_TOPIC
+from penstock.spark.accounting.batches import USAGE
+from penstock.spark.accounting.stream import Accounting, Source
+from penstock.testing.process import BrokerProcess
+from tests.spark.accounted import RECORDING, rows_of, wait_until_recorded
+from tests.spark.topics import ask, path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pulsar
+    from pyspark.sql import SparkSession
+
+    Official = Callable[[str], pulsar.Client]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[BrokerProcess]:
+    config = tmp_path / "broker.conf"
+    config.write_text("".join(f"{key}={value}\n" for key, value in RECORDING.items()), encoding="utf-8")
+    with BrokerProcess(tmp_path / "data", ["--config", str(config)]) as broker:
+        yield broker
+
+
+def counters(broker: BrokerProcess, topic: str) -> tuple[int, int]:
+    """Messages and bytes published to a topic since the broker started, as it counts itself."""
+    stats = ask(broker.admin_url, "GET", f"{path_of(topic)}/stats")
+    return stats["msgInCounter"], stats["bytesInCounter"]
+
+
+def test_tables_have_what_the_broker_counted_through_restarts(
+    spark: SparkSession, recording: BrokerProcess, official: Official, topic: str, tmp_path: Path
+) -> None:
+    tables = tmp_path / "tables"
+    source = Source(url=recording.url, topics={USAGE: USAGE_TOPIC})
+    accounting = Accounting(spark=spark, source=source, tables=tables)
+    names = [f"{topic}-{number}" for number in range(3)]
+    expected: dict[str, tuple[int, int]] = dict.fromkeys(names, (0, 0))
+
+    def publish() -> None:
+        client = official(recording.url)
+        for number, name in enumerate(names):
+            producer = client.create_producer(name)
+            for size in range(10 * number + 1):
+                producer.send(b"x" * size)
+            producer.close()
+
+    def note() -> None:
+        for name in names:
+            messages, nbytes = counters(recording, name)
+            before = expected[name]
+            expected[name] = before[0] + messages, before[1] + nbytes
+
+    publish()
+    wait_until_recorded(official(recording.url), recording.admin_url)
+    accounting.run_once()
+    publish()
+    note()
+    recording.kill()
+    recording.start(port=recording.port, admin_port=recording.admin_port)
+    publish()
+    wait_until_recorded(official(recording.url), recording.admin_url)
+    note()
+    counts = accounting.run_once()[USAGE]
+
+    rows = rows_of(tables, "topic_usage")
+    found = {
+        name: (
+            sum(row["published_messages"] for row in rows if row["topic"] == name),
+            sum(row["published_bytes"] for row in rows if row["topic"] == name),
+        )
+        for name in names
+    }
+    assert found == expected
+    assert {row["version"] for row in rows} == {1}
+    assert {row["late"] for row in rows} == {False}
+    assert counts["records"] > 0
+    assert (counts["refused"], counts["late"], counts["lost"]) == (0, 0, 0)
+    brokers = rows_of(tables, "broker_usage")
+    assert sum(row["published_bytes"] for row in brokers) == sum(nbytes for _, nbytes in expected.values())

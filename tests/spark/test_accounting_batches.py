@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Micro-batches of usage records in tables, without Spark: drivers killed at every step, and hostile records."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.accounting.closing import ABSENT_AFTER_MS
+from penstock.accounting.differences import COUNTERS, MINUTE_MS
+from penstock.core.errors import ConfigurationError
+from penstock.spark.accounting import batch_state, store
+from penstock.spark.accounting.batch_state import BatchState, alone
+from penstock.spark.accounting.batches import USAGE, Batches
+from penstock.spark.accounting.differing import FIELDS, FOUND, RATES, SERIES_SCHEMA, find
+from penstock.spark.accounting.store import open_store
+from tests.spark.accounted import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+NOON = 1_800_000_000_000 // MINUTE_MS * MINUTE_MS
+QUERY = "the checkpoint"
+Record = dict[str, Any]
+
+_NUMBERS = ("epoch", "sequence", "from_ms", "time_ms", "counters_since_ms", *COUNTERS)
+RECORDS = pa.schema(
+    [
+        *(
+            pa.field(
+                name,
+                pa.int64()
+                if name in _NUMBERS
+                else pa.float64()
+                if name in RATES
+                else pa.list_(pa.string())
+                if name == "resource_groups"
+                else pa.string(),
+            )
+            for name in FIELDS
+        ),
+        ("__topic", pa.string()),
+        ("published_ms", pa.int64()),
+        ("broken", pa.bool_()),
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No power fails here, and a busy disk would take a second for each."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def record(sequence: int, minute: int, scope: str = "topic", **given: object) -> Record:
+    """A record of broker-0; counters that are not given are 0."""
+    at = NOON + minute * MINUTE_MS
+    names = {"tenant": "t", "namespace": "t/n", "topic": "persistent://t/n/a"} if scope == "topic" else {}
+    return {
+        **dict.fromkeys(FIELDS),
+        **dict.fromkeys(COUNTERS[:-2], 0),
+        "broker": "broker-0",
+        "epoch": 1,
+        "sequence": sequence,
+        "from_ms": at,
+        "time_ms": at + MINUTE_MS,
+        "scope": scope,
+        "counters_since_ms": NOON,
+        "resource_groups": [],
+        "__topic": "persistent://pulsar/system/usage-partition-0",
+        "published_ms": at + MINUTE_MS,
+        "broken": False,
+        **dict.fromkeys(("tenant", "namespace", "topic"), ""),
+        **names,
+        **given,
+    }
+
+
+def minutes_of(messages: Sequence[int]) -> list[list[Record]]:
+    """A micro-batch for each minute, with so many messages in all so far, and the broker's own record."""
+    return [
+        [
+            record(2 * minute, minute, published_messages=many, published_bytes=100 * many),
+            record(2 * minute + 1, minute, "broker", published_messages=many, published_bytes=100 * many),
+        ]
+        for minute, many in enumerate(messages)
+    ]
+
+
+def add(tables: Path, batch: int, records: Sequence[Record], query: str = QUERY) -> dict[str, int]:
+    """What a driver does with a micro-batch, from the start of its process on."""
+    state = BatchState(tables / "_state" / USAGE)
+    batches = Batches(USAGE, state, open_store(tables, "parquet"), ABSENT_AFTER_MS)
+    if state.begins(batch, query):
+        before = [pq.read_table(path) for path in state.series()]
+        given = pa.Table.from_pylist(list(records), schema=RECORDS)
+        batches.add_usage(batch, find(given, pa.concat_tables([SERIES_SCHEMA.empty_table(), *before])))
+    return state.counts
+
+
+def used(tables: Path, table: str = "topic_usage") -> dict[int, int]:
+    """Bytes by minute."""
+    found: dict[int, int] = {}
+    for row in rows_of(tables, table):
+        minute = round(row["minute"].timestamp() * 1_000 - NOON) // MINUTE_MS
+        found[minute] = found.get(minute, 0) + row["published_bytes"]
+    return found
+
+
+def test_counters_become_what_was_used_in_each_minute(tmp_path: Path) -> None:
+    first, second, third = minutes_of([5, 5, 9])
+    add(tmp_path, 0, first)
+    add(tmp_path, 1, second)
+    counts = add(tmp_path, 2, third)
+    assert used(tmp_path) == {0: 500, 2: 400}
+    assert used(tmp_path, "broker_usage") == {0: 500, 2: 400}
+    assert counts == {"records": 6, "refused": 0, "late": 0, "lost": 0}
+    closed = rows_of(tmp_path, "closed_minutes")
+    assert [row["until_minute"].timestamp() * 1_000 - NOON for row in closed] == [60_000, 120_000, 180_000]
+
+
+class Killed(BaseException):
+    """The driver is gone."""
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_a_driver_killed_at_any_step_neither_loses_nor_doubles(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = minutes_of([5, 7, 12])
+    steps = 0
+    died = True
+    while died:
+        tables = tmp_path / f"{kind}-{steps}"
+        died = False
+        left = steps
+
+        def put(unfinished: Path, path: Path, done: Callable[[Path, Path], None] = store.put_in_place) -> None:
+            nonlocal left, died
+            if kind == "after":
+                done(unfinished, path)
+            left -= 1
+            if left < 0 and not died:
+                died = True
+                raise Killed
+            if kind == "before":
+                done(unfinished, path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "put_in_place", put)
+            patched.setattr(batch_state, "put_in_place", put)
+            for batch, records in enumerate(batches):
+                try:
+                    add(tables, batch, records)
+                except Killed:
+                    add(tables, batch, records)  # the next driver: Spark repeats the micro-batch
+        add(tables, len(batches) - 1, batches[-1])  # Spark had not noted the last one
+        assert used(tables) == {0: 500, 1: 200, 2: 500}, f"killed {kind} step {steps}"
+        assert used(tables, "broker_usage") == {0: 500, 1: 200, 2: 500}
+        assert len(rows_of(tables, "closed_minutes")) == 3
+        steps += 1
+    assert steps > 12
+
+
+def test_counters_are_in_few_files_however_many_micro_batches_there_were(tmp_path: Path) -> None:
+    for batch, records in enumerate(minutes_of(range(1, 41))):
+        add(tmp_path, batch, records)
+    assert sum(used(tmp_path).values()) == 4_000
+    assert len(list((tmp_path / "_state" / USAGE).glob("series-*"))) <= 2 * batch_state.FILES_MAX
+    assert len(BatchState(tmp_path / "_state" / USAGE).files) <= batch_state.FILES_MAX
+
+
+def test_hostile_records_are_refused_and_counted_and_the_next_good_one_tells_what_they_hid(tmp_path: Path) -> None:
+    (first, first_end), (second, second_end), (third, third_end) = minutes_of([5, 7, 12])
+    broken = {**dict.fromkeys(RECORDS.names), "broken": True, "__topic": "x", "published_ms": NOON}
+    forged = [
+        {**second, "published_messages": -1},
+        {**second, "published_bytes": 1 << 62},
+        {**second, "scope": "planet"},
+        {**second, "time_ms": 1 << 60},
+        {**second, "broker": None},
+    ]
+    add(tmp_path, 0, [first, first_end])
+    counts = add(tmp_path, 1, [broken, broken, *forged, second_end])
+    assert counts["refused"] == 7
+    assert counts["lost"] == 1
+    assert used(tmp_path) == {0: 500}
+    assert sum(row["records"] for row in rows_of(tmp_path, "refused_records")) == 7
+    add(tmp_path, 2, [third, third_end])
+    assert used(tmp_path) == {0: 500, 2: 700}
+
+
+def test_repeated_and_disordered_records_add_nothing(tmp_path: Path) -> None:
+    batches = minutes_of([5, 7, 12])
+    add(tmp_path, 0, [*reversed([one for records in batches for one in records]), *batches[1]])
+    add(tmp_path, 1, [*batches[0], *batches[2]])
+    assert used(tmp_path) == {0: 500, 1: 200, 2: 500}
+
+
+def test_what_comes_hours_late_corrects_a_closed_minute_and_is_counted(tmp_path: Path) -> None:
+    others = [record(0, 60, "broker", broker=f"broker-{number}") for number in (1, 2)]
+    add(tmp_path, 0, [*minutes_of([5])[0], *others])
+    counts = add(tmp_path, 1, minutes_of([5, 9])[1])
+    assert used(tmp_path) == {0: 500, 1: 400}
+    assert [row["late"] for row in rows_of(tmp_path, "topic_usage")] == [False, True]
+    assert counts["late"] == 2  # the topic's and the broker's
+    assert {tuple(row["absent"]) for row in rows_of(tmp_path, "closed_minutes")} == {(), ("broker-0",)}
+
+
+def test_counters_of_a_restarted_epoch_go_on_and_new_ones_begin_anew(tmp_path: Path) -> None:
+    add(tmp_path, 0, minutes_of([5])[0])
+    again = record(0, 1, epoch=2, published_bytes=700)
+    moved = record(0, 2, broker="broker-1", counters_since_ms=NOON + 1, published_bytes=50)
+    add(tmp_path, 1, [again, moved])
+    assert used(tmp_path) == {0: 500, 1: 200, 2: 50}
+
+
+def test_names_of_every_legal_character_stay_as_they_are(tmp_path: Path) -> None:
+    topic = "persistent://-=:._aZ9/=:-/ %2F=day=1 日本 'q' \"r\" \\ \t🐍"
+    add(tmp_path, 0, [record(0, 0, topic=topic, tenant="-=:._aZ9", namespace="-=:._aZ9/=:-", published_bytes=7)])
+    (row,) = rows_of(tmp_path, "topic_usage")
+    assert (row["topic"], row["tenant"], row["published_bytes"]) == (topic, "-=:._aZ9", 7)
+
+
+def test_usage_of_groups_has_quota_share_and_waiting_times(tmp_path: Path) -> None:
+    given = record(
+        0, 0, "group", resource_groups=["gold"], published_bytes=9, publish_limited_ms=500, dispatch_limited_ms=0,
+        quota_publish_bytes=10.0, share_publish_bytes=4.5,
+    )  # fmt: skip
+    add(tmp_path, 0, [given])
+    (row,) = rows_of(tmp_path, "group_usage")
+    assert (row["resource_group"], row["publish_limited_ms"]) == ("gold", 500)
+    assert (row["quota_publish_bytes"], row["share_publish_bytes"], row["quota_dispatch_bytes"]) == (10.0, 4.5, None)
+
+
+def test_a_checkpoint_of_other_tables_and_missing_notes_are_refused(tmp_path: Path) -> None:
+    batches = minutes_of([1, 2, 3])
+    add(tmp_path, 0, batches[0])
+    with pytest.raises(ConfigurationError, match="the checkpoint is not the one"):
+        add(tmp_path, 1, batches[1], query="another")
+    with pytest.raises(ConfigurationError, match="micro-batch 2 follows 0"):
+        add(tmp_path, 2, batches[2])
+    note = json.loads((tmp_path / "_state" / USAGE / "000000000000.json").read_text(encoding="utf-8"))
+    assert note["query"] == QUERY
+
+
+def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(ConfigurationError, match="another process"), alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
+
+
+def test_a_part_without_records_finds_nothing() -> None:
+    assert find(RECORDS.empty_table(), SERIES_SCHEMA.empty_table()).schema == FOUND
