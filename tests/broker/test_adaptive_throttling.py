@@ -12,14 +12,15 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_values import HOLD, QUOTA_SIZE
-from penstock.broker.publishing import adaptive_throttling
-from penstock.broker.publishing.adaptive_throttling import TOPICS_PER_TURN
+from penstock.broker.publishing.backlog_sizes import BacklogSizes
 from penstock.broker.publishing.disk_delay import DiskDelay
-from penstock.broker.publishing.throttle_log import LINES_PER_CYCLE
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import MIB, NS_PER_MS
 from penstock.governance.adaptive_throttle import CALM_CYCLES, HELD_FAILURES
 from penstock.governance.muting import MuteReason
+from penstock.groups import adaptive_throttling
+from penstock.groups.adaptive_throttling import TOPICS_PER_TURN
+from penstock.groups.throttle_log import LINES_PER_CYCLE
 from penstock.testing.client import Type
 from tests.broker.governed import OTHER, acknowledge_through, configure, subscribe
 from tests.broker.throttled import Publisher, change, cycles, lines, rates, throttle_of, throttled, throttling_of
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import Seen, ThrottleDecision, TopicThrottle
+    from penstock.groups.adaptive_publish import AdaptiveTopic
     from tests.broker.throttled import Sensors
     from tests.net.harness import Harness
 
@@ -160,6 +161,7 @@ async def test_the_size_of_a_backlog_is_followed_without_reading_it_each_cycle(t
         await bound_backlog(harness, 10 * 1_000_000)
         asked: list[str] = []
         sizes = throttling_of(harness)._backlogs  # noqa: SLF001
+        assert isinstance(sizes, BacklogSizes)
         exact = sizes._backlog_bytes  # noqa: SLF001
 
         async def counted(topic: PublishedTopic) -> int:

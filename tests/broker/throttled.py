@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.process_memory import ProcessMemory
+from penstock.stats.process_memory import ProcessMemory
 from penstock.testing.client import Type
 from tests.net.harness import TOPIC, Client, publish, running, topic_of, turns
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling
+    from penstock.broker.publishing.ports import PublishedTopic
     from penstock.governance.adaptive_throttle import TopicThrottle
+    from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from tests.net.harness import Harness
 
 CYCLE_MS = 1_000
@@ -54,7 +55,7 @@ async def throttled(directory: Path, **limits: Any) -> AsyncIterator[tuple[Harne
         yield harness, sensors
 
 
-def throttling_of(harness: Harness) -> AdaptiveThrottling:
+def throttling_of(harness: Harness) -> AdaptiveThrottling[PublishedTopic]:
     """Its throttle."""
     throttling = harness.broker.throttling
     assert throttling is not None

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 from penstock.broker.health import Health
-from penstock.broker.process_memory import ProcessMemory
-from penstock.broker.publishing.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
 from penstock.broker.records.recorder import DROP_REASONS
 from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
 from penstock.core.membership import Registration
@@ -13,7 +11,9 @@ from penstock.governance.permit_types import PermitLimits
 from penstock.governance.permits import PermitQueue
 from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
+from penstock.groups.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
 from penstock.net.topic_list_limiter import TopicListSnapshot
+from penstock.stats.process_memory import ProcessMemory
 from penstock.stats.server_snapshot import (
     GroupTrafficSnapshot,
     LoopTurnsSnapshot,

@@ -17,7 +17,7 @@ import pulsar
 import pytest
 
 from benchmarks.process import ask
-from penstock.broker.publishing.adaptive_throttling import CYCLE_FAILED
+from penstock.groups.adaptive_throttling import CYCLE_FAILED
 from penstock.testing.process import BrokerProcess
 from tools.pages import blocks
 

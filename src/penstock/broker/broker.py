@@ -31,7 +31,6 @@ from penstock.broker.policies.permissions import Permissions
 from penstock.broker.policies.policies import PolicyService
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
-from penstock.broker.process_memory import MemorySensor, give_back
 from penstock.broker.publishing.deduplication import Deduplication
 from penstock.broker.publishing.groups import Groups
 from penstock.broker.publishing.publish import PublishServices
@@ -72,6 +71,7 @@ from penstock.governance.memory_row import MemoryRow
 from penstock.groups.held_memory import HeldMemory
 from penstock.net.loop_turns import LoopTurns
 from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+from penstock.stats.process_memory import MemorySensor, give_back
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,12 +83,13 @@ if TYPE_CHECKING:
     from penstock.broker.elsewhere import Requests
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.limits_in_force import LimitsInForce
-    from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling
+    from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.quota_sharing import QuotaSharing
     from penstock.broker.records.usage_counts import CountedTopic
     from penstock.core.clock import Clock
     from penstock.core.membership import Membership, Registry
     from penstock.core.names import TopicName
+    from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.usage_topic import Reporting
     from penstock.storage.catalog import Catalog, TopicRecord
@@ -477,16 +478,16 @@ class Broker:
             loop=self.loop,
         )
 
-    def _throttling(self) -> AdaptiveThrottling:
+    def _throttling(self) -> AdaptiveThrottling[PublishedTopic]:
         # Off by default: then none of it is loaded.
-        from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling  # noqa: PLC0415
         from penstock.broker.publishing.backlog_sizes import BacklogSizes  # noqa: PLC0415
         from penstock.broker.publishing.disk_delay import DiskDelay  # noqa: PLC0415
+        from penstock.groups.adaptive_throttling import AdaptiveThrottling  # noqa: PLC0415
 
         throttling = AdaptiveThrottling(
             limits=lambda: self.limits,
             topics=self.topics.loaded,
-            rates=self.rates,
+            changed=self.rates.adaptive_changed,
             backlogs=BacklogSizes(lambda topic: self.quotas.backlog_bytes(cast("Topic", topic)), self.changes.finish),
             memory=MemorySensor(self.limits.memory_limit_bytes, self._memory_owners),
             disk_delay=DiskDelay(self.reads.after_appends, self.clock),

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def options_of(given: Sequence[str]) -> ThrottleOptions:
     """Return the options of these settings; the others have their defaults. Raises ConfigurationError."""
-    from penstock.broker.publishing.adaptive_throttling import throttle_options
+    from penstock.groups.adaptive_throttling import throttle_options
     from penstock.settings import MachineFacts, load
     from penstock.settings.limits import Live
 

@@ -10,7 +10,7 @@ straight line between. The topics of a payer are weighted alike among themselves
 single tenant with equal topics has weight 1 everywhere, which is the law without weights. Rates are natural ones, so
 that a payer that is slowed does not become a small one.
 
-Where: `broker.publishing.adaptive_throttling` visits topics in turns; `penstock replay` and simulations visit them all.
+Where: `groups.adaptive_throttling` visits topics in turns; `penstock replay` and simulations visit them all.
 """
 
 from __future__ import annotations

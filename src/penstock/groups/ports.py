@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the limits of resource groups need of producers, topics and clients, of a broker or of a proxy."""
+"""What resource groups and adaptive throttling need of producers, topics and clients, of a broker or of a proxy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.core.names import TopicName
+    from penstock.groups.adaptive_publish import AdaptiveTopic
+    from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
     from penstock.net.connection import Connection
 
@@ -59,3 +62,61 @@ class SendingClient(Protocol):
     def connection(self) -> Connection: ...
     @property
     def producers(self) -> Mapping[int, LimitedProducer]: ...  # by id
+
+
+class ThrottledTopic(Protocol):
+    """A topic that may be throttled adaptively."""
+
+    adaptive: AdaptiveTopic | None  # None while nothing is published
+    messages_when_idle: int  # `messages_in` when `adaptive` was dropped
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def text(self) -> str: ...  # the full name
+    @property
+    def messages_in(self) -> int: ...
+    @property
+    def bytes_in(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def resource_groups(self) -> Sequence[Group]: ...
+
+
+class MeasuredMemory(Protocol):
+    """The memory of this process, in bytes."""
+
+    @property
+    def limit(self) -> int: ...
+    @property
+    def used(self) -> int: ...  # without what the allocator keeps
+    @property
+    def resident(self) -> int: ...
+    @property
+    def owners(self) -> Mapping[str, int]: ...  # the rows of the budget
+    @property
+    def part(self) -> float: ...  # of the limit that is in use
+
+
+class ThrottleSettings(Protocol):
+    """The settings of adaptive throttling."""
+
+    @property
+    def adaptive_observe_only(self) -> bool: ...
+    @property
+    def adaptive_interval_ms(self) -> int: ...
+    @property
+    def adaptive_memory_high(self) -> float: ...
+    @property
+    def adaptive_memory_low(self) -> float: ...
+    @property
+    def adaptive_backlog_high(self) -> float: ...
+    @property
+    def adaptive_backlog_low(self) -> float: ...
+    @property
+    def adaptive_min_rate_factor(self) -> float: ...
+    @property
+    def adaptive_max_rate_change_factor(self) -> float: ...
+    @property
+    def adaptive_per_topic_metrics(self) -> bool: ...

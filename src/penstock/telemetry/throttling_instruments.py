@@ -14,8 +14,8 @@ from penstock.telemetry.instrument import Instrument, Scope
 if TYPE_CHECKING:
     from typing import Any
 
-    from penstock.broker.publishing.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
     from penstock.broker.stats.snapshot import BrokerSnapshot
+    from penstock.groups.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
 
 THROTTLING: Final[Scope[BrokerSnapshot, ThrottlingSnapshot]] = Scope(
     ("cluster",),

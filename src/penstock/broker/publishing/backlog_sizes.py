@@ -13,16 +13,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.publishing.adaptive_publish import MeasuredBacklog
 from penstock.core.names import COMPACTION_SUBSCRIPTION
+from penstock.groups.adaptive_publish import MeasuredBacklog
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Coroutine
     from typing import Any
 
-    from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
     from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.groups.adaptive_publish import AdaptiveTopic
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.access_modes import WriteAccess
-    from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
     from penstock.broker.publishing.deduplication import TopicDeduplication
     from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
     from penstock.broker.publishing.producer import Producer
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.core.checksum import Buffer
     from penstock.core.names import TopicName
     from penstock.governance.resource_group import Amount
+    from penstock.groups.adaptive_publish import AdaptiveTopic
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
     from penstock.net.connection import Connection

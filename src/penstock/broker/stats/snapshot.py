@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.broker.health import Health
-    from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling, ThrottlingSnapshot
     from penstock.broker.publishing.groups import Groups
+    from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.quota_sharing import QuotaSharing
     from penstock.broker.records.recorder import Recorder
     from penstock.broker.stats.message_rates import MessageRates
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.governance.delayed_memory import DelayedMemory
+    from penstock.groups.adaptive_throttling import AdaptiveThrottling, ThrottlingSnapshot
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
     from penstock.stats.reading import Client, Pace
@@ -170,7 +171,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         rows: Sequence[Row],
         groups: Groups,
         sharing: QuotaSharing | None = None,
-        throttling: AdaptiveThrottling | None = None,
+        throttling: AdaptiveThrottling[PublishedTopic] | None = None,
         recorder: Recorder | None = None,
         loop_turns: LoopTurns,
         clock: Clock,

@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
 from penstock.broker.elsewhere import NOWHERE
-from penstock.broker.publishing.adaptive_publish import AdaptivePublish
 from penstock.broker.publishing.dispatch_gate import gate_of
 from penstock.broker.publishing.limiters import PublishLimiter
 from penstock.broker.publishing.rates import BROKER
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotFound, TopicNotFound
 from penstock.core.units import NS_PER_MS
 from penstock.governance.muting import MuteReason
+from penstock.groups.adaptive_publish import AdaptivePublish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.quotas import Quotas
-    from penstock.broker.publishing.adaptive_throttling import AdaptiveThrottling
     from penstock.broker.publishing.groups import Groups
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.producer import Producer
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.governance.adaptive_throttle import Pressures, TopicThrottle
     from penstock.governance.muting import Mute
     from penstock.governance.resource_group import ClassLimiter
+    from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
 
@@ -98,7 +98,7 @@ class Why:
         connections: Connections,
         clock: Clock,
         sharing: Sharing | None = None,
-        throttling: AdaptiveThrottling | None = None,
+        throttling: AdaptiveThrottling[PublishedTopic] | None = None,
         elsewhere: Elsewhere = NOWHERE,
     ) -> None:
         """Receive what this reads.

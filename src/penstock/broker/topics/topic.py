@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.policies.policy_table import EffectivePolicies
-    from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
     from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
     from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
     from penstock.broker.publishing.producer import Producer
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.groups.adaptive_publish import AdaptiveTopic
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
     from penstock.storage.entry_log import Batch

@@ -4,8 +4,8 @@
 Why a line of its own and not the topic's publish rate: both limits may stop the same producer, and neither may undo the
 other. The adaptive one holds SENDs like that of a resource group, so other producers of a connection go on (A11).
 
-Where: `adaptive_throttling` makes one per topic that receives messages; `rates` adds the line to the topic's limiters
-while the throttle is enforced.
+Where: `adaptive_throttling` makes one per topic that receives messages. The broker's `rates`, and a proxy's
+`relayed_sends`, add the line to the topic's limiters while the throttle is enforced.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.groups.group_publish import GroupPublish
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.broker.publishing.ports import PublishedTopic
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import TopicThrottle
+    from penstock.groups.ports import ThrottledTopic
 
 
 class AdaptivePublish(GroupPublish):
@@ -42,7 +42,7 @@ class AdaptiveTopic:
     Attributes:
         throttle: the controller's state.
         line: the limit, once there was one. It is kept, so that its debt is.
-        backlog: what is known of its backlog (`backlog_sizes`); None without a quota.
+        backlog: what a broker knows of its backlog (`backlog_sizes`); None without a quota.
     """
 
     __slots__ = ("backlog", "line", "throttle")
@@ -57,7 +57,7 @@ class AdaptiveTopic:
         """The limit, while it is enforced."""
         return self.line if self.throttle.enforced else None
 
-    def seen(self, topic: PublishedTopic, now_ns: int) -> Seen:
+    def seen(self, topic: ThrottledTopic, now_ns: int) -> Seen:
         """Return the topic's counters."""
         if self.line is None:
             return Seen(topic.messages_in, topic.bytes_in)

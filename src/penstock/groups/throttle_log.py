@@ -18,8 +18,8 @@ from penstock.core.units import MIB
 from penstock.governance.adaptive_throttle import Kind
 
 if TYPE_CHECKING:
-    from penstock.broker.process_memory import ProcessMemory
     from penstock.governance.adaptive_throttle import ThrottleDecision
+    from penstock.groups.ports import MeasuredMemory
 
 # Named as the whole: lines begin with a tag, by which they are found.
 log = logging.getLogger("penstock.throttling")
@@ -63,7 +63,7 @@ class ThrottleLog:
                 more = count - LINES_PER_CYCLE
                 log.info("[AdaptiveThrottle] %s and %d more topics in this cycle", _WORDS[kind], more)
 
-    def memory(self, pressure: float, measured: ProcessMemory) -> None:
+    def memory(self, pressure: float, measured: MeasuredMemory) -> None:
         """Log where the memory is when it begins to matter, and when it does not matter any more."""
         if (pressure > 0.0) is self._memory_matters:
             return

@@ -2,8 +2,8 @@
 """Adaptive publish throttling, live: the timer, what is measured, and the limits that are put into force.
 
 Why apart from the controller: it decides, and knows no topic, clock or log.
-Where: the broker has one if `adaptivePublisherThrottlingEnabled` was true at the start. Otherwise nothing of this
-module is imported: no timer, no object per topic, no metric.
+Where: a broker or a proxy has one if `adaptivePublisherThrottlingEnabled` was true at the start. Otherwise nothing of
+this module is imported: no timer, no object per topic, no metric.
 
 A cycle measures memory and the disk, then visits the loaded topics in turns of the loop. It uses at most 10 ms of the
 loop: if there are more topics than that allows, the next cycle goes on where this one ended. What a visit decides is
@@ -15,26 +15,25 @@ Failures never end the timer. They are counted and logged; limits stay for some 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.broker.publishing.adaptive_publish import AdaptiveTopic
-from penstock.broker.publishing.throttle_log import ThrottleLog
 from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.adaptive_controller import ThrottleController
 from penstock.governance.adaptive_throttle import Seen, ThrottleOptions, TopicThrottle, Watermarks
+from penstock.groups.adaptive_publish import AdaptiveTopic
+from penstock.groups.throttle_log import ThrottleLog
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.broker.limit_rows import ThrottlingLimits
-    from penstock.broker.process_memory import ProcessMemory
-    from penstock.broker.publishing.backlog_sizes import BacklogSizes
-    from penstock.broker.publishing.ports import PublishedTopic
-    from penstock.broker.publishing.rates import Rates
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import ThrottleDecision
+    from penstock.groups.ports import MeasuredMemory, ThrottledTopic, ThrottleSettings
+
+TopicT = TypeVar("TopicT", bound="ThrottledTopic")
+TopicT_contra = TypeVar("TopicT_contra", bound="ThrottledTopic", contravariant=True)
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +54,13 @@ class DiskDelay(Protocol):
 
     def __call__(self) -> float:
         """Seconds from an append until it is durable."""
+
+
+class Backlogs(Protocol[TopicT_contra]):
+    """Knows how full backlog quotas are."""
+
+    def part(self, topic: TopicT_contra, adaptive: AdaptiveTopic, low: float) -> float:
+        """Return the part of its quota that the backlog of a topic uses; it need not be exact up to `low`."""
 
 
 class TopicThrottling(NamedTuple):
@@ -86,12 +92,12 @@ class ThrottlingSnapshot(NamedTuple):
     evaluation_ns: int  # of the last cycle, in all its turns
     interval_ns: int  # between two evaluations, as it is set now
     failures: int
-    memory: ProcessMemory | None
+    memory: MeasuredMemory | None
     topics: tuple[TopicThrottling, ...]
     topics_left_out: int
 
 
-def throttle_options(limits: ThrottlingLimits) -> ThrottleOptions:
+def throttle_options(limits: ThrottleSettings) -> ThrottleOptions:
     """Return the options of these settings."""
     return ThrottleOptions(
         observe_only=limits.adaptive_observe_only,
@@ -103,8 +109,8 @@ def throttle_options(limits: ThrottlingLimits) -> ThrottleOptions:
     )
 
 
-class AdaptiveThrottling:
-    """Throttles the topics of a broker. All methods are called on the event loop.
+class AdaptiveThrottling(Generic[TopicT]):
+    """Throttles the topics of a broker or a proxy. All methods are called on the event loop.
 
     Attributes:
         memory: measures memory.
@@ -117,11 +123,11 @@ class AdaptiveThrottling:
     def __init__(
         self,
         *,
-        limits: Callable[[], ThrottlingLimits],
-        topics: Callable[[], Sequence[PublishedTopic]],
-        rates: Rates,
-        backlogs: BacklogSizes,
-        memory: Callable[[], ProcessMemory],
+        limits: Callable[[], ThrottleSettings],
+        topics: Callable[[], Sequence[TopicT]],
+        changed: Callable[[TopicT], None],
+        backlogs: Backlogs[TopicT],
+        memory: Callable[[], MeasuredMemory],
         disk_delay: DiskDelay,
         give_back: Callable[[], object] = lambda: None,
         clock: Clock,
@@ -133,16 +139,16 @@ class AdaptiveThrottling:
         self.observer: Callable[[ThrottleDecision], None] | None = None
         self._limits = limits
         self._topics = topics
-        self._rates = rates
+        self._changed = changed
         self._backlogs = backlogs
         self._clock = clock
         self._loop = loop
         self._log = ThrottleLog()
         self._options = throttle_options(limits())
         self.controller = ThrottleController(self._options, self._decided)
-        self.measured: ProcessMemory | None = None
-        self._limited: dict[TopicThrottle, PublishedTopic] = {}  # where limits are in force
-        self._round: Iterator[PublishedTopic] | None = None
+        self.measured: MeasuredMemory | None = None
+        self._limited: dict[TopicThrottle, TopicT] = {}  # where limits are in force
+        self._round: Iterator[TopicT] | None = None
         self._started_ns = 0
         self._used_ns = 0
         self._gave_back_ns: int | None = None
@@ -176,7 +182,7 @@ class AdaptiveThrottling:
             self._timer.cancel()
             self._timer = self._loop.call_later(self._interval_s, self._cycle)
 
-    def forget_topic(self, topic: PublishedTopic) -> None:
+    def forget_topic(self, topic: TopicT) -> None:
         """A topic is unloaded or deleted: its debt and its rates go with it."""
         adaptive, topic.adaptive = topic.adaptive, None
         if adaptive is not None:
@@ -271,7 +277,7 @@ class AdaptiveThrottling:
                 return True
         return False
 
-    def _visit(self, topic: PublishedTopic, adaptive: AdaptiveTopic, now_ns: int) -> None:
+    def _visit(self, topic: TopicT, adaptive: AdaptiveTopic, now_ns: int) -> None:
         if topic.closed:
             return
         throttle = adaptive.throttle
@@ -284,7 +290,7 @@ class AdaptiveThrottling:
         elif throttle.idle:
             topic.adaptive, topic.messages_when_idle = None, topic.messages_in
 
-    def _enforce(self, topic: PublishedTopic, adaptive: AdaptiveTopic) -> None:
+    def _enforce(self, topic: TopicT, adaptive: AdaptiveTopic) -> None:
         enforced, was_enforced = adaptive.throttle.enforced, adaptive.throttle in self._limited
         if enforced:
             adaptive.set_rates(self._clock, self._loop)
@@ -292,7 +298,7 @@ class AdaptiveThrottling:
         if enforced != was_enforced:
             if not enforced:
                 del self._limited[adaptive.throttle]
-            self._rates.adaptive_changed(topic)
+            self._changed(topic)
 
     def _enforce_of(self, throttle: TopicThrottle) -> None:
         topic = self._limited.get(throttle)
@@ -345,7 +351,7 @@ class AdaptiveThrottling:
         )
 
 
-def _payer(topic: PublishedTopic) -> str:
+def _payer(topic: ThrottledTopic) -> str:
     """What the traffic of a topic counts for. A slash is in no tenant's name."""
     groups = topic.resource_groups
     return f"group/{groups[0].name}" if groups else topic.name.tenant
