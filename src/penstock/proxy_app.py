@@ -11,10 +11,10 @@ import resource
 import signal
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.admin.server import AdminServer
+from penstock.authentication.identification import Identification
 from penstock.core.errors import ConfigurationError
 from penstock.core.names import TopicName
 from penstock.core.service_urls import Addresses
@@ -39,9 +39,11 @@ from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemor
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.proxy.admin_requests import AdminRequests, parse_web_urls
+from penstock.proxy.client_identity import Authentication
 from penstock.proxy.group_file import GroupFile
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.listings import Listings
+from penstock.proxy.own_credentials import own_credentials
 from penstock.proxy.proxy import Proxy
 from penstock.proxy.quota_sharing import ProxySharing
 from penstock.proxy.services import Services
@@ -50,7 +52,7 @@ from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.proxy.traffic import Traffic
 from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
 from penstock.settings.limits import http_limits, topic_list_limits
-from penstock.settings.security import tls_options
+from penstock.settings.security import provider_options, tls_options
 from penstock.settings.sources import DEFAULT
 from penstock.telemetry.logs import set_up_logging
 from penstock.wire.bounds import Bounds
@@ -58,6 +60,7 @@ from penstock.wire.client.addresses import parse_service_url
 from penstock.wire.relayed import RelayReader, SpareBuffers
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
     from starlette.types import ASGIApp
@@ -184,6 +187,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         sessions_memory=rows.sessions,
         traffic=Traffic(),
         frame_bytes_max=settings.frame_bytes_max,
+        authentication=_authentication(settings, clock, stack),
         closed=_log_closed,
     )
     opened = open_sockets(settings)
@@ -334,19 +338,28 @@ def _push_metrics(
 
 
 def _own_identity(settings: Settings) -> Identity:
-    """The proxy's own credentials. Raises ConfigurationError."""
-    if settings.own_method == "none":
-        return Identity("none", b"")
-    text = settings.own_parameters
-    if text.startswith("token:"):
-        return Identity(settings.own_method, text.removeprefix("token:").encode())
-    if text.startswith("file:"):
-        path = Path(text.removeprefix("file:").removeprefix("//"))
-        try:
-            return Identity(settings.own_method, path.read_bytes().strip())
-        except OSError as error:
-            raise ConfigurationError(f"brokerClientAuthenticationParameters: {path}: {error.strerror}") from error
-    raise ConfigurationError("brokerClientAuthenticationParameters: want token:WORDS or file:///path")
+    """Return who the proxy is for topics of its own. Raises ConfigurationError."""
+    own = own_credentials("proxyTopicsAuthentication", settings.own_topics_method, settings.own_topics_parameters)
+    return Identity(own.method, b"", own=own)
+
+
+def _authentication(settings: Settings, clock: SystemClock, stack: contextlib.AsyncExitStack) -> Authentication | None:
+    """Return how clients are authenticated; None: brokers do that. Raises ConfigurationError."""
+    options = provider_options(settings)
+    if options is None:
+        return None
+    from penstock.authentication.authenticator import Authenticator  # noqa: PLC0415 -- nor without authentication
+
+    identification = Identification(Authenticator(options), lambda: settings.anonymous_user_role, clock)
+    stack.callback(identification.close)
+    return Authentication(
+        identification=identification,
+        own=own_credentials("brokerClientAuthentication", settings.own_method, settings.own_parameters),
+        forward=settings.forward_credentials,
+        methods=options.methods,
+        proxy_roles=frozenset(settings.proxy_roles),
+        refresh_check_ns=settings.authentication_refresh_check_s * NS_PER_S,
+    )
 
 
 def _upstream(settings: Settings) -> UpstreamOptions:
@@ -359,7 +372,20 @@ def _upstream(settings: Settings) -> UpstreamOptions:
     tls = None
     if addresses[0].tls:
         tls = client_context(settings.upstream_trust_certs, check_hostname=settings.upstream_hostname_check)
-    return UpstreamOptions(addresses=addresses, tls=tls, connect_timeout_s=settings.upstream_connect_timeout_ms / 1000)
+    own_tls = _own_context(settings) if addresses[0].tls else None
+    return UpstreamOptions(
+        addresses=addresses, tls=tls, own_tls=own_tls, connect_timeout_s=settings.upstream_connect_timeout_ms / 1000
+    )
+
+
+def _own_context(settings: Settings) -> ssl.SSLContext:
+    """TLS of connections on which the proxy shows its own certificate. Raises ConfigurationError."""
+    return client_context(
+        settings.upstream_trust_certs,
+        check_hostname=settings.upstream_hostname_check,
+        certificate=settings.own_certificate,
+        key=settings.own_key,
+    )
 
 
 def _allowed(settings: Settings) -> AllowedTargets:

@@ -10,8 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.core.errors import AuthenticationFailed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class CredentialsExpired(AuthenticationFailed):
+    """The credentials were valid once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jwt
 
 from penstock.authentication import keys
-from penstock.authentication.credentials import Credentials, Identity
+from penstock.authentication.credentials import Credentials, CredentialsExpired, Identity
 from penstock.core.errors import AuthenticationFailed, ConfigurationError
 from penstock.core.units import KIB
 
@@ -65,7 +65,7 @@ class TokenProvider:
         now_s = now_ms / 1000
         expires_s = _time(claims, "exp")
         if expires_s is not None and now_s >= expires_s + self._skew_s:
-            raise AuthenticationFailed(f"the token expired {now_s - expires_s:.0f} s ago")
+            raise CredentialsExpired(f"the token expired {now_s - expires_s:.0f} s ago")
         not_before_s = _time(claims, "nbf")
         if not_before_s is not None and now_s < not_before_s - self._skew_s:
             raise AuthenticationFailed(f"the token is not valid for another {not_before_s - now_s:.0f} s")

@@ -204,7 +204,11 @@ def authentication_method(text: str) -> str:
     methods = {
         "none": "none",
         "token": "token",
+        "basic": "basic",
+        "tls": "tls",
         "org.apache.pulsar.client.impl.auth.AuthenticationToken": "token",
+        "org.apache.pulsar.client.impl.auth.AuthenticationBasic": "basic",
+        "org.apache.pulsar.client.impl.auth.AuthenticationTls": "tls",
         "org.apache.pulsar.client.impl.auth.AuthenticationDisabled": "none",
     }
     if text not in methods:

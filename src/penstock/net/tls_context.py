@@ -51,16 +51,29 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
-def client_context(trust: Path | None, *, check_hostname: bool) -> ssl.SSLContext:
+def client_context(
+    trust: Path | None, *, check_hostname: bool, certificate: Path | None = None, key: Path | None = None
+) -> ssl.SSLContext:
     """Return a context for connections to brokers, whose certificates are verified. Raises ConfigurationError.
 
-    `trust`: certificate authorities in PEM; None: those of the system.
+    Args:
+        trust: certificate authorities in PEM; None: those of the system.
+        check_hostname: whether a broker's certificate must have its host's name.
+        certificate: shown to brokers; with its `key`.
+        key: of the certificate.
     """
     try:
         context = ssl.create_default_context(cafile=trust)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"brokerClientTrustCertsFilePath={trust} cannot be used: {error}") from error
     context.check_hostname = check_hostname
+    if certificate is not None:
+        try:
+            context.load_cert_chain(certificate, key, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(
+                f"brokerClientCertificateFilePath={certificate} with key {key} cannot be used: {error}"
+            ) from error
     return context
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB, MIB
+from penstock.proxy.upstreams import own_refused
 from penstock.wire import codec
 from penstock.wire.client.commands import encode
 from penstock.wire.client.errors import RequestRefused
@@ -63,11 +64,14 @@ class ListingConnection:
         try:
             async with asyncio.timeout(options.connect_timeout_s):
                 reader, writer = await asyncio.open_connection(
-                    address.host, address.port, ssl=options.tls if address.tls else None, limit=SMALL_BYTES
+                    address.host, address.port, ssl=options.context(address, identity), limit=SMALL_BYTES
                 )
                 connection = cls(reader, writer)
                 try:
                     await connection._shake_hands(identity)
+                except RequestRefused as error:
+                    connection.close()
+                    raise own_refused(address, identity, error) or error from error
                 except BaseException:
                     connection.close()
                     raise
@@ -134,7 +138,7 @@ class ListingConnection:
         return frame
 
     async def _shake_hands(self, identity: Identity) -> None:
-        self._writer.write(encode(identity.hello().body(identity.data)))
+        self._writer.write(encode(identity.hello().body(identity.shown())))
         while True:
             answer = await self._read_small(_HANDSHAKE_BYTES_MAX)
             if answer.kind == BaseCommand.CONNECTED:

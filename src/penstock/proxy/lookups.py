@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests
+from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests, WireCode
 from penstock.proxy.upstreams import LookupsFull
 from penstock.wire import codec
 from penstock.wire.client.commands import encode
@@ -22,6 +22,7 @@ from penstock.wire.codec import BaseCommand
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from penstock.proxy.client_identity import ClientIdentity
     from penstock.proxy.services import Services
     from penstock.proxy.session import Session
     from penstock.proxy.upstreams import Identity
@@ -33,10 +34,16 @@ if TYPE_CHECKING:
 class Lookups:
     """Answers one client's lookups."""
 
-    def __init__(self, session: Session, services: Services, identity: Identity) -> None:
+    def __init__(self, session: Session, services: Services, client: ClientIdentity) -> None:
         self._session = session
         self._services = services
-        self._identity = identity
+        self._client = client
+
+    @property
+    def _identity(self) -> Identity:
+        """What brokers are told about the client now."""
+        assert self._client.identity is not None, "lookups begin when the client is authenticated"
+        return self._client.identity
 
     async def open(self) -> Connected:
         """Return what a broker of the cluster answers to these credentials. Raises ServiceNotReady, RequestRefused."""
@@ -59,7 +66,14 @@ class Lookups:
         traffic = self._services.traffic
         traffic.pending += 1
         try:
-            await handler(self, body)
+            identity = await self._client.valid()
+            try:
+                await handler(self, body)
+            except RequestRefused as error:
+                # What the client has shown may have expired since.
+                if error.code != WireCode.AUTHENTICATION_ERROR or not await self._client.renewed(identity):
+                    raise
+                await handler(self, body)
         except RequestRefused as error:
             self._refuse(body, error.code, error.said)
         except TimeoutError:

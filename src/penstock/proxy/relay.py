@@ -6,8 +6,8 @@ Theory of operation
                    socket takes nothing, the client is not read.
     To the client. No more is read from the broker than the client's connection has room for, and unsent bytes are
                    charged to the outbound memory, as a broker's own are.
-    Handshake.     The client's CONNECT is sent on without the fields that were meant for the proxy; the broker's
-                   answer, and its challenges, are sent back.
+    Handshake.     The broker is sent a CONNECT for the client's (see `client_identity`). Its answer is sent back, and
+                   so are challenges that mean the client.
     End.           If one side closes, so does the other: clients then look their topics up again.
 Where: `session` makes one for a CONNECT with `proxy_to_broker_url`.
 """
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
+    from penstock.proxy.client_identity import ClientIdentity
     from penstock.proxy.services import Services
     from penstock.wire.client.addresses import Address
     from penstock.wire.client.frames import Body
@@ -52,6 +53,9 @@ HANDSHAKE_BYTES_MAX: Final = 128 * KIB
 # A broker may allow messages up to this size, although larger ones than the proxy's limit do not pass.
 _MESSAGE_BYTES_MAX: Final = 256 * MIB
 _SIZE_BYTES: Final = 4
+# Lookups on a connection to a broker, in which proxies may say for whom they ask.
+_LOOKUPS: Final = frozenset({BaseCommand.LOOKUP, BaseCommand.PARTITIONED_METADATA})
+_ORIGINAL_FIELDS: Final = ("original_principal", "original_auth_data", "original_auth_method")
 
 
 class Relay:
@@ -62,12 +66,13 @@ class Relay:
         is_connected: whether the handshake is complete.
     """
 
-    def __init__(self, connection: Connection, services: Services, target: Address) -> None:
+    def __init__(self, connection: Connection, services: Services, target: Address, client: ClientIdentity) -> None:
         self.target = target
         self.is_connected = False
         self._connection = connection
         self._services = services
         self._traffic = services.traffic
+        self._client = client
         self._upstream: UpstreamSocket | None = None
         self.sends = RelayedSends(connection, services, self._forward)
         self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
@@ -87,21 +92,20 @@ class Relay:
             sock.close()
             return
         self._traffic.relays += 1
+        identity = self._client.identity
+        assert identity is not None, "the client is authenticated first"
         self._upstream = UpstreamSocket(
             sock,
             self._services.loop,
             self,
-            tls=upstreams.options.tls if self.target.tls else None,
+            tls=upstreams.options.context(self.target, identity),
             server_name=self.target.host,
         )
-        passed = codec.CommandConnect()
-        passed.CopyFrom(connect)
-        passed.ClearField("proxy_to_broker_url")
-        self._send(encode(passed))
+        self._send(encode(self._client.greeting(connect)))
         self._upstream.start()
 
     def answer_challenge(self, body: codec.CommandAuthResponse) -> None:
-        """Pass on the client's answer to the broker's challenge."""
+        """Answer the broker's challenge."""
         self._send(encode(body))
 
     def _send(self, frame: bytes) -> None:
@@ -178,6 +182,17 @@ class Relay:
             self.consumers.forget(body.consumer_id)
         elif kind == BaseCommand.UNSUBSCRIBE:
             self.consumers.unsubscribed(body.consumer_id)
+        elif kind == BaseCommand.AUTH_RESPONSE:
+            self._client.answered(body, self.answer_challenge)
+            return
+        elif kind == BaseCommand.CONNECT:
+            # On a connection that the proxy has authenticated, no client may say who it is.
+            self._connection.close("CONNECT came twice")
+            return
+        elif kind in _LOOKUPS and self._client.own is not None:
+            for name in _ORIGINAL_FIELDS:
+                body.ClearField(name)
+            frame = encode(body)
         self._forward(frame, None)
 
     def _send_flow(self, consumer_id: int, permits: int) -> None:
@@ -189,6 +204,10 @@ class Relay:
             self._connection.close(refused.text)
         else:
             self._answer(answer)
+
+    def say(self, frame: bytes) -> None:
+        """Send the client a frame of the proxy's own."""
+        self._answer(frame)
 
     def _answer(self, frame: bytes) -> None:
         """Send a frame of the proxy's own. A client that does not read such answers is muted, and at last closed."""
@@ -249,6 +268,11 @@ class Relay:
             if decoded.kind == BaseCommand.PING:
                 self._send(codec.pong())
                 continue
+            if decoded.kind == BaseCommand.AUTH_CHALLENGE and self._client.own is not None:
+                self._client.answer_for_proxy(self.answer_challenge)
+                continue
+            if decoded.kind == BaseCommand.ERROR:
+                frame = self._client.explained(frame, decoded.body, self.target)
             self._connection.write_frame(frame)
             if decoded.kind != BaseCommand.AUTH_CHALLENGE:
                 self._traffic.connected["refused"] += 1

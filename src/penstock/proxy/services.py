@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.groups.held_memory import HeldMemory
     from penstock.groups.held_permits import PermitSteps
     from penstock.net.keep_alive import KeepAliveLimits
+    from penstock.proxy.client_identity import Authentication
     from penstock.proxy.groups import ProxyGroups
     from penstock.proxy.listings import Listings
     from penstock.proxy.session import Session
@@ -43,4 +44,5 @@ class Services:
     sessions_memory: MemoryRow
     traffic: Traffic
     frame_bytes_max: int  # of clients
+    authentication: Authentication | None = None  # None: brokers check what clients show
     closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
 from penstock.net.keep_alive import KeepAlive
 from penstock.net.requests import Requests
+from penstock.proxy.client_identity import NO_REQUEST, ClientIdentity
 from penstock.proxy.lookups import Lookups
 from penstock.proxy.relay import Relay
-from penstock.proxy.upstreams import Identity
 from penstock.wire import codec, refusals
 from penstock.wire.client.errors import RequestRefused
 from penstock.wire.codec import BaseCommand
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from penstock.wire.events import Event
 
 log = logging.getLogger(__name__)
-
-# The request id of an error answer to CONNECT, which has no id.
-NO_REQUEST: Final = 2**64 - 1
-_NO_METHOD: Final = "none"
 
 
 class Session:
@@ -52,6 +48,7 @@ class Session:
             commands_memory=services.commands_memory,
             sessions_memory=services.sessions_memory,
         )
+        self.client = ClientIdentity(connection, services, self.requests, self.reply)
         self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
         connection.admit()
 
@@ -87,6 +84,7 @@ class Session:
     def closed(self, reason: str) -> None:
         """The connection is closed: so is the one to the broker."""
         self.requests.close()
+        self.client.close()
         self._services.listings.forget(self.connection)
         if self.relay is not None:
             self.relay.close(reason)
@@ -98,6 +96,8 @@ class Session:
         """Close the connection if the client does not answer. With a broker, the two of them see to that themselves."""
         if self.relay is None or not self.relay.is_connected:
             self._keep_alive.check(now_ns, connected=self._lookups is not None)
+        if self._lookups is not None or (self.relay is not None and self.relay.is_connected):
+            self.client.check(now_ns)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -107,11 +107,10 @@ class Session:
         self.requests.command_bytes = command.nbytes
         if kind == BaseCommand.CONNECT:
             self._on_connect(body)
+        elif kind == BaseCommand.AUTH_RESPONSE and self.client.identity is not None:
+            self.client.answered(body, self._answer_broker)
         elif self.relay is not None:
-            if kind == BaseCommand.AUTH_RESPONSE:
-                self.relay.answer_challenge(body)
-            else:
-                self.connection.close("protocol error: a command before CONNECTED")
+            self.connection.close("protocol error: a command before CONNECTED")
         elif kind == BaseCommand.PING:
             self.reply(codec.pong())
         elif kind == BaseCommand.PONG:
@@ -132,13 +131,13 @@ class Session:
 
     async def _connect(self, body: codec.CommandConnect) -> None:
         try:
-            identity = _passed_through(body)
+            await self.client.authenticate(body)
             if body.proxy_to_broker_url:
                 target = self._services.targets.target(body.proxy_to_broker_url)
-                self.relay = Relay(self.connection, self._services, target)
+                self.relay = Relay(self.connection, self._services, target, self.client)
                 await self.relay.open(body)
                 return
-            lookups = Lookups(self, self._services, identity)
+            lookups = Lookups(self, self._services, self.client)
             connected = await lookups.open()
         except PenstockError as error:
             self._refuse_connect(error)
@@ -160,7 +159,7 @@ class Session:
         said, code = (error.said, error.code) if isinstance(error, RequestRefused) else (str(error), error.wire_code)
         if isinstance(error, ServiceNotReady):
             code = WireCode.SERVICE_NOT_READY
-        log.warning("connection %s is refused: %s", self.connection.peer, error)
+        log.warning("connection %s is refused: %s", self.connection.peer, error.__cause__ or error)
         self.reply(codec.error(NO_REQUEST, code, said))
         self.connection.close_after_flush(f"refused: {error}")
 
@@ -176,9 +175,12 @@ class Session:
 
     def reply(self, frame: bytes) -> None:
         """Send a frame of the proxy's own."""
-        self.connection.write_frame(frame)
+        if self.relay is not None and self.relay.is_connected:
+            self.relay.say(frame)
+        else:
+            self.connection.write_frame(frame)
 
-
-def _passed_through(body: codec.CommandConnect) -> Identity:
-    """Return the client's own credentials, which the broker checks."""
-    return Identity(body.auth_method_name or _NO_METHOD, body.auth_data)
+    def _answer_broker(self, body: codec.CommandAuthResponse) -> None:
+        """Answer a challenge of the client's broker. Without a broker there was none."""
+        if self.relay is not None:
+            self.relay.answer_challenge(body)

@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock import __version__
-from penstock.core.errors import ServiceNotReady
+from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.units import NS_PER_S
 from penstock.net.client import AsyncClient
 from penstock.wire.client.connection import ClientConnection, Hello
+from penstock.wire.client.errors import RequestRefused
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
 
     from penstock.core.clock import Clock
+    from penstock.proxy.own_credentials import OwnCredentials
     from penstock.wire.client.addresses import Address
+
+log = logging.getLogger(__name__)
 
 IDLE_NS: Final = 60 * NS_PER_S
 # What a proxy says of itself. Brokers with authorization accept it from proxy roles only, so it is left out without.
@@ -33,22 +38,35 @@ VERSION: Final = f"penstock-proxy-{__version__}"
 
 
 class Identity(NamedTuple):
-    """Whom a connection to a broker speaks for: the proxy's or the client's credentials, and the client's role."""
+    """Whom a connection to a broker speaks for: the proxy's or the client's credentials, and the client's role.
+
+    Connections and answers are shared by clients only if all of this is equal.
+    """
 
     method: str
-    data: bytes
+    data: bytes  # of a client; empty for the proxy's own
     original_principal: str = ""
     original_data: str = ""
     original_method: str = ""
+    own: OwnCredentials | None = None  # the proxy's, for a client that was authenticated here, or for itself
 
-    def hello(self, **said: object) -> Hello:
+    def shown(self) -> bytes:
+        """Return what the broker is shown now."""
+        return self.data if self.own is None else self.own.read()
+
+    @property
+    def speaks_for_client(self) -> bool:
+        """Whether this is the proxy, and what it does for a client."""
+        return self.own is not None and bool(self.original_principal)
+
+    def hello(self) -> Hello:
         """Return what CONNECT says."""
         return Hello(
             auth_method=self.method,
             original_principal=self.original_principal,
             original_auth_data=self.original_data,
             original_auth_method=self.original_method,
-            **said,  # type: ignore[arg-type]
+            proxy_version=VERSION if self.speaks_for_client else "",
         )
 
 
@@ -58,8 +76,15 @@ class UpstreamOptions:
 
     addresses: tuple[Address, ...]  # of the cluster, tried in turn
     tls: ssl.SSLContext | None = None
+    own_tls: ssl.SSLContext | None = None  # with the proxy's certificate, which is not shown for what clients show
     connect_timeout_s: float = 10.0
     request_timeout_s: float = 25.0
+
+    def context(self, address: Address, identity: Identity) -> ssl.SSLContext | None:
+        """Return the TLS context for a connection to this broker; None: without TLS."""
+        if not address.tls:
+            return None
+        return self.tls if identity.own is None else self.own_tls or self.tls
 
 
 class LookupsFull(ServiceNotReady):
@@ -137,15 +162,17 @@ class Upstreams:
 
     async def connect(self, address: Address, identity: Identity) -> AsyncClient:
         """Open a connection to a broker for the caller alone. Raises ServiceNotReady, RequestRefused."""
-        connection = ClientConnection(identity.hello(), credentials=lambda _challenge: identity.data)
+        connection = ClientConnection(identity.hello(), credentials=lambda _challenge: identity.shown())
         try:
             return await AsyncClient.open(
                 address.host,
                 address.port,
                 connection,
-                tls=self.options.tls if address.tls else None,
+                tls=self.options.context(address, identity),
                 timeout_s=self.options.connect_timeout_s,
             )
+        except RequestRefused as error:
+            raise own_refused(address, identity, error) or error from error
         except (OSError, TimeoutError) as error:
             raise ServiceNotReady(f"broker {address} cannot be reached: {str(error) or 'no answer in time'}") from error
 
@@ -167,6 +194,14 @@ class Upstreams:
             shared.client.close()
         for shared in open_now.values():
             await shared.client.closed()
+
+
+def own_refused(address: Address, identity: Identity, error: RequestRefused) -> ServiceNotReady | None:
+    """Return the error for a client if a broker has refused the proxy's own credentials, which is not its fault."""
+    if error.code != WireCode.AUTHENTICATION_ERROR or identity.own is None or identity.original_data:
+        return None
+    log.error("broker %s refuses the proxy's own credentials (brokerClientAuthentication…): %s", address, error.said)
+    return ServiceNotReady(f"broker {address} refuses the credentials of this proxy, whose log says more; try again")
 
 
 async def _connected(address: Address) -> socket.socket:

@@ -53,7 +53,7 @@ _NAMES: Final = frozenset(
     """
     activeConsumerFailoverConsistentHashing additionalSystemCursorNames aggregatePublisherStatsByProducerName
     allowAclChangesOnNonExistentTopics allowedTopicPropertyKeysForMetrics allowLoopback allowOverrideEntryFilters
-    authenticateMetricsEndpoint authenticationRoleLoggingAnonymizer autoShrinkForConsumerPendingAcksMap
+    authenticationRoleLoggingAnonymizer autoShrinkForConsumerPendingAcksMap
     bindAddresses bookieId bookiePort bootstrapNamespaces
     brokerCloseInactiveTopicsEnabled brokerPublisherThrottlingTickTimeMillis
     brokerReplicationInactiveThresholdSeconds brokerServiceCompactionPhaseOneLoopTimeInSeconds

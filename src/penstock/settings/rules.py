@@ -58,14 +58,35 @@ def warnings(settings: Settings) -> Iterator[str]:
         )
     if settings.authorization_enabled and not settings.super_user_roles:
         yield "authorizationEnabled=true without superUserRoles: nobody can create tenants or change this broker"
-    if settings.authentication_enabled and not settings.authorization_enabled:
+    if settings.authentication_enabled and not settings.authorization_enabled and not is_proxy(settings):
         yield "authenticationEnabled=true without authorizationEnabled=true: every client with a role may do everything"
     if settings.authentication_enabled and settings.port is not None and not _is_loopback(settings.bind_address):
         yield (
             "clients may send credentials on a port without TLS, where others can read them; "
             "set brokerServicePort= (empty) and webServicePort= to open only the TLS ports"
         )
+    yield from _of_proxy(settings)
     yield from _without_effect(settings)
+
+
+def is_proxy(settings: Settings) -> bool:
+    """Whether these are the settings of `penstock proxy`."""
+    return bool(settings.upstream_url or settings.upstream_url_tls)
+
+
+def _of_proxy(settings: Settings) -> Iterator[str]:
+    if not is_proxy(settings):
+        return
+    if settings.authentication_enabled and settings.own_method == "none":
+        yield (
+            "authenticationEnabled=true without brokerClientAuthenticationPlugin: brokers that authenticate refuse "
+            "this proxy; give it credentials of its own"
+        )
+    if settings.forward_credentials and not settings.authentication_enabled:
+        yield (
+            "forwardAuthorizationCredentials=true has no effect without authenticationEnabled=true: brokers are shown "
+            "only what clients have shown"
+        )
 
 
 def _without_effect(settings: Settings) -> Iterator[str]:
@@ -143,6 +164,14 @@ def _check_throttling(settings: Settings) -> None:
 
 
 def _check_access(settings: Settings) -> None:
+    if (settings.own_certificate is None) != (settings.own_key is None):
+        raise ConfigurationError(
+            "a certificate for brokers needs both brokerClientCertificateFilePath and brokerClientKeyFilePath"
+        )
+    if is_proxy(settings) and settings.own_method == "tls" and settings.own_certificate is None:
+        raise ConfigurationError(
+            "brokerClientAuthenticationPlugin=tls needs brokerClientCertificateFilePath and brokerClientKeyFilePath"
+        )
     if settings.authorization_enabled and not settings.authentication_enabled:
         raise ConfigurationError(
             "authorizationEnabled=true needs authenticationEnabled=true: permissions depend on the client's role"

@@ -198,6 +198,10 @@ def _work_out(
     )
     values.setdefault("admin_tls_protocols", values["tls_protocols"])
     values.setdefault("admin_tls_ciphers", values["tls_ciphers"])
+    if sources["proxyTopicsAuthenticationPlugin"] == DEFAULT:
+        values.setdefault("own_topics_parameters", values["own_parameters"])
+    values.setdefault("own_topics_method", values["own_method"])
+    values.setdefault("own_topics_parameters", "")
     host = values["bind_address"]
     advertised = origin.facts.hostname if host in _EVERY_ADDRESS else host
     values.setdefault("advertised_address", f"[{advertised}]" if ":" in advertised else advertised)

@@ -72,14 +72,52 @@ class Proxying:
         "brokerClientAuthenticationPlugin",
         authentication_method,
         "none",
-        "How the proxy itself authenticates: `none`, `token`, or the name of Pulsar's class for tokens.",
+        "How the proxy itself authenticates: `none`, `token`, `basic`, `tls`, or the name of Pulsar's class for one of "
+        "them.",
     )
     own_parameters: str = row(
         "brokerClientAuthenticationParameters",
         str,
         "",
-        "Its credentials: `token:WORDS` or `file:///path`.",
+        "Its credentials: `token:WORDS`, `file:///path` (read again for each connection), or `user:password`; JSON as "
+        "for Pulsar's clients is read, too.",
         secret=True,
+    )
+    own_certificate: Path | None = row(
+        "brokerClientCertificateFilePath",
+        Path,
+        "<none>",
+        "Certificate, in PEM, that the proxy shows to brokers; not for what clients ask with their own credentials.",
+    )
+    own_key: Path | None = row(
+        "brokerClientKeyFilePath", Path, "<none>", "Private key of brokerClientCertificateFilePath, in PEM."
+    )
+    own_topics_method: str = row(
+        "proxyTopicsAuthenticationPlugin",
+        authentication_method,
+        "<brokerClientAuthenticationPlugin>",
+        "How the proxy authenticates for topics of its own, such as usage reports. Brokers accept a role of proxyRoles "
+        "only on behalf of a client, so such a proxy needs another role for its topics.",
+    )
+    own_topics_parameters: str = row(
+        "proxyTopicsAuthenticationParameters",
+        str,
+        "<brokerClientAuthenticationParameters>",
+        "The credentials for that.",
+        secret=True,
+    )
+    forward_credentials: bool = row(
+        "forwardAuthorizationCredentials",
+        switch,
+        False,
+        "Whether an authenticating proxy also sends brokers what its client has shown; brokers with "
+        "authenticateOriginalAuthData check it again.",
+    )
+    authenticate_metrics: bool = row(
+        "authenticateMetricsEndpoint",
+        switch,
+        True,
+        "Whether /metrics of an authenticating proxy needs credentials; /metrics of brokers never does.",
     )
     allowed_hosts: tuple[str, ...] = row(
         "brokerProxyAllowedHostNames",

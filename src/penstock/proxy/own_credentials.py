@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials of the proxy itself, which it shows to brokers.
+
+Parameters are written as for Pulsar's clients and its proxy: `token:WORDS`, `file:///path`, `user:password` for basic,
+or JSON such as {"token": "…"}, {"file": "…"} and {"userId": "…", "password": "…"}.
+
+Why a file is read for every connection: whoever issues tokens replaces it before its token expires.
+Where: `proxy_app` makes them; connections to brokers, and requests to their admin ports, ask for what to show.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.units import KIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+# Brokers refuse longer ones.
+CREDENTIALS_BYTES_MAX: Final = 64 * KIB
+_SCHEMES: Final[Mapping[str, str]] = {"token": "Bearer", "basic": "Basic"}
+
+
+class OwnCredentials:
+    """A method of authentication, and what to show."""
+
+    def __init__(self, method: str, *, data: bytes = b"", file: Path | None = None) -> None:
+        """Args: data: what to show; or file: where it stands, read again whenever it is needed.
+
+        Raises:
+            ConfigurationError: the file cannot be read.
+        """
+        self.method = method
+        self._file = file
+        self._data = data if file is None else _content(file)
+
+    def read(self) -> bytes:
+        """Return what to show now. A file that cannot be read any more has its last content."""
+        if self._file is not None:
+            try:
+                self._data = _content(self._file)
+            except ConfigurationError as error:
+                log.error("the proxy shows brokers what it has shown before: %s", error)  # noqa: TRY400 -- it says all
+        return self._data
+
+    def http_headers(self) -> list[tuple[str, str]]:
+        """Return the headers of a request to a broker's admin port; none with a certificate."""
+        scheme = _SCHEMES.get(self.method)
+        if scheme is None:
+            return []
+        data = self.read()
+        text = base64.b64encode(data).decode() if self.method == "basic" else data.decode("latin-1")
+        return [("authorization", f"{scheme} {text}")]
+
+
+def own_credentials(key: str, method: str, parameters: str) -> OwnCredentials:
+    """Read the settings `KEYPlugin` (a method) and `KEYParameters`. Raises ConfigurationError, without secrets."""
+    wants = f"{key}Parameters: want token:WORDS, file:///path, or user:password for basic"
+    if method == "none":
+        return OwnCredentials("none")
+    if method == "tls":
+        return OwnCredentials("tls")
+    given = _parameters(parameters)
+    if method == "basic":
+        if "userId" in given and "password" in given:
+            return OwnCredentials("basic", data=f"{given['userId']}:{given['password']}".encode())
+        if not given and ":" in parameters:
+            return OwnCredentials("basic", data=parameters.encode())
+    elif parameters.startswith("token:") or "token" in given:
+        token = given.get("token") or parameters.removeprefix("token:")
+        return OwnCredentials("token", data=token.strip().encode())
+    elif parameters.startswith("file:") or "file" in given:
+        path = (given.get("file") or parameters).removeprefix("file:")
+        return OwnCredentials("token", file=Path(path.removeprefix("//")))
+    raise ConfigurationError(wants)
+
+
+def _parameters(text: str) -> dict[str, str]:
+    if not text.startswith("{"):
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(CREDENTIALS_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigurationError(f"the credentials in {path} cannot be read: {error.strerror}") from error
+    if len(data) > CREDENTIALS_BYTES_MAX:
+        raise ConfigurationError(f"the credentials in {path} have more than {CREDENTIALS_BYTES_MAX} bytes")
+    return data.strip()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock proxy` that authenticates its clients before a broker that checks permissions, with the official client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pulsar
+import pytest
+
+from penstock.core.errors import WireCode
+from penstock.testing.client import RawClient, Type, frame
+from penstock.testing.tokens import token
+from tests.proxy.guarded import (
+    GUARDING,
+    PROXY,
+    STRANGER,
+    TOPIC,
+    WRITER,
+    administer,
+    broker_process,
+    client_as,
+    proxy_process,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.testing.process import BrokerProcess, ProxyProcess
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with broker_process(tmp_path_factory.mktemp("broker")) as process:
+        administer(process)
+        yield process
+
+
+@pytest.fixture(scope="module")
+def proxy(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    with proxy_process(broker, tmp_path_factory.mktemp("proxy"), f"{GUARDING}proxyRoles={PROXY}\n") as process:
+        yield process
+
+
+def test_a_client_does_what_its_role_may_do(proxy: ProxyProcess) -> None:
+    client = client_as(proxy, token(WRITER))
+    try:
+        consumer = client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+        client.create_producer(TOPIC).send(b"one")
+        assert consumer.receive(10_000).data() == b"one"
+        assert client.get_topic_partitions(TOPIC) == [TOPIC]
+    finally:
+        client.close()
+
+
+def test_a_client_may_not_do_what_only_the_proxy_may(proxy: ProxyProcess) -> None:
+    client = client_as(proxy, token(STRANGER))
+    try:
+        with pytest.raises(pulsar.AuthorizationError):
+            client.create_producer(TOPIC)
+    finally:
+        client.close()
+
+
+def connected(proxy: ProxyProcess, **fields: object) -> tuple[int, int, str]:
+    """Send CONNECT; return the kind of the answer, and the error in it."""
+    with RawClient(proxy.port, connect=False) as client:
+        client.write(frame(Type.CONNECT, client_version="raw", protocol_version=20, **fields))
+        answer = client.read()
+        if answer.kind == Type.ERROR:
+            return answer.kind, answer.body.error, answer.body.message
+        return answer.kind, 0, ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "says"),
+    [
+        ({}, WireCode.AUTHENTICATION_ERROR, "method 'none': give the client valid credentials for token"),
+        (
+            {"auth_method_name": "token", "auth_data": token(WRITER, b"x" * 64).encode()},
+            WireCode.AUTHENTICATION_ERROR,
+            "give the client valid credentials for token",
+        ),
+        (
+            {"auth_method_name": "token", "auth_data": token(WRITER, exp=1).encode()},
+            WireCode.AUTHENTICATION_ERROR,
+            "the credentials have expired; give the client new ones",
+        ),
+        (
+            {"auth_method_name": "token", "auth_data": b"x" * 60_000},
+            WireCode.AUTHENTICATION_ERROR,
+            "give the client valid credentials for token",
+        ),
+        (
+            {"auth_method_name": "token", "auth_data": token(PROXY).encode()},
+            WireCode.AUTHORIZATION_ERROR,
+            "'proxy' is a proxy's",
+        ),
+    ],
+    ids=["nothing", "another key", "expired", "huge", "a proxy's"],
+)
+def test_bad_credentials_are_refused_with_what_to_do(
+    proxy: ProxyProcess, fields: dict[str, object], code: int, says: str
+) -> None:
+    for target in ({}, {"proxy_to_broker_url": proxy.upstream.partition("://")[2]}):
+        kind, error, text = connected(proxy, **fields, **target)
+        assert (kind, error) == (Type.ERROR, code)
+        assert says in text
