@@ -44,7 +44,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(proxy: ProxyProcess) -> Samples:
-    text = httpx.get(f"{proxy.admin_url}/metrics").raise_for_status().text
+    text = httpx.get(f"{proxy.admin_url}/metrics", timeout=60).raise_for_status().text
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -87,7 +87,7 @@ def test_what_passed_through_the_proxy_is_in_its_metrics(proxy: ProxyProcess) ->
 
 
 def test_every_metric_of_the_list_is_exported(proxy: ProxyProcess) -> None:
-    text = httpx.get(f"{proxy.admin_url}/metrics").text
+    text = httpx.get(f"{proxy.admin_url}/metrics", timeout=60).text
     missing = [
         one.name for one in PROXY_INSTRUMENTS if not one.scope.optional and f"# TYPE {one.name} {one.kind}" not in text
     ]
@@ -106,7 +106,7 @@ def test_a_broker_that_cannot_be_reached_is_counted(broker: BrokerProcess, tmp_p
 
 
 def test_load_balancers_see_the_status_file_and_not_the_cluster(proxy: ProxyProcess, tmp_path: Path) -> None:
-    with httpx.Client(base_url=proxy.admin_url) as http:
+    with httpx.Client(base_url=proxy.admin_url, timeout=60) as http:
         assert http.get("/status.html").status_code == 404
         (tmp_path / "serving").touch()
         assert (http.get("/status.html").status_code, http.get("/status.html").text) == (200, "OK")
@@ -114,9 +114,9 @@ def test_load_balancers_see_the_status_file_and_not_the_cluster(proxy: ProxyProc
 
 
 def test_unknown_paths_say_what_is_missing(proxy: ProxyProcess, tmp_path: Path) -> None:
-    assert httpx.get(f"{proxy.admin_url}/nothing").json() == {"reason": "a proxy has nothing at /nothing"}
+    assert httpx.get(f"{proxy.admin_url}/nothing", timeout=60).json() == {"reason": "a proxy has nothing at /nothing"}
     with ProxyProcess("pulsar://127.0.0.1:1", log_path=tmp_path / "p.log") as alone:
-        answer = httpx.get(f"{alone.admin_url}/admin/v2/clusters")
+        answer = httpx.get(f"{alone.admin_url}/admin/v2/clusters", timeout=60)
         assert answer.status_code == 404
         assert "set --upstream-admin" in answer.json()["reason"]
 
