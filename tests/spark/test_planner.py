@@ -13,13 +13,13 @@ import pytest
 from penstock.spark import reading_meter
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.reader import read
-from penstock.spark.client.watch import Watch
+from penstock.spark.client.watch import Query, Seen, Watch
 from penstock.spark.options import parse_read_options
 from penstock.spark.planner import Planner
 from tests.spark.topics import ask, create_partitions, path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import pulsar
 
@@ -195,6 +195,36 @@ def test_a_limit_costs_no_reading_where_brokers_count(
     assert delivered(broker, topics) == 0
     assert planning.lag(reached, end).to_json()["messages"] == pytest.approx(10_000, rel=0.05)
     assert sum(messages_between(planning, start, reached).values()) == 10_000
+
+
+def test_a_later_micro_batch_asks_each_partition_once_and_its_lag_is_as_if_asked_anew(
+    broker: BrokerProcess, official: Official, partitioned: str, planner_of: Callable[..., Planner]
+) -> None:
+    planning = planner_of(topic=partitioned)
+    topics = planning.partitions()
+    for one in topics:
+        publish(official(broker.url), one, 3_000, batching_enabled=True, batching_max_messages=5)
+    end = planning.ends(topics)
+    start = planning.limited(dict.fromkeys(topics, EARLIEST), end, 2_000, None)
+    asked: list[str] = []
+    ask_brokers = planning.watch.ask
+
+    def count(queries: Mapping[str, Query | None]) -> dict[str, Seen | None]:
+        asked.extend(queries)
+        return ask_brokers(queries)
+
+    planning.watch.ask = count  # type: ignore[method-assign]
+    reached = planning.limited(start, end, 2_000, None)
+    lag = planning.lag(reached, end).to_json()
+    assert sorted(asked) == topics
+    anew = planner_of(topic=partitioned)
+    anew.sample(reached, end)
+    assert messages_between(planning, start, reached) == dict.fromkeys(topics, 500)
+    told = anew.lag(reached, end).to_json()
+    assert lag["messages"] == told["messages"] == 8_000
+    for one in topics:
+        assert lag["partitions"][one]["seconds"] <= told["partitions"][one]["seconds"]
+        assert lag["partitions"][one]["seconds"] == pytest.approx(told["partitions"][one]["seconds"], abs=60)
 
 
 def test_lag_is_told_in_messages_and_seconds(planning: Planner, broker: BrokerProcess, official: Official) -> None:

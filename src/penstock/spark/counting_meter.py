@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Entries that are counted to estimate how many messages wait behind them.
 SAMPLE_ENTRIES: Final = 256
+# A pace of so many entries is not asked for again: each micro-batch renews it from what it takes.
+KNOWN_ENTRIES_MIN: Final = 64
 # Counts that are continued, in one micro-batch, where brokers have ended them; what waits behind is extrapolated. With
 # at most 256 blocks in each, this bounds the time of planning to some 50 ms.
 COUNTS_MAX: Final = 8
@@ -42,6 +44,17 @@ class Pace(NamedTuple):
         return -(-entries * self.bytes // self.entries)
 
 
+class Published(NamedTuple):
+    """When an entry was published, as the broker has told with a count that ended before it."""
+
+    entry: MessageId
+    at_ms: int
+
+    def of(self, place: MessageId) -> int:
+        """Return when the entry at this place was published, if it is this one; else 0."""
+        return self.at_ms if place[:2] == self.entry[:2] else 0
+
+
 # For a partition about which nothing is known: a few messages an entry, of a KiB each.
 UNKNOWN_PACE: Final = Pace(1, 20, 20_480)
 
@@ -49,8 +62,10 @@ UNKNOWN_PACE: Final = Pace(1, 20, 20_480)
 class CountingMeter:
     """A `Meter` of partitions from `start` to `end`. `sample` must have been called before anything else."""
 
-    def __init__(self, watch: Watch, start: Offsets, end: Offsets, paces: dict[str, Pace]) -> None:
-        """Measure with `watch`; `paces` is what is known of partitions, and is kept up to date."""
+    def __init__(
+        self, watch: Watch, start: Offsets, end: Offsets, paces: dict[str, Pace], published: dict[str, Published]
+    ) -> None:
+        """Measure with `watch`; `paces` and `published` are what is known of partitions, and are kept up to date."""
         self._watch = watch
         self._end = {topic: stop for topic, stop in end.items() if start[topic] < stop}
         self._start = {topic: start[topic] for topic in self._end}
@@ -58,6 +73,7 @@ class CountingMeter:
         self.position: Offsets = dict(self._start)
         self._first = dict(self._start)
         self._counts_left = COUNTS_MAX
+        self._published = published
 
     def waiting(self) -> dict[str, Used]:
         found = {}
@@ -76,6 +92,7 @@ class CountingMeter:
                 self._end[topic],
                 None if room.messages >= UNLIMITED else room.messages + self.position[topic].batch_index,
                 room.bytes,
+                publish_time=True,
             )
             for topic, room in rooms.items()
         }
@@ -83,13 +100,18 @@ class CountingMeter:
         return {topic: self._advanced(topic, rooms[topic], counts.get(topic)) for topic in rooms}
 
     def heads(self, topics: Iterable[str]) -> dict[str, int]:
+        topics = list(topics)
+        known = {topic: self._published[topic].of(self.position[topic]) for topic in topics if topic in self._published}
+        found = {topic: published_ms for topic, published_ms in known.items() if published_ms}
         queries = {
-            topic: Query(self.position[topic], self._end[topic], messages_max=0, publish_time=True) for topic in topics
+            topic: Query(self.position[topic], self._end[topic], messages_max=0, publish_time=True)
+            for topic in topics
+            if topic not in found
         }
-        return {topic: count.next_publish_ms for topic, count in self._counts(queries).items()}
+        return found | {topic: count.next_publish_ms for topic, count in self._counts(queries).items()}
 
     def sample(self) -> bool:
-        """Count the next entries of each partition, to know what waits; return whether brokers count at all."""
+        """Count the next entries of partitions of which little is known; return whether brokers count at all."""
         # A position before all entries, or of a topic that was deleted, is not one to count entries from.
         odd = [topic for topic, at in self.position.items() if at.ledger_id != self._end[topic].ledger_id]
         if odd:
@@ -98,6 +120,8 @@ class CountingMeter:
             self._first |= self.position
         queries = {}
         for topic, at in self.position.items():
+            if self._paces.get(topic, UNKNOWN_PACE).entries >= KNOWN_ENTRIES_MIN:
+                continue
             sample = MessageId(at.ledger_id, at.entry_id + SAMPLE_ENTRIES)
             queries[topic] = Query(at, min(sample, self._end[topic]))
         for topic, count in self._counts(queries).items():
@@ -124,6 +148,7 @@ class CountingMeter:
             return Used()
         at, end = self.position[topic], self._end[topic]
         self._learn(topic, count)
+        self._published[topic] = Published(count.next_id, count.next_publish_ms)
         used = Used(max(0, count.messages - at.batch_index) if count.entries else 0, count.bytes)
         begun = 0 if count.entries else at.batch_index
         stop = min(count.next_id, end)

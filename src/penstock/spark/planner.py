@@ -19,7 +19,7 @@ from penstock.spark.client.errors import Refused
 from penstock.spark.client.message_id import EARLIEST as BEGINNING
 from penstock.spark.client.message_id import MessageId
 from penstock.spark.client.subscription import Subscription, earliest_id
-from penstock.spark.client.watch import Query, Watch
+from penstock.spark.client.watch import Watch
 from penstock.spark.counting_meter import UNKNOWN_PACE, CountingMeter
 from penstock.spark.lag import Lag
 from penstock.spark.offsets import Offsets, entries_between
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.core.clock import Clock
-    from penstock.spark.counting_meter import Pace
+    from penstock.spark.counting_meter import Pace, Published
     from penstock.spark.options import Place, ReadSettings
 
 
@@ -46,6 +46,7 @@ class Planner:
         self.cluster = Cluster(settings.endpoint)
         self.watch = Watch(self.cluster, compacted=settings.reading.compacted)
         self.paces: dict[str, Pace] = {}
+        self._published: dict[str, Published] = {}
         self._reading: ReadingMeter | None = None
         self._clock = clock or SystemClock()
 
@@ -124,7 +125,7 @@ class Planner:
 
     def _meter(self, start: Offsets, end: Offsets, messages_max: int | None) -> CountingMeter | ReadingMeter:
         if not self.settings.reading.compacted and self.watch.counts:
-            meter = CountingMeter(self.watch, start, end, self.paces)
+            meter = CountingMeter(self.watch, start, end, self.paces, self._published)
             if meter.sample():
                 return meter
         if self._reading is None:
@@ -148,7 +149,7 @@ class Planner:
                 for topic, stop in end.items()
                 if entries_between(start.get(topic, BEGINNING), stop) >= SAMPLED_ENTRIES_MIN
             }
-            CountingMeter(self.watch, start, many, self.paces).sample()
+            CountingMeter(self.watch, start, many, self.paces, self._published).sample()
 
     def lag(self, reached: Offsets, end: Offsets) -> Lag:
         """Return how far `reached` is behind `end`, in messages, and in seconds since the next one was published."""
@@ -158,11 +159,8 @@ class Planner:
         if self._reading is not None:
             heads = self._reading.heads(topic for topic in behind if topic in self._reading.measured)
         elif behind and not self.settings.reading.compacted:
-            queries = {
-                topic: Query(reached.get(topic, BEGINNING), messages_max=0, publish_time=True) for topic in behind
-            }
-            seen = self.watch.ask(queries)
-            heads = {topic: one.counted.next_publish_ms for topic, one in seen.items() if one and one.counted}
+            places = {topic: reached.get(topic, BEGINNING) for topic in behind}
+            heads = CountingMeter(self.watch, places, behind, self.paces, self._published).heads(behind)
         now_ms = self._clock.wall_ms()
         return Lag(
             {
