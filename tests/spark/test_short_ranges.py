@@ -111,6 +111,30 @@ def test_more_messages_than_fit_the_permits_come(
     assert read_together(cluster, ranges) == read_apart(cluster, ranges)
 
 
+def test_a_broker_sends_what_the_ranges_hold_and_a_batch_more(
+    cluster: Cluster, broker: BrokerProcess, official: Official, topic: str
+) -> None:
+    size, entries = 10, 120
+    ranges = []
+    for one in (f"{topic}-a", f"{topic}-b"):
+        producer = official(broker.url).create_producer(
+            one, batching_enabled=True, batching_max_messages=size, batching_max_publish_delay_ms=5_000
+        )
+        for _ in range(3 * entries * size):
+            producer.send_async(b"x", lambda *_: None)
+        producer.flush()
+        producer.close()
+        watch = Watch(cluster)
+        seen = watch.ask({one: None})[one]
+        watch.close()
+        assert seen is not None
+        ranges.append(TopicRange(one, EARLIEST, MessageId(seen.end.ledger_id, entries)))
+    assert [len(found) for found in read_together(cluster, ranges).values()] == [entries * size] * 2
+    for part in ranges:
+        sent = ask(broker.admin_url, "GET", f"{path_of(part.topic)}/stats")["msgOutCounter"]
+        assert entries * size <= sent <= (entries + 2) * size, "what follows a range is not sent for nothing"
+
+
 def test_a_connection_that_ends_loses_and_repeats_nothing(
     cluster: Cluster, ranges: list[TopicRange], monkeypatch: pytest.MonkeyPatch
 ) -> None:

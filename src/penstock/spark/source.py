@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.core.errors import WireCode
 from penstock.spark import rows, sql_tables, values
+from penstock.spark.arrow_batches import joined
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.errors import DataLost, Refused, TopicNotYetThere
 from penstock.spark.client.matched_topics import read_matched
@@ -133,9 +134,11 @@ class _Tasks:
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task's range. Raises ClientError if the broker is unavailable, or messages are missing."""
-        if not isinstance(partition, Task):
-            return  # Spark makes an empty task when there is none.
+        """Read one task's ranges. Raises ClientError if the broker is unavailable, or messages are missing."""
+        if isinstance(partition, Task):  # Spark makes an empty task when there is none.
+            yield from joined(self._batches(partition))
+
+    def _batches(self, partition: Task) -> Iterator[pa.RecordBatch]:
         with Cluster(self.settings.endpoint) as cluster:
             builders = {
                 one: rows.RowBuilder(

@@ -22,6 +22,7 @@ from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.message_runs import take_messages
 from penstock.spark.client.reader import fetch_pieces, read, within
 from penstock.spark.client.subscription import reading_body
+from penstock.spark.offsets import entries_between
 from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.events import Answered, ConsumerClosed
 from penstock.wire.client.lookup import Owner
@@ -88,6 +89,7 @@ class _Group:
         self._chunks = {topic: Chunks(partial(fetch_pieces, cluster, topic, options)) for topic in ranges}
         self._reading: dict[int, str] = {}  # topics that are being read, by the ids of their consumers
         self._consumers: dict[int, Consumer] = {}
+        self._came: dict[str, tuple[int, int]] = dict.fromkeys(ranges, (0, 0))  # entries, and messages in them
         self._is_handing_out = False
 
     def read(self) -> Iterator[tuple[TopicRange, Messages]]:
@@ -142,12 +144,19 @@ class _Group:
                     self._reading.pop(consumer_id, None)
                     closing.add(connection.begin_unsubscribe(self._consumers[consumer_id]))
                 else:
+                    self._consumers[consumer_id].permits_max = self._window(topic)
                     connection.flow(self._consumers[consumer_id])
         closing |= {connection.begin_unsubscribe(self._consumers[one]) for one in self._reading}
         self._reading.clear()
         if closing:
             connection.answers(closing, "closing consumers")
         connection.forget_events()
+
+    def _window(self, topic: str) -> int:
+        """How many messages may be on their way: no more than are left, as far as what came tells."""
+        at, end = self._position[topic], self._ranges[topic].end
+        entries, count = self._came[topic]
+        return min(_PERMITS, -(-entries_between(at, end) * count // entries))
 
     def _open(self, connection: Connection, topics: list[str]) -> None:
         """Open a consumer for each topic, at once; those that are refused are left out."""
@@ -173,7 +182,10 @@ class _Group:
     def _taken(self, topic: str, consumer_id: int, entries: Deliveries) -> Iterator[tuple[TopicRange, Messages]]:
         """Yield the messages of one topic; give it up at a gap."""
         wanted = self._ranges[topic]
-        self._consumers[consumer_id].took(messages.message_count(entries))
+        count = messages.message_count(entries)
+        self._consumers[consumer_id].took(count)
+        had_entries, had = self._came[topic]
+        self._came[topic] = had_entries + len(entries), had + count
         at, end = self._position[topic], wanted.end
         ledgers, ids = entries.ledger_ids, entries.entry_ids
         last_entry = end.entry_id if end.batch_index else end.entry_id - 1
