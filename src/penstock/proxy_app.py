@@ -61,7 +61,7 @@ from penstock.wire.relayed import RelayReader, SpareBuffers
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from starlette.types import ASGIApp
 
@@ -81,6 +81,8 @@ UNSIGNED: Final = "unsigned"
 KEY_BYTES_MAX: Final = 64
 # How long the thread that pushes metrics waits for a snapshot.
 SNAPSHOT_S: Final = 5.0
+# Exit status when a second signal came before the proxy was drained.
+EXIT_HURRIED: Final = 1
 
 
 def run(settings: Settings) -> int:
@@ -101,24 +103,33 @@ def run(settings: Settings) -> int:
 async def _serve(settings: Settings, turns: LoopTurns) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+
+    def told() -> None:
+        if stopping.is_set():
+            log.warning("stopped at once, as the second signal says")
+            os._exit(EXIT_HURRIED)  # Nothing is kept on disk.
+        stopping.set()
+
     for signum in (signal.SIGTERM, signal.SIGINT):
-        on_signal(loop, signum, stopping.set)
+        on_signal(loop, signum, told)
     async with contextlib.AsyncExitStack() as stack:
         serving = await start(settings, turns, stack)
         # Programs that start penstock wait for this line.
         print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
         started()
         await stopping.wait()
-        log.info("stopping: what was accepted is sent on, and clients are disconnected")
+        log.info("stopping: what was accepted is sent on, and clients are disconnected when they have its receipts")
+        await serving.drain()
     log.info("stopped")
     return 0
 
 
 class Serving(NamedTuple):
-    """Addresses of a running proxy."""
+    """Addresses of a running proxy, and how it is drained."""
 
     url: str
     admin_url: str
+    drain: Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +209,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     tls = tls_options(settings)
     proxy = Proxy(services, connections, group_file)
     stack.push_async_callback(proxy.stop)
+    listeners = []
     for sock, context in (
         (opened.clients, None),
         (opened.clients_tls, server_context(tls) if tls is not None else None),
@@ -206,6 +218,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             listener = Listener(connections, sock, tls=context)
             stack.callback(listener.close)
             listener.start(proxy.open_session)
+            listeners.append(listener)
     http = http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     admin_tls = (
         replace(tls, protocols=settings.admin_tls_protocols, ciphers=settings.admin_tls_ciphers) if tls else None
@@ -248,10 +261,18 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         )
         return proxy_api.build(requests, memory, inside, loop=loop, requests_max=http.requests_max)
 
+    async def drain() -> None:
+        proxy.begin_to_stop()
+        if settings.unready_ms:
+            await asyncio.sleep(settings.unready_ms / 1000)
+        for listener in listeners:
+            listener.close()
+        await proxy.drain(settings.drain_timeout_ms / 1000)
+
     admin.start_with(application)
     proxy.start()
     web = addresses(settings, opened).web
-    return Serving(where.plain or where.tls or "", web.plain or web.tls or "-")
+    return Serving(where.plain or where.tls or "", web.plain or web.tls or "-", drain)
 
 
 def _share_quotas(

@@ -23,6 +23,7 @@ class MuteReason(Enum):
     OUTBOUND = "outbound"  # the client does not read its answers; lifted when they have drained
     GROUP_QUOTA = "group-quota"  # its held SENDs of a resource group in debt reached their bound; lifted at half of it
     UPSTREAM = "upstream"  # a proxy's broker does not take what this client sends; lifted when it has taken half
+    STOPPING = "stopping"  # the proxy passes on what it has read, and then closes the connection
     ADAPTIVE_RATE = "adaptive-publish-rate"  # held SENDs of an adaptively throttled topic reached their bound; as above
     PUBLISH_RATE = "publish-rate"  # a rate of a topic or of the broker is in debt; lifted when that is repaid
 

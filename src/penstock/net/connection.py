@@ -22,10 +22,12 @@ Theory of operation
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core.units import KIB, NS_PER_MS
 from penstock.governance.muting import MuteReason, MuteReasons
+from penstock.net.parting import Parting
 from penstock.net.send_queue import JOINED_BYTES, SendQueue, send_queued
 from penstock.net.socket_reader import ARENA_BYTES, SocketReader
 from penstock.net.tls import TLS_WRITE_BYTES, TlsLayer, plain_reason
@@ -77,6 +79,7 @@ class Connection:
         self.handler: Handler
         self.is_open = True
         self.closing_reason: str | None = None  # set while the rest is sent
+        self._parting: Parting | None = None  # once nothing more is sent than what is queued
         self.muted = MuteReasons()
         self.out_bytes = 0  # unsent, and charged to this connection
         self.wanted_bytes = 1  # the least room that dispatch needs
@@ -203,6 +206,12 @@ class Connection:
         self._memory.forget(self.id, self._clock.monotonic_ns())
         self._shared.wake()
         self.flush()
+
+    def part(self, reason: str) -> None:
+        """Send what is queued, then end our side, and close when the client has ended its own (see `parting`)."""
+        if self.is_open and self.closing_reason is None:
+            self._parting = Parting(self._sock, self._loop, self._shared.arena)
+            self.close_after_flush(reason)
 
     def admit(self) -> None:
         """The client is authenticated, or need not be: allow frames of full size."""
@@ -333,7 +342,10 @@ class Connection:
                 self._loop.remove_writer(self._fd)
         self.queue.after_flush(blocked=blocked)
         if not blocked and self.closing_reason is not None:
-            self.close(self.closing_reason)
+            if self._parting is None:
+                self.close(self.closing_reason)
+            else:
+                self._parting.begin(partial(self.close, self.closing_reason))
         else:
             self._look_for_room(blocked=blocked)
 

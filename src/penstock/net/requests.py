@@ -125,6 +125,11 @@ class Requests:
         finally:
             self._creating.discard(key)
 
+    async def finished(self) -> None:
+        """Wait until all requests of now are answered."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.proxy.session import Session
+from penstock.proxy.session import STOPPING, Session
 
 if TYPE_CHECKING:
     from penstock.net.connection import Connection
@@ -35,8 +35,12 @@ class Proxy:
         self._stopping = False
 
     def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """Whether it stops, and wants no new clients."""
         return self._stopping
+
+    def begin_to_stop(self) -> None:
+        """Say that no new clients are wanted; they are still accepted."""
+        self._stopping = True
 
     def open_session(self, connection: Connection) -> Session:
         """Make the handler of a new connection."""
@@ -66,15 +70,30 @@ class Proxy:
                 handler.relay.sends.look_again()
                 handler.relay.consumers.look_again()
 
+    async def drain(self, limit_s: float) -> None:
+        """Let all clients receive the answers to what was read of them, and close their connections.
+
+        Connections for which that takes longer than `limit_s` stay open until `stop`.
+        """
+        sessions = [handler for one in self._connections.all() if isinstance(handler := one.handler, Session)]
+        if not sessions:
+            return
+        tasks = [asyncio.create_task(session.drain()) for session in sessions]
+        _, late = await asyncio.wait(tasks, timeout=limit_s)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("%d of %d connections were not drained within %g s", len(late), len(sessions), limit_s)
+
     async def stop(self) -> None:
         """Send what has come, and close all connections."""
         self._stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
         for connection in self._connections.all():
-            connection.close_after_flush("the proxy is stopping")
+            connection.close_after_flush(STOPPING)
         await asyncio.sleep(0)
         for connection in self._connections.all():
-            connection.close("the proxy is stopping")
+            connection.close(STOPPING)
         await self.services.listings.close()
         await self.services.upstreams.close()

@@ -8,12 +8,14 @@ Theory of operation
                    charged to the outbound memory, as a broker's own are.
     Handshake.     The broker is sent a CONNECT for the client's (see `client_identity`). Its answer is sent back, and
                    so are challenges that mean the client.
+    Draining.      The producers are closed at the broker, which answers that after their receipts (`awaited_answers`).
     End.           If one side closes, so does the other: clients then look their topics up again.
 Where: `session` makes one for a CONNECT with `proxy_to_broker_url`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +23,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.units import KIB, MIB
 from penstock.governance.muting import MuteReason
 from penstock.net.upstream_socket import UpstreamSocket
+from penstock.proxy.awaited_answers import NO_PRODUCER, AwaitedAnswers
 from penstock.proxy.relayed_consumers import RelayedConsumers
 from penstock.proxy.relayed_sends import RelayedSends
 from penstock.proxy.response_stream import ResponseStream
@@ -78,6 +81,8 @@ class Relay:
         self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
         self.consumers = RelayedConsumers(services, self._stream, self._send_flow)
         self._spare: SpareBuffers | None = None  # for large frames
+        self._answers: AwaitedAnswers | None = None  # while it is drained
+        self._drained: asyncio.Event | None = None
         self._greeting = b""  # the unfinished answer to CONNECT
 
     async def open(self, connect: codec.CommandConnect) -> None:
@@ -112,8 +117,27 @@ class Relay:
         if self._upstream is not None:
             self._upstream.write((frame,), len(frame))
 
+    async def drain(self) -> None:
+        """Return when the broker has answered what was sent to it, or the connection is over.
+
+        The client is not read meanwhile. What is held of it is sent as its groups allow.
+        """
+        if self._upstream is None or not self._upstream.is_open:
+            return
+        self._drained = asyncio.Event()
+        self._answers = AwaitedAnswers(*self._stream.unfinished)
+        for producer_id in [*self.sends.producers, NO_PRODUCER]:
+            frame = self._answers.close_producer(producer_id)
+            self.sends.closed(producer_id, partial(self._forward, frame, None))
+        await self._drained.wait()
+
+    def _end_draining(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+
     def close(self, reason: str) -> None:
         """The client is gone."""
+        self._end_draining()
         self.sends.close()
         self.consumers.close()
         if self._upstream is not None:
@@ -240,9 +264,14 @@ class Relay:
                 data = self._greet()
                 if not data:
                     return
-            self._deliver(self._stream.passed(data))
+            if self._answers is not None:
+                data = self._answers.without(data)
+            if data:
+                self._deliver(self._stream.passed(data))
             if self._stream.counter is not None:
                 self.consumers.delivered(self._stream.counter.take())
+            if self._answers is not None and self._answers.all_came:
+                self._end_draining()
         except ProtocolError as error:
             self._end(f"broker {self.target}: {error}")
 
@@ -313,6 +342,7 @@ class Relay:
 
     def _end(self, reason: str) -> None:
         """Send the client what has come, then close both connections."""
+        self._end_draining()
         self._connection.close_after_flush(reason)
         if self._upstream is not None:
             self._upstream.close(reason)

@@ -45,6 +45,11 @@ class ResponseStream:
         return not self._left_bytes and not self._size
 
     @property
+    def unfinished(self) -> tuple[int, bytes]:
+        """How many bytes of the last frame are missing, and the part of a size that has come."""
+        return self._left_bytes, self._size
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes of the proxy's own frames that wait."""
         return sum(map(len, self._waiting))

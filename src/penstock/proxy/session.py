@@ -8,11 +8,13 @@ Where: a `net.Connection` passes events to it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
+from penstock.governance.muting import MuteReason
 from penstock.net.keep_alive import KeepAlive
 from penstock.net.requests import Requests
 from penstock.proxy.client_identity import NO_REQUEST, ClientIdentity
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.wire.events import Event
 
 log = logging.getLogger(__name__)
+
+STOPPING: Final = "the proxy is stopping"
 
 
 class Session:
@@ -50,6 +54,7 @@ class Session:
         )
         self.client = ClientIdentity(connection, services, self.requests, self.reply)
         self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
+        self._gone: asyncio.Event | None = None  # while it is drained
         connection.admit()
 
     @property
@@ -83,12 +88,27 @@ class Session:
 
     def closed(self, reason: str) -> None:
         """The connection is closed: so is the one to the broker."""
+        if self._gone is not None:
+            self._gone.set()
         self.requests.close()
         self.client.close()
         self._services.listings.forget(self.connection)
         if self.relay is not None:
             self.relay.close(reason)
         self._services.closed(self, reason)
+
+    async def drain(self) -> None:
+        """Read nothing more. Return when what was read is answered, and the client has received it and is gone."""
+        if not self.connection.is_open:
+            return
+        self._gone = asyncio.Event()
+        self.connection.mute(MuteReason.STOPPING)
+        if self.relay is not None and self.relay.is_connected:
+            await self.relay.drain()
+        else:
+            await self.requests.finished()
+        self.connection.part(STOPPING)
+        await self._gone.wait()
 
     # -- keep-alive ---------------------------------------------------------------------------------------------------
 

@@ -417,6 +417,8 @@ def _of_connection(reason: MuteReason, connection: Connection, pool: dict[str, i
             return "its client does not read what it is sent", unsent, "the client reads"
         case MuteReason.UPSTREAM:
             return "the broker behind the proxy takes nothing", {}, "the broker takes what was sent"
+        case MuteReason.STOPPING:
+            return "the proxy is stopping", {}, "the client connects to another proxy"
         case MuteReason.PUBLISH_RATE | MuteReason.GROUP_QUOTA | MuteReason.ADAPTIVE_RATE:
             return "a limit that was removed just now", {}, "the next turn of the loop"
 

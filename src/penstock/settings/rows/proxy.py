@@ -46,6 +46,20 @@ class Proxying:
     upstream_connect_timeout_ms: int = row(
         "brokerProxyConnectTimeoutMs", whole(1), 10_000, "How long connecting to a broker may take."
     )
+    drain_timeout_ms: int = row(
+        "proxyDrainTimeoutMs",
+        whole(0),
+        10_000,
+        "How long a proxy that stops waits for the receipts of what it has passed on, and for SENDs that wait for a "
+        "resource group. Then it closes the connections that are left.",
+    )
+    unready_ms: int = row(
+        "proxyUnreadyTimeMs",
+        whole(0),
+        0,
+        "How long a proxy that stops still accepts clients after `/healthz` says that it stops, so that load "
+        "balancers stop sending clients first.",
+    )
     group_file: Path | None = row(
         "resourceGroupsFile",
         Path,

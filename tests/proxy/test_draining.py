@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A proxy that stops: what it has read is answered, what it has not read is not lost, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from penstock.testing.client import Type, entry, frame, send
+from tests.proxy.in_process import ScriptedBroker, running_proxy, scripted_broker
+
+if TYPE_CHECKING:
+    from tests.proxy.in_process import Peer, RunningProxy
+
+pytestmark = pytest.mark.real
+
+TOPIC = "persistent://public/default/t"
+
+
+async def connected(proxy: RunningProxy, broker: ScriptedBroker) -> tuple[Peer, Peer]:
+    """A client with a producer, and the broker's end of its connection."""
+    client = await proxy.client()
+    proxy.connect(client)
+    await client.next(Type.CONNECTED)
+    peer = await broker.opened.get()
+    client.write(frame(Type.PRODUCER, topic=TOPIC, producer_id=7, request_id=1))
+    await peer.next(Type.PRODUCER)
+    peer.write(frame(Type.PRODUCER_SUCCESS, request_id=1, producer_name="p"))
+    await client.next(Type.PRODUCER_SUCCESS)
+    return client, peer
+
+
+def receipt(sequence_id: int) -> bytes:
+    return frame(
+        Type.SEND_RECEIPT, producer_id=7, sequence_id=sequence_id, message_id={"ledgerId": 1, "entryId": sequence_id}
+    )
+
+
+async def test_receipts_in_flight_reach_the_client_before_the_end() -> None:
+    async with scripted_broker() as broker, running_proxy(broker.url) as proxy:
+        client, peer = await connected(proxy, broker)
+        client.write(send(7, 0, entry(b"x")))
+        await peer.next(Type.SEND)
+        draining = asyncio.create_task(proxy.serving.drain())
+        closings = [await peer.next(Type.CLOSE_PRODUCER) for _ in range(2)]
+        assert closings[0].body.producer_id == 7
+        # Not read any more, and so without a receipt: the client sends it again elsewhere.
+        client.write(send(7, 1, entry(b"y" * 100_000)))
+        await client.writer.drain()
+        peer.write(receipt(0))
+        for closing in closings:
+            peer.write(frame(Type.SUCCESS, request_id=closing.body.request_id))
+        assert (await client.next(Type.SEND_RECEIPT)).body.sequence_id == 0
+        assert await client.read() is None
+        client.writer.close()
+        await draining
+
+
+async def test_an_answer_that_comes_alone_is_not_passed_on() -> None:
+    async with scripted_broker() as broker, running_proxy(broker.url) as proxy:
+        client, peer = await connected(proxy, broker)
+        draining = asyncio.create_task(proxy.serving.drain())
+        for _ in range(2):
+            closing = await peer.next(Type.CLOSE_PRODUCER)
+            peer.write(frame(Type.SUCCESS, request_id=closing.body.request_id))
+            await peer.writer.drain()
+        assert await client.read() is None
+        client.writer.close()
+        await draining
+
+
+async def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_the_limit() -> None:
+    async with scripted_broker() as broker:
+        async with running_proxy(broker.url, proxyDrainTimeoutMs="50") as proxy:
+            client, peer = await connected(proxy, broker)
+            await proxy.serving.drain()
+            await peer.next(Type.CLOSE_PRODUCER)
+        assert await client.read() is None
+        assert await peer.next(Type.CLOSE_PRODUCER)
+        assert await peer.read() is None
+
+
+async def test_a_client_that_stays_is_closed_at_the_limit() -> None:
+    async with scripted_broker() as broker:
+        async with running_proxy(broker.url, proxyDrainTimeoutMs="50") as proxy:
+            client = await proxy.client()
+            proxy.connect(client, through=False)
+            await client.next(Type.CONNECTED)
+            await proxy.serving.drain()
+            assert await client.read() is None
+        with pytest.raises(ConnectionError):
+            await pinged_for_ever(client)
+
+
+async def pinged_for_ever(client: Peer) -> None:
+    while True:
+        client.write(frame(Type.PING))
+        await client.writer.drain()
+
+
+async def test_it_says_that_it_is_not_ready_while_it_still_accepts() -> None:
+    async with scripted_broker() as broker, running_proxy(broker.url, proxyUnreadyTimeMs="600000") as proxy:
+        async with httpx.AsyncClient(base_url=proxy.serving.admin_url, trust_env=False, timeout=60) as http:
+            assert (await http.get("/healthz")).json() == {"status": "ok"}
+            draining = asyncio.create_task(proxy.serving.drain())
+            await asyncio.sleep(0)
+            answer = await http.get("/healthz")
+            assert (answer.status_code, answer.json()["reason"]) == (503, "the proxy is stopping")
+        await connected(proxy, broker)
+        draining.cancel()
+
+
+async def test_a_proxy_without_clients_is_drained_at_once_and_accepts_nobody() -> None:
+    async with scripted_broker() as broker, running_proxy(broker.url) as proxy:
+        await proxy.serving.drain()
+        with pytest.raises(ConnectionError):
+            await proxy.client()
