@@ -3,7 +3,7 @@
 
     python -m benchmarks.throttling backlog [--quota-mib 1024]
     python -m benchmarks.throttling memory [--limit-mb 200]
-    python -m benchmarks.throttling calm [--rounds 4]
+    python -m benchmarks.throttling calm [--pairs 16] [--rounds 12]
 
 `backlog`: a topic with a backlog quota, whose consumer stops when 70 % of it are used, and producers at full speed;
 once without and once with throttling. The quota must be reached at least 4 times later; nobody publishes less than the
@@ -14,7 +14,7 @@ message that was acknowledged. A quota below 1 GiB is filled faster, so the inte
 slowed, the calm one keep 90 % of its rate; then observe-only is switched on and off. Printed are the bytes that the
 broker owns, with the resident size beside them.
 
-`calm`: processor time of the broker per message, with throttling disabled and enabled, in rounds that alternate.
+`calm`: processor time of the broker per message, with throttling disabled and enabled (`throttling_calm`).
 
 Exits 1 if something does not hold.
 """
@@ -22,30 +22,25 @@ Exits 1 if something does not hold.
 from __future__ import annotations
 
 import argparse
-import re
 import socket
 import sys
-import tempfile
 import threading
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import pulsar
 
-from benchmarks.process import ask, usage
+from benchmarks.process import ask
+from benchmarks.throttled import MIB, PREFIX, Metrics, broker, connected, set_key
+from benchmarks.throttling_calm import calm
 from penstock.testing.client import Type, frame
-from penstock.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from penstock.testing.process import BrokerProcess
 
-MIB: Final = 1 << 20
 GIB_MIB: Final = 1024
-PREFIX: Final = "adaptivePublisherThrottling"
 PAYLOAD_BYTES: Final = 2_000
 IN_FLIGHT: Final = 500
 FLOOR: Final = 0.10
@@ -54,10 +49,8 @@ LATER: Final = 4.0
 # Freed memory that no row has accounted for is forgiven after a minute, little by little.
 RELEASE_S_MAX: Final = 180.0
 CALM_KEEPS: Final = 0.90
-CALM_RATIO: Final = 0.99
 # A run that takes longer than this has answered the question.
 RUN_S_MAX: Final = 240.0
-_METRIC: Final = re.compile(r"^(?P<name>\w+?)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$", re.MULTILINE)
 
 
 class Producer:
@@ -98,43 +91,6 @@ class Producer:
     def stop(self) -> None:
         """Send nothing more; what is in flight may still be answered."""
         self._ended.set()
-
-
-class Metrics:
-    """What the broker's /metrics say."""
-
-    def __init__(self, admin_port: int) -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=30) as answer:
-            self._rows = [match.groups() for match in _METRIC.finditer(answer.read().decode())]
-
-    def value(self, name: str, having: str = "") -> float:
-        """The sum of the samples whose labels contain a text."""
-        return sum(float(value) for row, labels, value in self._rows if row == name and having in (labels or ""))
-
-
-@contextmanager
-def broker(settings: dict[str, object]) -> Iterator[BrokerProcess]:
-    """A broker with these settings, and a data directory of its own."""
-    with tempfile.TemporaryDirectory(prefix="throttling-") as directory:
-        file = Path(directory) / "broker.conf"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
-        with BrokerProcess(Path(directory) / "data", ["--config", str(file)]) as process:
-            yield process
-
-
-@contextmanager
-def connected(process: BrokerProcess) -> Iterator[pulsar.Client]:
-    """A client whose complaints at the end are nobody's concern."""
-    log = str(process.data_dir.with_name("client.log"))
-    client = pulsar.Client(process.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, log))
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def set_key(process: BrokerProcess, key: str, value: object) -> None:
-    ask(process.admin_port, "POST", f"brokers/configuration/{PREFIX}{key}/{value}")
 
 
 def lines(process: BrokerProcess) -> list[str]:
@@ -374,40 +330,6 @@ def _print_memory(process: BrokerProcess) -> None:
     )
 
 
-# -- calm
-
-
-def calm(options: argparse.Namespace) -> list[str]:
-    """Processor time per message at a steady rate, in rounds that alternate.
-
-    On a machine with other work the spread is far above one percent, and the result says nothing;
-    `test_enabled_and_calm_it_costs_publishing_no_calls` counts function calls instead.
-    """
-    costs: dict[bool, list[float]] = {False: [], True: []}
-    with ExitStack() as stack:
-        processes = {
-            enabled: stack.enter_context(broker({f"{PREFIX}Enabled": str(enabled).lower()})) for enabled in costs
-        }
-        clients = {enabled: stack.enter_context(connected(process)) for enabled, process in processes.items()}
-        for number in range(options.rounds + 1):
-            for enabled in (False, True) if number % 2 else (True, False):
-                process = processes[enabled]
-                before = usage(process.pid).cpu_s
-                producer = Producer(clients[enabled], "persistent://public/default/t", per_s=options.per_s)
-                time.sleep(options.seconds)
-                producer.stop()
-                time.sleep(0.5)
-                cost = (usage(process.pid).cpu_s - before) / max(1, len(producer.acknowledged)) * 1e6
-                if number:  # The first round warms up.
-                    costs[enabled].append(cost)
-    disabled, enabled = (sorted(costs[one])[len(costs[one]) // 2] for one in (False, True))
-    print(f"processor time of the broker per message: disabled {disabled:.1f} µs, enabled {enabled:.1f} µs")
-    for name, found in (("disabled", costs[False]), ("enabled", costs[True])):
-        print(f"{name}: {', '.join(f'{cost:.1f}' for cost in found)}")
-    print(f"ratio {disabled / enabled:.3f}")
-    return [] if disabled / enabled >= CALM_RATIO else [f"enabled costs more: {disabled / enabled:.3f}"]
-
-
 def _told(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
 
@@ -430,9 +352,9 @@ def main() -> int:
     one.add_argument("--seconds", type=float, default=8)
     one.set_defaults(case=memory)
     one = cases.add_parser("calm")
-    one.add_argument("--rounds", type=int, default=8)
-    one.add_argument("--seconds", type=float, default=3)
-    one.add_argument("--per-s", type=float, default=5_000)
+    one.add_argument("--pairs", type=int, default=16, help="of brokers")
+    one.add_argument("--rounds", type=int, default=12, help="with each pair")
+    one.add_argument("--blocks", type=int, default=100, help="of 250 messages in a round")
     one.set_defaults(case=calm)
     options = parser.parse_args()
     broken = options.case(options)

@@ -14,6 +14,7 @@ from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_values import HOLD, QUOTA_SIZE
 from penstock.broker.publishing.backlog_sizes import BacklogSizes
 from penstock.broker.publishing.disk_delay import DiskDelay
+from penstock.core.clock import ManualClock
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import MIB, NS_PER_MS
 from penstock.governance.adaptive_throttle import CALM_CYCLES, HELD_FAILURES
@@ -27,7 +28,7 @@ from tests.broker.throttled import Publisher, change, cycles, lines, rates, thro
 from tests.net.harness import TOPIC, Client, publish, running, topic_of, turns, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from penstock.broker.publishing.ports import PublishedTopic
@@ -551,7 +552,7 @@ async def test_metrics_of_topics_are_bounded_and_only_on_request(
 
 async def test_a_held_disk_is_measured_as_queueing_delay(tmp_path: Path) -> None:
     async with running(tmp_path, adaptive_throttling=True) as harness:
-        measured = DiskDelay(harness.broker.reads.after_appends, harness.clock)
+        measured = DiskDelay(harness.broker.reads, harness.clock)
         for _ in range(3):
             assert measured() == 0.0
             await cycles()
@@ -566,6 +567,33 @@ async def test_a_held_disk_is_measured_as_queueing_delay(tmp_path: Path) -> None
         await client.receipts(1)
         await cycles()
         assert measured() == 0.0, "one slow sync is not a queue"
+
+
+class Appends:
+    """A log whose appends wait as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.appends_wait = False
+        self.asked: list[Callable[[], None]] = []
+
+    def after_appends(self, action: Callable[[], None]) -> None:
+        self.asked.append(action)
+
+
+def test_the_disk_is_asked_only_while_something_waits_for_it() -> None:
+    appends, clock = Appends(), ManualClock()
+    measured = DiskDelay(appends, clock)
+    assert [measured() for _ in range(5)] == [0.0] * 5
+    assert not appends.asked
+    appends.appends_wait = True
+    for _ in range(2):
+        assert measured() == 0.0
+        clock.advance(ms=500)
+        appends.asked.pop()()
+    appends.appends_wait = False
+    assert measured() == pytest.approx(0.5)
+    assert measured() == 0.0, "nothing waits any more"
+    assert not appends.asked
 
 
 async def test_the_interval_in_the_metrics_is_the_one_in_force(broker: tuple[Harness, Sensors]) -> None:

@@ -490,7 +490,7 @@ class Broker:
             changed=self.rates.adaptive_changed,
             backlogs=BacklogSizes(lambda topic: self.quotas.backlog_bytes(cast("Topic", topic)), self.changes.finish),
             memory=MemorySensor(self.limits.memory_limit_bytes, self._memory_owners),
-            disk_delay=DiskDelay(self.reads.after_appends, self.clock),
+            disk_delay=DiskDelay(self.reads, self.clock),
             give_back=lambda: self.reads.in_thread(give_back),
             clock=self.clock,
             loop=self.loop,
@@ -500,7 +500,7 @@ class Broker:
 
     def _memory_owners(self) -> dict[str, int]:
         """Bytes in use by the rows of the memory budget."""
-        connections, listings = self.connections, self.listings.snapshot()
+        connections = self.connections
         others = (
             self.commands_memory,
             self.sessions_memory,
@@ -513,7 +513,7 @@ class Broker:
             "outbound": connections.outbound.used_bytes,
             "tailCache": self.tail_cache.used_bytes,
             "delayed": self.delayed_indexes.memory.used_bytes,
-            "listings": listings.heap.acquired + listings.direct.acquired,
+            "listings": self.listings.acquired,
             "others": sum(row.used_bytes for row in others),
         }
 

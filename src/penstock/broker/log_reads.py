@@ -122,6 +122,11 @@ class LogReads:
             entry_id = result.next_entry_id
         return entry_id, None
 
+    @property
+    def appends_wait(self) -> bool:
+        """Whether something was appended and is not answered yet."""
+        return self._log.queued_bytes > 0
+
     def after_appends(self, action: Callable[[], None]) -> None:
         """Call back when everything appended before is durable or has failed."""
         barrier = AppendRun(

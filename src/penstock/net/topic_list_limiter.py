@@ -110,11 +110,19 @@ class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
             },
         )
 
+        self._both = (self.limiter(LimitType.HEAP_MEMORY), self.limiter(LimitType.DIRECT_MEMORY))
+
     def set_limits(self, limits: TopicListLimits) -> None:
         """Change the limits. Held permits stay; waiting requests that can never be granted now are refused."""
         self.limits = limits
         for kind in LimitType:
             self.limiter(kind).set_limits(limits.of(kind))
+
+    @property
+    def acquired(self) -> int:
+        """Bytes of both memories that are held."""
+        heap, direct = self._both
+        return heap.acquired + direct.acquired
 
     def snapshot(self) -> TopicListSnapshot:
         return TopicListSnapshot(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.governance.resident_memory import ResidentMemory
-from penstock.stats.process_use import resident_bytes
+from penstock.stats.process_use import ResidentBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,11 +50,11 @@ class MemorySensor:
         self,
         limit_bytes: int,
         owners: Callable[[], Mapping[str, int]],
-        resident: Callable[[], int] = resident_bytes,
+        resident: Callable[[], int] | None = None,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._owners = owners
-        self._resident = resident
+        self._resident = resident or ResidentBytes()
         self._estimate = ResidentMemory()
 
     def __call__(self) -> ProcessMemory:

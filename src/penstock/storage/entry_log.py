@@ -387,6 +387,11 @@ class EntryLog:
         return self._journal.stats.bytes_appended
 
     @property
+    def queued_bytes(self) -> int:
+        """Bytes of appends that are not answered yet. Loop only."""
+        return self._journal.queued_bytes
+
+    @property
     def health(self) -> LogHealth:
         reason = self._journal.failure or ("the journal thread has died" if self._journal.died() else None)
         return LogHealth(read_only=reason, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
