@@ -207,6 +207,13 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     own_name = settings.proxy_name or (where.plain or where.tls or "").partition("://")[2]
     sharing = _share_quotas(settings, groups, own_name, where, upstreams, clock, stack)
     tls = tls_options(settings)
+    requests = AdminRequests(
+        parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (),
+        client_context(settings.upstream_trust_certs, check_hostname=settings.upstream_hostname_check)
+        if (settings.upstream_admin_url or "").startswith("https:")
+        else None,
+    )
+    await _mirror_groups(settings, groups, requests, stack)
     proxy = Proxy(services, connections, group_file)
     stack.push_async_callback(proxy.stop)
     listeners = []
@@ -232,13 +239,6 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         memory=rows.http,
     )
     stack.push_async_callback(admin.stop)
-    requests = AdminRequests(
-        parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (),
-        client_context(settings.upstream_trust_certs, check_hostname=settings.upstream_hostname_check)
-        if (settings.upstream_admin_url or "").startswith("https:")
-        else None,
-    )
-
     snapshots = ProxySnapshots(
         cluster=settings.cluster_name,
         services=services,
@@ -273,6 +273,24 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     proxy.start()
     web = addresses(settings, opened).web
     return Serving(where.plain or where.tls or "", web.plain or web.tls or "-", drain)
+
+
+async def _mirror_groups(
+    settings: Settings, groups: ProxyGroups, requests: AdminRequests, stack: contextlib.AsyncExitStack
+) -> None:
+    """Take the cluster's resource groups over, if a setting says so. Raises ConfigurationError."""
+    if settings.group_source != "upstream":
+        return
+    from penstock.proxy.admin_polls import AdminPolls  # noqa: PLC0415 -- nor with a file
+    from penstock.proxy.mirrored_groups import MirroredGroups  # noqa: PLC0415
+
+    if settings.group_file is not None:
+        raise ConfigurationError("resourceGroupsSource=upstream: want no resourceGroupsFile beside it")
+    if not settings.upstream_admin_url:
+        raise ConfigurationError("resourceGroupsSource=upstream: want brokerWebServiceURL, where they are read")
+    mirror = MirroredGroups(AdminPolls(requests, _own_identity(settings)), groups, asyncio.get_running_loop())
+    stack.push_async_callback(mirror.stop)
+    await mirror.start()
 
 
 def _share_quotas(

@@ -231,3 +231,35 @@ def test_two_proxies_share_a_dispatch_rate(
             assert [int(consumer.receive(30_000).data()) for _ in range(count)] == list(range(count))
         # Each alone would take two seconds, and twice the rate with it.
         assert time.monotonic() - start >= 2.5
+
+
+def test_a_proxy_takes_the_groups_of_its_cluster_over(
+    broker: BrokerProcess, tmp_path: Path, connect: Callable[[str], pulsar.Client]
+) -> None:
+    import httpx
+
+    with httpx.Client(base_url=f"{broker.admin_url}/admin/v2", timeout=30) as admin:
+        admin.put("/resourcegroups/of-cluster", json={"publishRateInMsgs": 10_000, "dispatchRateInMsgs": 10_000})
+        admin.put("/namespaces/public/mirrored")
+        admin.post("/namespaces/public/mirrored/resourcegroup/of-cluster")
+    (tmp_path / "proxy.conf").write_text("resourceGroupsSource=upstream\n")
+    arguments = ["--config", str(tmp_path / "proxy.conf"), "--upstream-admin", broker.admin_url]
+    with ProxyProcess(broker.url, arguments, log_path=tmp_path / "proxy.log") as process:
+        client = connect(process.url)
+        consumer = client.subscribe("persistent://public/mirrored/t", "s")
+        producer = client.create_producer("persistent://public/mirrored/t")
+        counted: set[str] = set()
+        while counted != {"publish", "dispatch"}:  # The namespace is asked for while the first messages pass.
+            producer.send(b"x")
+            consumer.receive(30_000)
+            for line in httpx.get(f"{process.admin_url}/metrics", timeout=30).text.splitlines():
+                if line.startswith("pulsar_resource_group_messages_used{") and float(line.split()[-1]) > 0:
+                    assert 'ResourceGroup="of-cluster"' in line
+                    counted.add("publish" if 'MonitoringClass="Publish"' in line else "dispatch")
+
+
+def test_settings_of_groups_that_contradict_each_other_are_refused(broker: BrokerProcess, tmp_path: Path) -> None:
+    (tmp_path / "proxy.conf").write_text("resourceGroupsSource=upstream\n")
+    process = ProxyProcess(broker.url, ["--config", str(tmp_path / "proxy.conf")], log_path=tmp_path / "proxy.log")
+    with pytest.raises(RuntimeError, match="want brokerWebServiceURL"):
+        process.start()

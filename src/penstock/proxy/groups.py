@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The resource groups of a proxy: what they are, which namespaces and tenants have one, and those in use.
 
-Definitions come from a file of the proxies' own (`group_file`). Where: sessions ask for the groups of the topics of
-their producers and consumers; `quota_sharing` divides the quotas between proxies.
+Definitions come from a file of the proxies' own (`group_file`), or from the cluster (`mirrored_groups`).
+Where: sessions ask for the groups of the topics of their producers and consumers; `quota_sharing` divides the quotas
+between proxies.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class ProxyGroups:
     Attributes:
         sharing: divides quotas between proxies; None: this proxy has the whole quotas.
         definitions: as last read.
+        is_known: returns whether it is known which groups a topic has; if not, that is found out, and clients are
+            looked at again.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class ProxyGroups:
         """Args: by_usage: whether topics get parts of a share by what they send, or the same."""
         self.sharing: Sharing | None = None
         self.definitions = Definitions()
+        self.is_known: Callable[[TopicName], bool] = lambda _topic: True
         self._clock = clock
         self._loop = loop
         self._by_usage = by_usage
@@ -84,10 +88,14 @@ class ProxyGroups:
             elif quota != group.quota:
                 group.quota = quota
                 self._share(group)
-        for changed in self._changed:
-            changed()
+        self.look_again()
         if self.sharing is not None:
             self.sharing.review()
+
+    def look_again(self) -> None:
+        """Topics of clients may have other groups, or it is known now that they have none."""
+        for changed in self._changed:
+            changed()
 
     def _group(self, name: str) -> Group:
         group = self._in_use.get(name)

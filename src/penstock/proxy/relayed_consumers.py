@@ -43,7 +43,7 @@ class RelayedConsumer:
         self.topic = topic
         self.charged_bytes = charged_bytes
         self.groups: tuple[Group, ...] = ()
-        self.permits: Permits | None = None  # while it has groups
+        self.permits: Permits | None = None  # while it has groups, or while nobody knows whether it has
 
 
 class RelayedConsumers:
@@ -55,7 +55,7 @@ class RelayedConsumers:
         self._services = services
         self._stream = stream
         self._send_flow = send_flow
-        self._limited = 0  # consumers with groups
+        self._limited = 0  # consumers whose permits are counted
         self._counting_bytes = 0
         self._unsubscribing: dict[int, None] = {}
 
@@ -80,7 +80,8 @@ class RelayedConsumers:
             )
         consumer = self.consumers[body.consumer_id] = RelayedConsumer(body.consumer_id, topic, nbytes)
         if topic is not None:
-            self._limit(consumer, self._services.groups.of_topic(topic), exact=True)
+            groups = self._services.groups
+            self._limit(consumer, groups.of_topic(topic), exact=True, known=groups.is_known(topic))
 
     def flow(self, body: codec.CommandFlow) -> bool:
         """A FLOW came. Returns whether it is passed on as it is."""
@@ -117,11 +118,14 @@ class RelayedConsumers:
 
     def look_again(self) -> None:
         """Definitions of groups have changed."""
+        all_groups = self._services.groups
         for consumer in list(self.consumers.values()):
-            groups = self._services.groups.of_topic(consumer.topic) if consumer.topic is not None else ()
-            if groups != consumer.groups:
-                permits = consumer.permits
-                self._limit(consumer, groups, exact=False)
+            if consumer.topic is None:
+                continue
+            groups, known = all_groups.of_topic(consumer.topic), all_groups.is_known(consumer.topic)
+            permits = consumer.permits
+            if groups != consumer.groups or (permits is None) is not (known and not groups):
+                self._limit(consumer, groups, exact=False, known=known)
                 if permits is not None and not groups:
                     permits.limit(())  # What waits passes.
 
@@ -136,25 +140,26 @@ class RelayedConsumers:
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
-    def _limit(self, consumer: RelayedConsumer, groups: tuple[Group, ...], *, exact: bool) -> None:
-        """Set the groups that limit a consumer."""
+    def _limit(self, consumer: RelayedConsumer, groups: tuple[Group, ...], *, exact: bool, known: bool = True) -> None:
+        """Set the groups that limit a consumer. Until they are known, its permits are counted, and none is held."""
         for group in consumer.groups:
             group.topics -= 1
         for group in groups:
             group.topics += 1
-        self._limited += bool(groups) - bool(consumer.groups)
         consumer.groups = groups
         lines = [group.dispatch for group in groups]
-        if not groups:
+        if known and not groups:
             if consumer.permits is not None:
                 consumer.permits.leave()
                 consumer.permits = None
+                self._limited -= 1
         elif consumer.permits is not None:
             consumer.permits.limit(lines)
         else:
             send = partial(self._send_flow, consumer.consumer_id)
             consumer.permits = Permits(self._services.permit_steps, send, exact=exact)
             consumer.permits.limit(lines)
+            self._limited += 1
         self._count_if_limited()
 
     def _count_if_limited(self) -> None:

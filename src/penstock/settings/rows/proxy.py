@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.core.setting import authentication_method, names, row, switch, whole
+from penstock.core.setting import authentication_method, choice, names, row, switch, whole
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -66,6 +66,13 @@ class Proxying:
         "<none>",
         "Resource groups that the proxy enforces, in TOML: a table for each group with its rates, `namespaces` and "
         "`tenants`. Read again when it changes.",
+    )
+    group_source: str = row(
+        "resourceGroupsSource",
+        choice("file", "upstream"),
+        "file",
+        "Where the proxy's resource groups come from: `file`, from resourceGroupsFile; or `upstream`, those of the "
+        "cluster and of its namespaces, by brokerWebServiceURL.",
     )
     proxy_name: str | None = row(
         "proxyName",
