@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pulsar
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
-from penstock.accounting.records import USAGE
+from penstock.accounting.closing import ABSENT_AFTER_MS
+from penstock.accounting.differences import COUNTERS, MINUTE_MS
+from penstock.accounting.records import USAGE as USAGE_CODEC
 from penstock.core.names import USAGE_TOPIC
+from penstock.spark.accounting.batch_state import BatchState
+from penstock.spark.accounting.batches import USAGE, Batches
+from penstock.spark.accounting.differing import FIELDS, RATES, SERIES_SCHEMA, find
+from penstock.spark.accounting.store import open_store
 from tests.spark.topics import ask, path_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 RECORDING = {
@@ -24,7 +33,7 @@ RECORDING = {
     "usageRecordsIntervalInSeconds": "1",
     "governanceRecordsEnabled": "true",
 }
-_SCHEMA = fastavro.parse_schema(dict(USAGE.schema))
+_SCHEMA = fastavro.parse_schema(dict(USAGE_CODEC.schema))
 
 
 def rows_of(tables: Path, name: str) -> list[dict[str, Any]]:
@@ -45,3 +54,80 @@ def wait_until_recorded(client: pulsar.Client, admin_url: str) -> None:
             if record["scope"] == "broker" and record["time_ms"] > now_ms:
                 break
         reader.close()
+
+
+# -- without a broker
+
+NOON = 1_800_000_000_000 // MINUTE_MS * MINUTE_MS
+QUERY = "the checkpoint"
+Record = dict[str, Any]
+
+_NUMBERS = ("epoch", "sequence", "from_ms", "time_ms", "counters_since_ms", *COUNTERS)
+RECORDS = pa.schema(
+    [
+        *(
+            pa.field(
+                name,
+                pa.int64()
+                if name in _NUMBERS
+                else pa.float64()
+                if name in RATES
+                else pa.list_(pa.string())
+                if name == "resource_groups"
+                else pa.string(),
+            )
+            for name in FIELDS
+        ),
+        ("__topic", pa.string()),
+        ("published_ms", pa.int64()),
+        ("broken", pa.bool_()),
+    ]
+)
+
+
+def record(sequence: int, minute: int, scope: str = "topic", **given: object) -> Record:
+    """A record of broker-0; counters that are not given are 0."""
+    at = NOON + minute * MINUTE_MS
+    names = {"tenant": "t", "namespace": "t/n", "topic": "persistent://t/n/a"} if scope == "topic" else {}
+    return {
+        **dict.fromkeys(FIELDS),
+        **dict.fromkeys(COUNTERS[:-2], 0),
+        "broker": "broker-0",
+        "epoch": 1,
+        "sequence": sequence,
+        "from_ms": at,
+        "time_ms": at + MINUTE_MS,
+        "scope": scope,
+        "counters_since_ms": NOON,
+        "resource_groups": [],
+        "__topic": "persistent://pulsar/system/usage-partition-0",
+        "published_ms": at + MINUTE_MS,
+        "broken": False,
+        **dict.fromkeys(("tenant", "namespace", "topic"), ""),
+        **names,
+        **given,
+    }
+
+
+def minutes_of(messages: Sequence[int]) -> list[list[Record]]:
+    """A micro-batch for each minute, with so many messages in all so far, and the broker's own record."""
+    return [
+        [
+            record(2 * minute, minute, published_messages=many, published_bytes=100 * many),
+            record(2 * minute + 1, minute, "broker", published_messages=many, published_bytes=100 * many),
+        ]
+        for minute, many in enumerate(messages)
+    ]
+
+
+def add(
+    tables: Path, batch: int, records: Sequence[Record], query: str = QUERY, kind: str = "parquet"
+) -> dict[str, int]:
+    """What a driver does with a micro-batch, from the start of its process on."""
+    state = BatchState(tables / "_state" / USAGE)
+    batches = Batches(USAGE, state, open_store(tables, kind), ABSENT_AFTER_MS)
+    if state.begins(batch, query):
+        before = [pq.read_table(path) for path in state.series()]
+        given = pa.Table.from_pylist(list(records), schema=RECORDS)
+        batches.add_usage(batch, find(given, pa.concat_tables([SERIES_SCHEMA.empty_table(), *before])))
+    return state.counts

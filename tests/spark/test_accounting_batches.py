@@ -5,103 +5,31 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.accounting.closing import ABSENT_AFTER_MS
-from penstock.accounting.differences import COUNTERS, MINUTE_MS
+from penstock.accounting.differences import MINUTE_MS
+from penstock.accounting.tables import TOPIC_USAGE
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting import batch_state, store
 from penstock.spark.accounting.batch_state import BatchState, alone
-from penstock.spark.accounting.batches import USAGE, Batches
-from penstock.spark.accounting.differing import FIELDS, FOUND, RATES, SERIES_SCHEMA, find
+from penstock.spark.accounting.batches import USAGE
+from penstock.spark.accounting.differing import FOUND, SERIES_SCHEMA, find
 from penstock.spark.accounting.store import open_store
-from tests.spark.accounted import rows_of
+from tests.spark.accounted import NOON, QUERY, RECORDS, add, minutes_of, record, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
-
-NOON = 1_800_000_000_000 // MINUTE_MS * MINUTE_MS
-QUERY = "the checkpoint"
-Record = dict[str, Any]
-
-_NUMBERS = ("epoch", "sequence", "from_ms", "time_ms", "counters_since_ms", *COUNTERS)
-RECORDS = pa.schema(
-    [
-        *(
-            pa.field(
-                name,
-                pa.int64()
-                if name in _NUMBERS
-                else pa.float64()
-                if name in RATES
-                else pa.list_(pa.string())
-                if name == "resource_groups"
-                else pa.string(),
-            )
-            for name in FIELDS
-        ),
-        ("__topic", pa.string()),
-        ("published_ms", pa.int64()),
-        ("broken", pa.bool_()),
-    ]
-)
 
 
 @pytest.fixture(autouse=True)
 def _no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """No power fails here, and a busy disk would take a second for each."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-def record(sequence: int, minute: int, scope: str = "topic", **given: object) -> Record:
-    """A record of broker-0; counters that are not given are 0."""
-    at = NOON + minute * MINUTE_MS
-    names = {"tenant": "t", "namespace": "t/n", "topic": "persistent://t/n/a"} if scope == "topic" else {}
-    return {
-        **dict.fromkeys(FIELDS),
-        **dict.fromkeys(COUNTERS[:-2], 0),
-        "broker": "broker-0",
-        "epoch": 1,
-        "sequence": sequence,
-        "from_ms": at,
-        "time_ms": at + MINUTE_MS,
-        "scope": scope,
-        "counters_since_ms": NOON,
-        "resource_groups": [],
-        "__topic": "persistent://pulsar/system/usage-partition-0",
-        "published_ms": at + MINUTE_MS,
-        "broken": False,
-        **dict.fromkeys(("tenant", "namespace", "topic"), ""),
-        **names,
-        **given,
-    }
-
-
-def minutes_of(messages: Sequence[int]) -> list[list[Record]]:
-    """A micro-batch for each minute, with so many messages in all so far, and the broker's own record."""
-    return [
-        [
-            record(2 * minute, minute, published_messages=many, published_bytes=100 * many),
-            record(2 * minute + 1, minute, "broker", published_messages=many, published_bytes=100 * many),
-        ]
-        for minute, many in enumerate(messages)
-    ]
-
-
-def add(tables: Path, batch: int, records: Sequence[Record], query: str = QUERY) -> dict[str, int]:
-    """What a driver does with a micro-batch, from the start of its process on."""
-    state = BatchState(tables / "_state" / USAGE)
-    batches = Batches(USAGE, state, open_store(tables, "parquet"), ABSENT_AFTER_MS)
-    if state.begins(batch, query):
-        before = [pq.read_table(path) for path in state.series()]
-        given = pa.Table.from_pylist(list(records), schema=RECORDS)
-        batches.add_usage(batch, find(given, pa.concat_tables([SERIES_SCHEMA.empty_table(), *before])))
-    return state.counts
 
 
 def used(tables: Path, table: str = "topic_usage") -> dict[int, int]:
@@ -169,9 +97,9 @@ def test_a_driver_killed_at_any_step_neither_loses_nor_doubles(
 
 
 def test_counters_are_in_few_files_however_many_micro_batches_there_were(tmp_path: Path) -> None:
-    for batch, records in enumerate(minutes_of(range(1, 41))):
+    for batch, records in enumerate(minutes_of(range(1, 21))):
         add(tmp_path, batch, records)
-    assert sum(used(tmp_path).values()) == 4_000
+    assert sum(used(tmp_path).values()) == 2_000
     assert len(list((tmp_path / "_state" / USAGE).glob("series-*"))) <= 2 * batch_state.FILES_MAX
     assert len(BatchState(tmp_path / "_state" / USAGE).files) <= batch_state.FILES_MAX
 
@@ -259,3 +187,23 @@ def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
 
 def test_a_part_without_records_finds_nothing() -> None:
     assert find(RECORDS.empty_table(), SERIES_SCHEMA.empty_table()).schema == FOUND
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_a_driver_killed_while_it_merges_files_loses_nothing(step: int, tmp_path: Path) -> None:
+    for batch, records in enumerate(minutes_of([5, 7])):
+        add(tmp_path, batch, records)
+    kept = open_store(tmp_path, "parquet")
+    day, files = next(iter(kept.files(TOPIC_USAGE).items()))
+    present = tmp_path / "topic_usage" / f"day={day}"
+    new, old = present.with_name(f"_new-{day}"), present.with_name(f"_old-{day}")
+    merged = pa.concat_tables([pq.read_table(path, partitioning=None) for path in files])
+    store.write_file(new / files[-1].name, merged)
+    if step > 0:
+        present.rename(old)
+    if step > 1:
+        new.rename(present)
+    assert used(tmp_path) == {0: 500, 1: 200} or step == 1
+    add(tmp_path, 2, minutes_of([5, 7, 12])[2])
+    assert used(tmp_path) == {0: 500, 1: 200, 2: 500}
+    assert [path.name for path in (tmp_path / "topic_usage").iterdir()] == [present.name]

@@ -67,6 +67,10 @@ class PriceList:
                 raise ConfigurationError(f"want at most {PRICES_MAX} prices")
             self._prices[one.counter, whom] = one
 
+    @property
+    def all(self) -> Iterable[Price]:
+        return self._prices.values()
+
     def price(self, counter: str, tenant: str, namespace: str) -> Price | None:
         """Return the most special price; None: there is a hole."""
         for whom in (namespace, tenant, ""):

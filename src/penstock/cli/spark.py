@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -23,6 +24,17 @@ Turn usage and decision records of brokers into tables. Records are read through
 subscription, so none is trimmed before it was read. What was read once is not counted again,
 also if this process is killed: run it again with the same --tables.
 """
+_WHATIF: Final = """\
+Say what other quotas would have done with recorded usage: the broker's own division of quotas is
+replayed for each resource group. --quota gold=500 is 500 messages/s published; gold=x0.5 multiplies
+all quotas of the group; gold:dispatch_bytes=10M names one; none is no limit. Groups that are not
+named keep the recorded quotas.
+"""
+_REPORT: Final = """\
+Write a page (HTML) about what the tables say: usage, who was slowed, fairness, top talkers, quotas
+that would fit, costs. It needs no Spark.
+"""
+_TARGET: Final = 0.99
 _CORES: Final = 2
 
 
@@ -38,6 +50,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     account.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the Spark source, as token=…"
     )
+    account.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="a price list (TOML, or CSV if it ends in .csv): makes the table costs",
+    )
+    account.add_argument(
+        "--strict-prices", action="store_true", help="a hole in the price list is an error, not a marked row"
+    )
     account.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="of the tables")
     how = account.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="read the records that there are, and end (default)")
@@ -45,22 +66,60 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     account.add_argument(
         "--records-per-batch", type=int, default=200_000, metavar="N", help="size of a micro-batch (default: 200000)"
     )
+    whatif = _subcommand(subcommands, "whatif", "say what other quotas would have done", _WHATIF)
+    whatif.set_defaults(run=_whatif)
+    whatif.add_argument(
+        "--quota", action="append", default=[], metavar="GROUP=RATE", help="another quota; may be given several times"
+    )
+    whatif.add_argument(
+        "--recommend",
+        type=float,
+        metavar="PART",
+        help="recommend quotas with which this part of the minutes is not limited, for example 0.99",
+    )
+    whatif.add_argument("--day", action="append", default=[], metavar="DAY", help="only this day: 2026-11-23")
+    whatif.add_argument("--apply", action="store_true", help="set the quotas, or the recommended ones")
+    whatif.add_argument("--admin-url", metavar="URL", help="the admin port, for --apply: http://HOST:8080")
+    whatif.add_argument("--token", metavar="TOKEN", help="a token of an admin (default: the variable PENSTOCK_TOKEN)")
+    report = _subcommand(subcommands, "report", "write a page about the tables", _REPORT, master=False)
+    report.set_defaults(run=_report)
+    report.add_argument("--output", type=Path, default=Path("usage.html"), metavar="FILE", help="(default: usage.html)")
+    report.add_argument("--day", action="append", default=[], metavar="DAY", help="only this day: 2026-11-23")
+    report.add_argument(
+        "--target",
+        type=float,
+        default=_TARGET,
+        metavar="PART",
+        help="of minutes, for recommended quotas (default: 0.99)",
+    )
 
 
 def _subcommand(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, description: str
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    text: str,
+    description: str,
+    *,
+    master: bool = True,
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tables", type=Path, required=True, metavar="DIR", help="directory of the tables")
-    parser.add_argument(
-        "--master", metavar="URL", help="of a Spark cluster; without it, Spark runs in this process, on two cores"
-    )
+    if master:
+        parser.add_argument(
+            "--master", metavar="URL", help="of a Spark cluster; without it, Spark runs in this process, on two cores"
+        )
     return parser
 
 
 def _account(arguments: argparse.Namespace) -> int:
+    from penstock.accounting import prices
+
+    price_list = None
+    if arguments.prices is not None:
+        read = prices.of_csv if arguments.prices.suffix == ".csv" else prices.of_toml
+        price_list = read(_text_of(arguments.prices))
     with _session(arguments.master) as spark:
         from penstock.spark.accounting.stream import Accounting, Source
 
@@ -75,11 +134,69 @@ def _account(arguments: argparse.Namespace) -> int:
             kind=arguments.format,
             records_per_batch=arguments.records_per_batch,
         )
+
+        def refresh() -> None:
+            days = accounting.refresh(prices=price_list, strict_prices=arguments.strict_prices)
+            print(f"days that have changed: {', '.join(days) or 'none'}")
+
         if arguments.continuous:
             with contextlib.suppress(KeyboardInterrupt):
-                accounting.run()
-            return 0
-        print("\n".join(_said(accounting.run_once())))
+                accounting.run(refreshed=refresh)
+        else:
+            print("\n".join(_said(accounting.run_once())))
+            refresh()
+    return 0
+
+
+def _whatif(arguments: argparse.Namespace) -> int:
+    if arguments.apply and arguments.admin_url is None:
+        raise ConfigurationError("--apply needs --admin-url")
+    if arguments.recommend is not None and not 0 < arguments.recommend <= 1:
+        raise ConfigurationError(f"--recommend {arguments.recommend}: want a part above 0, at most 1")
+    with _session(arguments.master) as spark:
+        from penstock.accounting.tables import GROUP_USAGE
+        from penstock.spark.accounting.store import existing_store
+        from penstock.spark.accounting.whatif import apply, parse_changes, whatif
+
+        changes = parse_changes(arguments.quota)
+        groups = existing_store(arguments.tables.absolute()).frame(spark, GROUP_USAGE, arguments.day or None)
+        rows = whatif(groups, changes, target=arguments.recommend)
+    unknown = changes.keys() - {row["resource_group"] for row in rows}
+    if unknown:
+        raise ConfigurationError(f"no usage of {', '.join(sorted(unknown))} was recorded, or it had no quota")
+    print("\n".join(_table(rows)))
+    if arguments.apply:
+        done = apply(arguments.admin_url, rows, token=arguments.token or os.environ.get("PENSTOCK_TOKEN"))
+        print("\n".join(f"set {line}" for line in done) or "no quota is to be changed")
+    return 0
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    heads = ("quota/s", "replayed/s", "recommended", "passed", "limited", "waiting", "fairness")
+    yield f"{'group':<30} {'of':<17} " + " ".join(f"{head:>13}" for head in heads)
+    for row in rows:
+        numbers = [row["quota_recorded"], row["quota"], row["recommended"]]
+        cells = ["-" if number is None else f"{number:,.0f}" for number in numbers]
+        cells.append(f"{row['passed'] / row['recorded']:.1%}" if row["recorded"] else "-")
+        cells += [
+            f"{row['limited_minutes']}/{row['minutes']} min",
+            f"{row['waiting_max']:,.0f}",
+            f"{row['fairness']:.3f}",
+        ]
+        yield f"{row['resource_group']:<30} {row['kind']:<17} " + " ".join(f"{cell:>13}" for cell in cells)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    try:
+        from penstock.spark.accounting.findings import gather
+        from penstock.spark.accounting.store import existing_store
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; want: pip install 'penstock[spark]'") from error
+    from penstock.cli.spark_report import render
+
+    found = gather(existing_store(arguments.tables), days=arguments.day or None, target=arguments.target)
+    arguments.output.write_text(render(found, target=arguments.target), encoding="utf-8")
+    print(f"report {arguments.output.absolute()}")
     return 0
 
 
@@ -87,6 +204,13 @@ def _said(counts: dict[str, dict[str, int]]) -> Iterator[str]:
     for kind, numbers in counts.items():
         said = ", ".join(f"{number:,} {name}" for name, number in numbers.items())
         yield f"{kind}: {said or 'no records yet'}"
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
 
 
 def _key_and_value(item: str) -> tuple[str, str]:

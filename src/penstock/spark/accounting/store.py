@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.accounting.tables import DAY
+from penstock.accounting.tables import DAY, TOPIC_USAGE
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting.schemas import arrow_schema, spark_schema
 
@@ -178,6 +178,14 @@ def open_store(directory: Path, kind: str) -> Store:
     store = ParquetStore(directory)
     store.recover()
     return store
+
+
+def existing_store(directory: Path) -> Store:
+    """Open tables to read them. Raises ConfigurationError if there are none."""
+    usage = directory / TOPIC_USAGE.name
+    if not usage.is_dir():
+        raise ConfigurationError(f"{directory} has no tables; `penstock spark account` makes them")
+    return DeltaStore(directory) if (usage / "_delta_log").is_dir() else ParquetStore(directory)
 
 
 def by_day(table: Table, rows: Rows, at: str) -> dict[str, Rows]:

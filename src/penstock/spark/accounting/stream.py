@@ -11,6 +11,7 @@ Where: `penstock spark account`, or a program that has a SparkSession of its own
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from penstock.core.errors import ConfigurationError
 from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState, alone
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
+from penstock.spark.accounting.derived import refresh
 from penstock.spark.accounting.differing import DECIDED, FIELDS, FOUND, SERIES_SCHEMA, find
 from penstock.spark.accounting.store import open_store
 from penstock.spark.client.cluster import Cluster
@@ -29,17 +31,20 @@ from penstock.spark.client.errors import Refused
 from penstock.spark.options import parse_read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from penstock.accounting.prices import PriceList
 
 Rows = Any  # pyarrow.Table; pyarrow has no types
 
 TOPICS: Final[Mapping[str, str]] = {USAGE: USAGE_TOPIC, GOVERNANCE: DECISION_TOPIC}
 # Of a micro-batch: executors hold about 2 KiB of each, and the driver 1 KiB of what they find.
 RECORDS_PER_BATCH: Final = 200_000
+REFRESH_S: Final = 600
 _CORRUPT: Final = "_corrupt_record"
 
 
@@ -77,6 +82,8 @@ class Accounting:
     kind: str = "parquet"
     records_per_batch: int = RECORDS_PER_BATCH
     absent_after_ms: int = ABSENT_AFTER_MS
+    # A day is not compacted while a micro-batch is added to it.
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def run_once(self) -> dict[str, dict[str, int]]:
         """Read all records that there are; return what was counted so far, by kind of records.
@@ -90,17 +97,29 @@ class Accounting:
                 self._start(kind, {"availableNow": True}).awaitTermination()
             return self._counts()
 
-    def run(self, every: str = "1 minute") -> None:
-        """Read records as they come, until the queries are stopped or one fails."""
+    def run(self, every: str = "1 minute", *, refreshed: Callable[[], object] = lambda: None) -> None:
+        """Read records as they come, until the queries are stopped or one fails.
+
+        Args:
+            every: how often a micro-batch is begun.
+            refreshed: called every ten minutes, perhaps to call `refresh`.
+        """
         with alone(self.tables):
             queries = [self._start(kind, {"processingTime": every}) for kind in self._present()]
             try:
-                self.spark.streams.awaitAnyTermination()
+                while not self.spark.streams.awaitAnyTermination(REFRESH_S):
+                    refreshed()
             finally:
                 for query in queries:
                     query.stop()
             for query in queries:
                 query.awaitTermination()
+
+    def refresh(self, *, prices: PriceList | None = None, strict_prices: bool = False) -> list[str]:
+        """Make derived tables anew for the days that have changed; return these. Raises ConfigurationError."""
+        with self._writing:
+            store = open_store(self.tables, self.kind)
+            return refresh(self.spark, store, prices=prices, strict_prices=strict_prices)
 
     def _present(self) -> list[str]:
         """Return the kinds of records that brokers write. Raises ConfigurationError if they write no usage records."""
@@ -146,6 +165,7 @@ class _Query:
     def __init__(self, accounting: Accounting, kind: str) -> None:
         self.checkpoint = accounting.tables / "_checkpoints" / kind
         self._spark = accounting.spark
+        self._writing = accounting._writing  # noqa: SLF001
         self._kind = kind
         state = BatchState(accounting.tables / "_state" / kind)
         store = open_store(accounting.tables, accounting.kind)
@@ -157,11 +177,15 @@ class _Query:
         if not self._batches.state.begins(batch, query):
             return
         if self._kind == USAGE:
-            self._batches.add_usage(batch, self._found(records))
+            found = self._found(records)
+            with self._writing:
+                self._batches.add_usage(batch, found)
         else:
             broken = f.col(_CORRUPT).isNotNull().alias("broken")
             published = f.unix_millis("__publishTime").alias("published_ms")
-            self._batches.add_decisions(batch, records.select(*DECIDED, "__topic", published, broken).toArrow())
+            rows = records.select(*DECIDED, "__topic", published, broken).toArrow()
+            with self._writing:
+                self._batches.add_decisions(batch, rows)
 
     def _found(self, records: DataFrame) -> Rows:
         spark = self._spark

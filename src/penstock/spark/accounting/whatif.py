@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other quotas would have done with recorded usage: `governance.quota_replay`, distributed by group.
+
+Where: `penstock spark whatif`, and programs: `whatif(groups, {"gold": Change(factor=0.5)})` on the table `group_usage`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock.accounting.tables import KINDS
+from penstock.core.errors import ConfigurationError, PenstockError
+from penstock.governance.allocation import Strategy
+from penstock.governance.quota_replay import QuotaReplay, Used, recommend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+# Of the kinds, those of a class of traffic.
+CLASSES: Final = {"publish": ("publish_messages", "publish_bytes"), "dispatch": ("dispatch_messages", "dispatch_bytes")}
+COUNTERS: Final = {
+    "publish_messages": "published_messages",
+    "publish_bytes": "published_bytes",
+    "dispatch_messages": "dispatched_messages",
+    "dispatch_bytes": "dispatched_bytes",
+}
+# What the admin API calls the quotas.
+RATES: Final = {
+    "publish_messages": "publishRateInMsgs",
+    "publish_bytes": "publishRateInBytes",
+    "dispatch_messages": "dispatchRateInMsgs",
+    "dispatch_bytes": "dispatchRateInBytes",
+}
+RESULT: Final = pa.schema(
+    [
+        ("resource_group", pa.string()),
+        ("kind", pa.string()),
+        ("quota_recorded", pa.float64()),
+        ("quota", pa.float64()),
+        ("recommended", pa.float64()),
+        ("minutes", pa.int64()),
+        ("limited_minutes", pa.int64()),
+        ("limited_recorded", pa.int64()),
+        ("recorded", pa.float64()),
+        ("passed", pa.float64()),
+        ("waiting_max", pa.float64()),
+        ("fairness", pa.float64()),
+        ("share_error", pa.float64()),
+    ]
+)
+_ANSWERED_OK: Final = 300
+_TIMEOUT_S: Final = 60
+_FACTOR: Final = re.compile(r"x([0-9.]+)")
+_SUFFIXES: Final = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+@dataclass(frozen=True)
+class Change:
+    """Other quotas of a group: by kind, None for no limit; and what all others are multiplied by."""
+
+    quotas: Mapping[str, float | None] = field(default_factory=dict)
+    factor: float = 1.0
+
+    def of(self, kind: str, recorded: float | None) -> float | None:
+        if kind in self.quotas:
+            return self.quotas[kind]
+        return None if recorded is None else recorded * self.factor
+
+
+def parse_changes(given: Sequence[str]) -> dict[str, Change]:
+    """Read `GROUP=RATE`, `GROUP=xFACTOR` or `GROUP:KIND=RATE`. Raises ConfigurationError."""
+    found: dict[str, Change] = {}
+    for item in given:
+        name, equals, text = item.rpartition("=")
+        if not equals or not name:
+            raise ConfigurationError(f"--quota {item}: want GROUP=RATE, GROUP=x0.5 or GROUP:KIND=RATE")
+        group, _, kind = name.rpartition(":")
+        if kind not in KINDS:
+            group, kind = name, "publish_messages"
+        before = found.get(group, Change())
+        try:
+            factor = _FACTOR.fullmatch(text)
+            if factor is not None:
+                found[group] = Change(before.quotas, float(factor[1]))
+            else:
+                found[group] = Change({**before.quotas, kind: _rate(text)}, before.factor)
+        except ValueError as error:
+            raise ConfigurationError(f"--quota {item}: {text!r} is no rate") from error
+    return found
+
+
+def _rate(text: str) -> float | None:
+    if text in {"none", "-1"}:
+        return None
+    rate = float(text[:-1]) * _SUFFIXES[text[-1]] if text[-1:] in _SUFFIXES else float(text)
+    if not 0 <= rate < 1e15:
+        raise ValueError(text)
+    return rate
+
+
+def whatif(
+    groups: DataFrame,
+    changes: Mapping[str, Change],
+    *,
+    target: float | None = None,
+    strategy: Strategy = Strategy.MAX_MIN,
+) -> list[dict[str, Any]]:
+    """Replay the table `group_usage`, or a part of it, group by group; return rows of `RESULT`.
+
+    Args:
+        groups: the recorded usage.
+        changes: other quotas, by group; other groups keep theirs.
+        target: also recommend quotas with which this part of the minutes is not limited, for example 0.99.
+        strategy: how brokers divide quotas.
+    """
+    schema = from_arrow_schema(RESULT)
+    wanted = dict(changes)
+
+    def of_group(rows: Any) -> Any:  # noqa: ANN401 - pyarrow.Table
+        return pa.Table.from_pylist(replayed(rows.to_pylist(), wanted, target, strategy), schema=RESULT)
+
+    names = [f"{what}_{kind}" for what in ("quota", "share") for kind in KINDS]
+    read = groups.select(
+        "resource_group", "minute", "broker", *COUNTERS.values(), "publish_limited_ms", "dispatch_limited_ms", *names
+    )
+    result: list[dict[str, Any]] = read.groupBy("resource_group").applyInArrow(of_group, schema).toArrow().to_pylist()
+    return sorted(result, key=lambda row: (row["resource_group"], KINDS.index(row["kind"])))
+
+
+def replayed(
+    rows: Sequence[Mapping[str, Any]], changes: Mapping[str, Change], target: float | None, strategy: Strategy
+) -> list[dict[str, Any]]:
+    """Replay the rows of one group."""
+    if not rows:
+        return []
+    group = rows[0]["resource_group"]
+    change = changes.get(group, Change())
+    found = []
+    for name, kinds in CLASSES.items():
+        minutes = _minutes(rows, name)
+        recorded = _quotas(rows, kinds)
+        quotas = [change.of(kind, quota) for kind, quota in zip(kinds, recorded, strict=True)]
+        one = QuotaReplay((quotas[0], quotas[1]), strategy=strategy)
+        errors: list[list[float]] = [[], []]
+        limited = 0
+        for minute in minutes:
+            passed = one.feed(minute)
+            limited += any(used.limited_ms for used in minute.values())
+            for broker, used in minute.items():
+                for row, (share, quota) in enumerate(zip(used.share, used.quota, strict=True)):
+                    now = passed[broker].share[row]
+                    if share is not None and now is not None and quota:
+                        errors[row].append(abs(now - share) / quota)
+        outcome = one.outcome
+        for row, kind in enumerate(kinds):
+            best = recommend(minutes, row, target) if target is not None and recorded[row] is not None else None
+            if recorded[row] is None and quotas[row] is None:
+                continue
+            found.append(
+                {
+                    "resource_group": group,
+                    "kind": kind,
+                    "quota_recorded": recorded[row],
+                    "quota": quotas[row],
+                    "recommended": best,
+                    "minutes": outcome.minutes,
+                    "limited_minutes": outcome.limited,
+                    "limited_recorded": limited,
+                    "recorded": float(outcome.recorded[row]),
+                    "passed": outcome.passed[row],
+                    "waiting_max": outcome.waiting_max[row],
+                    "fairness": outcome.fairness,
+                    "share_error": sum(errors[row]) / len(errors[row]) if errors[row] else None,
+                }
+            )
+    return found
+
+
+def _minutes(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Used]]:
+    """One class of traffic, by minute and broker; rows of the same minute and broker add up."""
+    kinds = CLASSES[name]
+    found: dict[Any, dict[str, Used]] = {}
+    for row in rows:
+        minute = found.setdefault(row["minute"], {})
+        before = minute.get(row["broker"])
+        minute[row["broker"]] = Used(
+            row[COUNTERS[kinds[0]]] + (before.messages if before else 0),
+            row[COUNTERS[kinds[1]]] + (before.bytes if before else 0),
+            min(60_000, row[f"{name}_limited_ms"] + (before.limited_ms if before else 0)),
+            (row[f"quota_{kinds[0]}"], row[f"quota_{kinds[1]}"]),
+            (row[f"share_{kinds[0]}"], row[f"share_{kinds[1]}"]),
+        )
+    return [found[minute] for minute in sorted(found)]
+
+
+def _quotas(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[float | None]:
+    """The quotas of the last minute."""
+    last = max(rows, key=lambda row: row["minute"])
+    return [last[f"quota_{kind}"] for kind in kinds]
+
+
+def apply(admin_url: str, rows: Sequence[Mapping[str, Any]], *, token: str | None = None) -> list[str]:
+    """Set quotas of groups through the admin API: the recommended ones, or those that were replayed.
+
+    Returns:
+        What was changed, in words. Quotas that are as they were recorded are left alone.
+
+    Raises:
+        PenstockError: the broker did not answer, or refused.
+    """
+    import http.client  # noqa: PLC0415 - only if something is applied
+    from urllib.parse import quote, urlsplit  # noqa: PLC0415
+
+    changed: dict[str, dict[str, int]] = {}
+    for row in rows:
+        quota = row["recommended"] if row["recommended"] is not None else row["quota"]
+        if quota != row["quota_recorded"]:
+            rate = -1 if quota is None else max(1, round(quota))
+            changed.setdefault(row["resource_group"], {})[RATES[row["kind"]]] = rate
+    parts = urlsplit(admin_url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigurationError(f"--admin-url {admin_url!r} is not a URL: want http://HOST:PORT")
+    opener = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    said = []
+    for group, rates in changed.items():
+        connection = opener(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+        try:
+            path = f"/admin/v2/resourcegroups/{quote(group, safe='')}"
+            connection.request("PUT", path, body=json.dumps(rates), headers=headers)
+            response = connection.getresponse()
+            text = response.read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise PenstockError(f"the broker at {admin_url} does not answer: {error}") from error
+        finally:
+            connection.close()
+        if response.status >= _ANSWERED_OK:
+            raise PenstockError(f"quotas of {group} were not set (status {response.status}): {text[:200]}")
+        said.append(f"{group}: {', '.join(f'{name}={rate}' for name, rate in rates.items())}")
+    return said
