@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.broker.records.decisions import _OF_THROTTLE
 from penstock.core.names import DECISION_TOPIC, TopicName
 from penstock.governance.adaptive_throttle import Kind, Pressures, ThrottleDecision
+from penstock.records.decisions import _OF_THROTTLE
 from penstock.testing.client import Type, frame
 from tests.broker.usage import records_of
 from tests.net.harness import SMALL, TOPIC, Client, running, topic_of, until
@@ -18,7 +18,8 @@ from tests.net.harness import SMALL, TOPIC, Client, running, topic_of, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.broker.records.decisions import DecisionRecords
+    from penstock.broker.records.limiters_seen import BrokerLimitersSeen
+    from penstock.records.decisions import DecisionRecords
     from tests.net.harness import Harness
 
 ON: dict[str, Any] = {"governance_records_enabled": True}
@@ -194,7 +195,7 @@ async def test_without_the_setting_there_is_nothing(tmp_path: Path, enabled: boo
 
 async def test_nothing_is_kept_of_topics_that_are_gone(tmp_path: Path) -> None:
     async with running(tmp_path, **ON) as harness:
-        seen = decisions_of(harness)._seen  # noqa: SLF001
+        seen = cast("BrokerLimitersSeen", decisions_of(harness)._seen)  # noqa: SLF001
         client = await Client.producing(harness.port)
         topic_of(harness).publish_limited_times = 1
         await asyncio.sleep(2)

@@ -20,12 +20,12 @@ from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
 from penstock.broker.schemas.schema_registry import version_bytes
 from penstock.core.errors import AlreadyExists, ChangedMeanwhile, ServedElsewhere, Unprocessable
 from penstock.core.names import TopicName
-from penstock.core.units import KIB
+from penstock.records.entries import entries_of
 from penstock.wire import batches, compression
 from penstock.wire.codec import MessageMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.broker.publishing.own_entries import OwnEntries
     from penstock.broker.schemas.schema_registry import SchemaRegistry
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
 
-# Records of one entry: a batch that a client decodes at once, and about what one turn of the loop encodes.
-ENTRY_RECORDS_MAX: Final = 250
-ENTRY_BYTES_MAX: Final = 64 * KIB
 # Every broker adds at most a partition or two; so many are looked through after topics were moved.
 PARTITIONS_MAX: Final = 1_000
 
@@ -98,7 +95,7 @@ class RecordTopic:
         Raises:
             PenstockError: they were not stored, or not all of them.
         """
-        for some in _entries_of(records):
+        for some in entries_of(records):
             topic = await self._opened()
             await self._entries.append(topic, [OwnEntry(self._entry(some, time_ms), len(some))])
 
@@ -141,15 +138,3 @@ class RecordTopic:
         elif existing < count:
             with suppress(ChangedMeanwhile, Unprocessable):
                 await self._partitions.grow(self.name, count)
-
-
-def _entries_of(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yield runs of records for one entry each."""
-    start = size = 0
-    for row, record in enumerate(records):
-        if row > start and (row - start == ENTRY_RECORDS_MAX or size + len(record) > ENTRY_BYTES_MAX):
-            yield records[start:row]
-            start, size = row, 0
-        size += len(record)
-    if start < len(records):
-        yield records[start:]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.log_reads import LogReads
     from penstock.broker.publishing.groups import Groups
-    from penstock.broker.records.decisions import DecisionRecords
     from penstock.broker.records.record_topic import RecordTopic
     from penstock.broker.records.usage import UsageRecords
     from penstock.broker.records.usage_counts import CountedTopic
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.core.membership import Membership
     from penstock.net.listener import Connections
     from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+    from penstock.records.decisions import DecisionRecords
     from penstock.storage.catalog import Catalog
     from penstock.storage.entry_log import EntryLog
 
@@ -119,13 +119,13 @@ class Recorder:
 
     def _decision_records(self) -> DecisionRecords:
         from penstock.accounting.records import DECISION  # noqa: PLC0415 -- not imported if nothing is recorded
-        from penstock.broker.records.decisions import DecisionRecords  # noqa: PLC0415
-        from penstock.broker.records.limiters_seen import LimitersSeen  # noqa: PLC0415
+        from penstock.broker.records.limiters_seen import BrokerLimitersSeen  # noqa: PLC0415
+        from penstock.records.decisions import DecisionRecords  # noqa: PLC0415
 
         parts = self._parts
         return DecisionRecords(
             self._topic(DECISION_TOPIC, DECISION.definition),
-            LimitersSeen(
+            BrokerLimitersSeen(
                 topics=parts.topics.loaded,
                 connections=parts.connections.all,
                 groups=lambda: parts.groups.in_use,
@@ -133,7 +133,7 @@ class Recorder:
                 refused=parts.refused,
                 now_ns=parts.clock.monotonic_ns(),
             ),
-            broker=parts.membership.own,
+            name=f"broker-{parts.membership.own}",
             epoch=self.usage.epoch if self.usage is not None else parts.clock.wall_ms(),
             per_second=lambda: parts.limits().governance_records_per_second,
             clock=parts.clock,

@@ -22,10 +22,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.accounting.records import USAGE, UsageRecord
-from penstock.broker.records.usage_counts import NOTHING, StoredCount, TopicCount, Totals
+from penstock.accounting.totals import NOTHING, Totals
+from penstock.broker.records.usage_counts import StoredCount, TopicCount
 from penstock.core.errors import PenstockError, ReadFailed, TopicNotFound
 from penstock.core.names import is_record_topic
 from penstock.core.units import MIB, MS_PER_S
+from penstock.records.group_usage import GroupUsage
 from penstock.storage.schema import USAGE_COUNTS, USAGE_STATE
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.broker.records.record_topic import RecordTopic
     from penstock.broker.records.usage_counts import CountedTopic, Sample
     from penstock.core.clock import Clock
-    from penstock.governance.resource_group import GroupLimiter
     from penstock.groups.group import Group
     from penstock.storage.catalog import Catalog, TopicRecord
     from penstock.storage.entry_log import EntryLog
@@ -134,7 +135,7 @@ class UsageRecords:
         self._clock = clock
         self._loop = loop
         self._counts: dict[int | str, TopicCount] = {}  # by ledger; by name if it is non-persistent
-        self._recorded_groups: dict[str, tuple[GroupLimiter, int, tuple[Any, ...]]] = {}
+        self._group_usage = GroupUsage()
         self._sum = NOTHING
         self._sequence = 0
         self._state = self._began()
@@ -434,32 +435,8 @@ class UsageRecords:
         )
 
     def _of_groups(self, time_ms: int) -> Iterator[bytes]:
-        now_ns, groups = self._clock.monotonic_ns(), self._groups()
-        for name in self._recorded_groups.keys() - groups.keys():
-            del self._recorded_groups[name]
-        for name, group in groups.items():
-            limiter, before = group.limiter, self._recorded_groups.get(name)
-            publish, dispatch = limiter.publish, limiter.dispatch
-            totals = Totals(
-                publish.messages_passed, publish.bytes_passed, dispatch.messages_passed, dispatch.bytes_passed
-            )
-            more = {
-                "publish_limited_ms": publish.limited_ns(now_ns) // 1_000_000,
-                "dispatch_limited_ms": dispatch.limited_ns(now_ns) // 1_000_000,
-                "quota_publish_messages": group.quota.publish.messages,
-                "quota_publish_bytes": group.quota.publish.bytes,
-                "quota_dispatch_messages": group.quota.dispatch.messages,
-                "quota_dispatch_bytes": group.quota.dispatch.bytes,
-                "share_publish_messages": publish.share.messages,
-                "share_publish_bytes": publish.share.bytes,
-                "share_dispatch_messages": dispatch.share.messages,
-                "share_dispatch_bytes": dispatch.share.bytes,
-            }
-            seen = (totals, *more.values())
-            since_ms = before[1] if before is not None and before[0] is limiter else self._new_since_ms()
-            if before is None or before[0] is not limiter or before[2] != seen:
-                self._recorded_groups[name] = (limiter, since_ms, seen)
-                yield self._encoded("group", time_ms, since_ms, totals, resource_groups=(name,), **more)
+        for one in self._group_usage.changed(self._groups(), self._clock.monotonic_ns(), self._new_since_ms):
+            yield self._encoded("group", time_ms, one.since_ms, one.totals, resource_groups=(one.name,), **one.more)
 
     def _of_broker(self, time_ms: int) -> bytes:
         return self._encoded("broker", time_ms, self._state.epoch, self._sum)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.accounting.totals import NOTHING, Totals
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,25 +21,6 @@ if TYPE_CHECKING:
 
 # The one member of a stored document: numbers in one text, because all of them are held in memory.
 _MEMBER = "c"
-
-
-class Totals(NamedTuple):
-    """What a topic has done."""
-
-    messages_in: int = 0
-    bytes_in: int = 0
-    messages_out: int = 0
-    bytes_out: int = 0
-    limited_times: int = 0
-
-    def plus(self, more: Totals) -> Totals:
-        return Totals(*(one + other for one, other in zip(self, more, strict=True)))
-
-    def minus(self, less: Totals) -> Totals:
-        return Totals(*(one - other for one, other in zip(self, less, strict=True)))
-
-
-NOTHING = Totals()
 
 
 class StoredCount(NamedTuple):

@@ -5,8 +5,8 @@ A bounded queue is between the limiters and the disk. Records that it has no roo
 are those beyond the permitted number per second: recording must never slow what it records. Dropped records leave a
 gap in the sequence numbers.
 
-Where: the broker's tick, if governanceRecordsEnabled. Adaptive throttling passes its decisions as they are made; other
-limiters are looked at once a second (`limiters_seen`), and recorded as episodes.
+Where: the tick of a broker or a proxy, if governanceRecordsEnabled. Adaptive throttling passes its decisions as they
+are made; other limiters are looked at once a second (`limiters_seen`), and recorded as episodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from penstock.accounting.episodes import Episodes
 from penstock.accounting.records import DECISION, DecisionRecord
@@ -23,12 +23,11 @@ from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.memory_row import MemoryRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from penstock.broker.records.limiters_seen import LimitersSeen
-    from penstock.broker.records.record_topic import RecordTopic
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import ThrottleDecision
+    from penstock.records.limiters_seen import Look
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +50,23 @@ class Queued(NamedTuple):
     time_ms: int
 
 
+class RecordWriter(Protocol):
+    """Writes to a topic of records."""
+
+    async def create(self) -> None:
+        """Create the topic and its schema, so that readers can subscribe. Raises PenstockError."""
+
+    async def write(self, records: Sequence[bytes], time_ms: int) -> None:
+        """Append encoded records; returns when they are stored. Raises PenstockError: they were not, or not all."""
+
+
+class Seen(Protocol):
+    """Looks at limiters."""
+
+    async def look(self, now_ns: int) -> Look:
+        """Return what they have done since the last look."""
+
+
 class DecisionRecords:
     """The queue and its writer. All methods are called on the event loop.
 
@@ -63,16 +79,16 @@ class DecisionRecords:
 
     def __init__(
         self,
-        topic: RecordTopic,
-        seen: LimitersSeen,
+        topic: RecordWriter,
+        seen: Seen,
         *,
-        broker: int,
+        name: str,
         epoch: int,
         per_second: Callable[[], int],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Args: per_second: returns how many records may be made each second."""
+        """Args: name: of the broker or proxy. per_second: returns how many records may be made each second."""
         self.memory = MemoryRow("decision-records", QUEUE_BYTES_MAX)
         self.written = 0
         self.dropped: Counter[str] = Counter()
@@ -80,7 +96,7 @@ class DecisionRecords:
         self.epoch = epoch
         self._topic = topic
         self._seen = seen
-        self._broker = broker
+        self._name = name
         self._per_second = per_second
         self._clock = clock
         self._loop = loop
@@ -132,7 +148,7 @@ class DecisionRecords:
         data = DECISION.encode(
             DecisionRecord(
                 **{"since_ms": now_ms, **fields, **texts},
-                broker=f"broker-{self._broker}",
+                broker=self._name,
                 epoch=self.epoch,
                 sequence=sequence,
                 time_ms=now_ms,

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a topic, a group, a broker or a proxy has done. Where: all that count usage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Totals(NamedTuple):
+    """What a topic has done."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    limited_times: int = 0
+
+    def plus(self, more: Totals) -> Totals:
+        return Totals(*(one + other for one, other in zip(self, more, strict=True)))
+
+    def minus(self, less: Totals) -> Totals:
+        return Totals(*(one - other for one, other in zip(self, less, strict=True)))
+
+
+NOTHING = Totals()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What resource groups have used, as it is recorded. Where: the usage records of brokers and of proxies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.accounting.totals import Totals
+from penstock.core.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from penstock.governance.resource_group import GroupLimiter
+    from penstock.groups.group import Group
+
+
+class Used(NamedTuple):
+    """A group, with the counters of its record and when they were 0."""
+
+    name: str
+    since_ms: int
+    totals: Totals
+    more: Mapping[str, Any]
+
+
+class _Recorded(NamedTuple):
+    limiter: GroupLimiter
+    since_ms: int
+    seen: tuple[Any, ...]
+
+
+class GroupUsage:
+    """The groups as they were recorded last."""
+
+    def __init__(self) -> None:
+        self._recorded: dict[str, _Recorded] = {}
+
+    def changed(self, groups: Mapping[str, Group], now_ns: int, since_ms: Callable[[], int]) -> Iterator[Used]:
+        """Yield the groups whose counters have changed; consume it whole. Args: since_ms: returns unique times."""
+        for name in self._recorded.keys() - groups.keys():
+            del self._recorded[name]
+        for name, group in groups.items():
+            limiter, before = group.limiter, self._recorded.get(name)
+            publish, dispatch = limiter.publish, limiter.dispatch
+            totals = Totals(
+                publish.messages_passed, publish.bytes_passed, dispatch.messages_passed, dispatch.bytes_passed
+            )
+            more = {
+                "publish_limited_ms": publish.limited_ns(now_ns) // NS_PER_MS,
+                "dispatch_limited_ms": dispatch.limited_ns(now_ns) // NS_PER_MS,
+                "quota_publish_messages": group.quota.publish.messages,
+                "quota_publish_bytes": group.quota.publish.bytes,
+                "quota_dispatch_messages": group.quota.dispatch.messages,
+                "quota_dispatch_bytes": group.quota.dispatch.bytes,
+                "share_publish_messages": publish.share.messages,
+                "share_publish_bytes": publish.share.bytes,
+                "share_dispatch_messages": dispatch.share.messages,
+                "share_dispatch_bytes": dispatch.share.bytes,
+            }
+            seen = (totals, *more.values())
+            again = before is not None and before.limiter is limiter
+            began_ms = before.since_ms if before is not None and again else since_ms()
+            if before is None or not again or before.seen != seen:
+                self._recorded[name] = _Recorded(limiter, began_ms, seen)
+                yield Used(name, began_ms, totals, more)
