@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.admin.server import AdminServer
 from penstock.authentication.identification import Identification
-from penstock.core.errors import ConfigurationError
+from penstock.core.errors import ConfigurationError, InvalidTopicName
 from penstock.core.names import TopicName
 from penstock.core.service_urls import Addresses
 from penstock.core.units import NS_PER_MS, NS_PER_S
@@ -46,6 +46,7 @@ from penstock.proxy.listings import Listings
 from penstock.proxy.own_credentials import own_credentials
 from penstock.proxy.proxy import Proxy
 from penstock.proxy.quota_sharing import ProxySharing
+from penstock.proxy.recorder_parts import RecorderParts
 from penstock.proxy.services import Services
 from penstock.proxy.snapshot import ProxySnapshots
 from penstock.proxy.targets import AllowedTargets, Targets
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from penstock.admin.http_memory import HttpMemory
     from penstock.core.membership import MemberNames, Registry
     from penstock.core.service_urls import ServiceUrls
+    from penstock.proxy.recorder import Recorder
     from penstock.proxy.session import Session
     from penstock.proxy.snapshot import ProxySnapshot
     from penstock.settings import Settings
@@ -144,6 +146,7 @@ class Rows(NamedTuple):
     commands: CommandMemory
     sessions: MemoryRow
     http: MemoryRow
+    usage: MemoryRow
 
 
 async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExitStack) -> Serving:
@@ -181,8 +184,29 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         commands=CommandMemory(budget.commands_bytes),
         sessions=MemoryRow("sessions", budget.sessions_bytes),
         http=MemoryRow("http", budget.http_bytes),
+        usage=MemoryRow("usage", budget.metadata_bytes),
     )
     group_file = GroupFile(settings.group_file, groups) if settings.group_file is not None else None
+    opened = open_sockets(settings)
+    stack.callback(opened.close)
+    where = bound(settings, opened)
+    own_name = settings.proxy_name or (where.plain or where.tls or "").partition("://")[2]
+    traffic = Traffic()
+    recorder = _recorder(
+        settings,
+        own_name,
+        RecorderParts(
+            connections=connections,
+            groups=groups,
+            listings=listings,
+            traffic=traffic,
+            upstreams=upstreams,
+            identity=_own_identity(settings),
+            memory=rows.usage,
+            clock=clock,
+            loop=loop,
+        ),
+    )
     services = Services(
         loop=loop,
         clock=clock,
@@ -196,15 +220,12 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         release=connections.release,
         commands_memory=rows.commands,
         sessions_memory=rows.sessions,
-        traffic=Traffic(),
+        traffic=traffic,
+        usage=recorder.usage.counts if recorder is not None and recorder.usage is not None else None,
         frame_bytes_max=settings.frame_bytes_max,
         authentication=_authentication(settings, clock, stack),
         closed=_log_closed,
     )
-    opened = open_sockets(settings)
-    stack.callback(opened.close)
-    where = bound(settings, opened)
-    own_name = settings.proxy_name or (where.plain or where.tls or "").partition("://")[2]
     sharing = _share_quotas(settings, groups, own_name, where, upstreams, clock, stack)
     tls = tls_options(settings)
     requests = AdminRequests(
@@ -214,7 +235,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         else None,
     )
     await _mirror_groups(settings, groups, requests, stack)
-    proxy = Proxy(services, connections, group_file)
+    proxy = Proxy(services, connections, group_file, recorder)
     stack.push_async_callback(proxy.stop)
     listeners = []
     for sock, context in (
@@ -247,6 +268,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         rows=rows,
         loop_turns=turns,
         stopping=proxy.is_stopping,
+        recorder=recorder,
     )
     _push_metrics(snapshots, loop, own_name, stack)
 
@@ -347,6 +369,29 @@ def _share_quotas(
     stack.push_async_callback(sharing.stop)
     sharing.review()
     return sharing
+
+
+def _recorder(settings: Settings, own_name: str, parts: RecorderParts) -> Recorder | None:
+    """Record usage and decisions, if a setting says so. Raises ConfigurationError."""
+    if not (settings.usage_records_enabled or settings.governance_records_enabled):
+        return None
+    from penstock.proxy.recorder import Recorder, RecorderOptions  # noqa: PLC0415 -- nor where nothing is recorded
+
+    for name in (settings.usage_topic, settings.decision_topic):
+        try:
+            TopicName.parse(name)
+        except InvalidTopicName as error:
+            raise ConfigurationError(str(error)) from error
+    return Recorder(
+        RecorderOptions(
+            name=f"proxy-{own_name}",
+            usage_topic=settings.usage_topic if settings.usage_records_enabled else None,
+            decision_topic=settings.decision_topic if settings.governance_records_enabled else None,
+            interval_s=settings.usage_records_interval_in_seconds,
+            per_second=settings.governance_records_per_second,
+        ),
+        parts,
+    )
 
 
 def _rendered(snapshot: ProxySnapshot) -> Iterator[str]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from penstock.broker.health import Health
-from penstock.broker.records.recorder import DROP_REASONS
 from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
 from penstock.core.membership import Registration
 from penstock.governance.permit_types import PermitLimits
@@ -15,6 +14,7 @@ from penstock.groups.adaptive_throttling import ThrottlingSnapshot, TopicThrottl
 from penstock.net.topic_list_limiter import TopicListSnapshot
 from penstock.stats.process_memory import ProcessMemory
 from penstock.stats.server_snapshot import (
+    DROP_REASONS,
     GroupTrafficSnapshot,
     LoopTurnsSnapshot,
     MemoryUse,

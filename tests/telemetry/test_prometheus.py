@@ -222,7 +222,7 @@ def test_a_connection_muted_for_two_reasons_counts_in_both_and_every_reason_is_a
     by_reason = {labels["reason"]: number for labels, number in samples(snapshot)["penstock_connections_muted"]}
     assert by_reason == {
         "request-memory": 1, "request-count": 0, "storage": 0, "commands": 0, "outbound": 2, "publish-rate": 0,
-        "group-quota": 0, "upstream": 0, "adaptive-publish-rate": 0,
+        "group-quota": 0, "upstream": 0, "adaptive-publish-rate": 0, "stopping": 0,
     }  # fmt: skip
     assert value(snapshot, "penstock_connection_muted_longest_seconds") == 2.5
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
     from penstock.proxy.group_file import GroupFile
+    from penstock.proxy.recorder import Recorder
     from penstock.proxy.services import Services
 
 log = logging.getLogger(__name__)
@@ -26,9 +27,16 @@ TICK_S: Final = 1.0
 class Proxy:
     """All sessions of one process."""
 
-    def __init__(self, services: Services, connections: Connections, group_file: GroupFile | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        connections: Connections,
+        group_file: GroupFile | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.services = services
         self._group_file = group_file
+        self._recorder = recorder
         services.groups.when_changed(self._look_again)
         self._connections = connections
         self._ticker: asyncio.TimerHandle | None = None
@@ -60,6 +68,8 @@ class Proxy:
         if self._group_file is not None:
             self._group_file.look()
         self.services.upstreams.close_idle()
+        if self._recorder is not None:
+            self._recorder.tick(now_ns)
         self._ticker = self.services.loop.call_later(TICK_S, self._tick)
 
     def _look_again(self) -> None:
@@ -95,5 +105,7 @@ class Proxy:
         await asyncio.sleep(0)
         for connection in self._connections.all():
             connection.close(STOPPING)
+        if self._recorder is not None:
+            await self._recorder.stop()
         await self.services.listings.close()
         await self.services.upstreams.close()

@@ -79,7 +79,7 @@ class Relay:
         self._upstream: UpstreamSocket | None = None
         self.sends = RelayedSends(connection, services, self._forward)
         self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
-        self.consumers = RelayedConsumers(services, self._stream, self._send_flow)
+        self.consumers = RelayedConsumers(services, self._stream, self._send_flow, self.sends.usage)
         self._spare: SpareBuffers | None = None  # for large frames
         self._answers: AwaitedAnswers | None = None  # while it is drained
         self._drained: asyncio.Event | None = None
@@ -223,6 +223,7 @@ class Relay:
         self._forward(encode(codec.CommandFlow(consumer_id=consumer_id, messagePermits=permits)), None)
 
     def _refuse(self, refused: RefusedCommand) -> None:
+        self._traffic.refuse(self._connection.peer.rpartition(":")[0], refused.type)
         answer = refusals.answer(refused)
         if answer is None:
             self._connection.close(refused.text)
@@ -270,6 +271,8 @@ class Relay:
                 self._deliver(self._stream.passed(data))
             if self._stream.counter is not None:
                 self.consumers.delivered(self._stream.counter.take())
+                if self.sends.usage is not None:
+                    self.sends.usage.answered(self._stream.counter.take_answered())
             if self._answers is not None and self._answers.all_came:
                 self._end_draining()
         except ProtocolError as error:

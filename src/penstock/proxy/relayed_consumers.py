@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.groups.group import Group
+    from penstock.proxy.relayed_usage import RelayedUsage
     from penstock.proxy.response_stream import ResponseStream
     from penstock.proxy.services import Services
     from penstock.wire import codec
@@ -49,8 +50,21 @@ class RelayedConsumer:
 class RelayedConsumers:
     """All consumers of one client."""
 
-    def __init__(self, services: Services, stream: ResponseStream, send_flow: Callable[[int, int], None]) -> None:
-        """Args: stream: of the broker's frames; send_flow: sends the broker permits of a consumer."""
+    def __init__(
+        self,
+        services: Services,
+        stream: ResponseStream,
+        send_flow: Callable[[int, int], None],
+        usage: RelayedUsage | None = None,
+    ) -> None:
+        """Receive what this uses.
+
+        Args:
+            services: of the proxy.
+            stream: of the broker's frames.
+            send_flow: sends the broker permits of a consumer.
+            usage: counts what is delivered; None: usage is not recorded.
+        """
         self.consumers: dict[int, RelayedConsumer] = {}
         self._services = services
         self._stream = stream
@@ -58,6 +72,8 @@ class RelayedConsumers:
         self._limited = 0  # consumers whose permits are counted
         self._counting_bytes = 0
         self._unsubscribing: dict[int, None] = {}
+        self._usage = usage
+        self._count_if_wanted()
 
     # -- commands of the client ---------------------------------------------------------------------------------------
 
@@ -115,6 +131,8 @@ class RelayedConsumers:
         """The client is gone."""
         for consumer_id in list(self.consumers):
             self.forget(consumer_id)
+        self._usage = None
+        self._count_if_wanted()
 
     def look_again(self) -> None:
         """Definitions of groups have changed."""
@@ -135,7 +153,11 @@ class RelayedConsumers:
         """Messages have been sent on to the client."""
         for consumer_id, seen in counts.items():
             consumer = self.consumers.get(consumer_id)
-            if consumer is not None and consumer.permits is not None:
+            if consumer is None:
+                continue
+            if self._usage is not None and consumer.topic is not None:
+                self._usage.delivered(consumer.topic, seen)
+            if consumer.permits is not None:
                 consumer.permits.delivered(seen.entries, seen.messages, seen.bytes, unread=seen.unread)
 
     # -- limits -------------------------------------------------------------------------------------------------------
@@ -160,16 +182,17 @@ class RelayedConsumers:
             consumer.permits = Permits(self._services.permit_steps, send, exact=exact)
             consumer.permits.limit(lines)
             self._limited += 1
-        self._count_if_limited()
+        self._count_if_wanted()
 
-    def _count_if_limited(self) -> None:
-        """Count messages while a consumer has a group."""
+    def _count_if_wanted(self) -> None:
+        """Count messages while a consumer has a group, or while usage is recorded."""
         memory = self._services.sessions_memory
-        if self._limited and self._stream.counter is None:
-            self._stream.counter = MessageCounter()
+        wanted = self._limited or self._usage is not None
+        if wanted and self._stream.counter is None:
+            self._stream.counter = MessageCounter(answers=self._usage is not None)
             self._counting_bytes = HEAD_BYTES_MAX
             memory.take(HEAD_BYTES_MAX)
-        elif not self._limited and self._counting_bytes:
+        elif not wanted and self._counting_bytes:
             self._stream.counter = None
             memory.release(self._counting_bytes)
             self._counting_bytes = 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from penstock.core.errors import InvalidTopicName, ServiceNotReady
 from penstock.core.names import TopicName
 from penstock.groups.held_sends import HeldSends
+from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.wire.relayed import pick_frames
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class RelayedSends:
         self._services = services
         self._forward = forward
         self._held: HeldSends | None = None  # made for the first producer with a group
+        self.usage = RelayedUsage(services.usage) if services.usage is not None else None
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
@@ -111,6 +113,8 @@ class RelayedSends:
         producer = RelayedProducer(body.producer_id, topic, nbytes)
         self.producers[body.producer_id] = producer
         self._hold_if_limited(producer)
+        if self.usage is not None:
+            self.usage.opened(body.producer_id, topic)
 
     def closed(self, producer_id: int, pass_on: Callable[[], None]) -> None:
         """A CLOSE_PRODUCER came: pass it on when all that is held of the producer has been sent."""
@@ -132,12 +136,16 @@ class RelayedSends:
         if self._held is not None:
             self._held.forget(producer_id)
         producer.topic.limit(())
+        if self.usage is not None:
+            self.usage.forget(producer_id)
         self._services.sessions_memory.release(producer.charged_bytes)
 
     def close(self) -> None:
         """The client is gone."""
         for producer_id in list(self.producers):
             self.forget(producer_id)
+        if self.usage is not None:
+            self.usage.close()
 
     def look_again(self) -> None:
         """Definitions of groups have changed."""
@@ -167,6 +175,8 @@ class RelayedSends:
         `lease` is charged for all runs of the read; the parts for what waits are taken from it.
         """
         if self._held is None:
+            if self.usage is not None:
+                self.usage.passed(run)
             return run
         passed = self._held.keep_back(run, lease)
         if passed is not None:
@@ -179,6 +189,8 @@ class RelayedSends:
 
     def _charge(self, run: PublishRun) -> None:
         """Charge the groups of each producer for its rows."""
+        if self.usage is not None:
+            self.usage.passed(run)
         first = run.producer_ids[0]
         if run.producer_ids.count(first) == len(run.producer_ids):
             messages = len(run.offsets) if run.message_counts is None else sum(run.message_counts)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.proxy.targets import Targets
     from penstock.proxy.traffic import Traffic
     from penstock.proxy.upstreams import Upstreams
+    from penstock.proxy.usage import UsageCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Services:
     commands_memory: CommandMemory
     sessions_memory: MemoryRow
     traffic: Traffic
+    usage: UsageCounts | None  # None: usage is not recorded
     frame_bytes_max: int  # of clients
     authentication: Authentication | None = None  # None: brokers check what clients show
     closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason

@@ -185,6 +185,7 @@ class Session:
 
     def _refuse(self, refused: RefusedCommand) -> None:
         """Answer a command that exceeds a bound, or close the connection if it has no answer."""
+        self._services.traffic.refuse(self.connection.peer.rpartition(":")[0], refused.type)
         answer = refusals.answer(refused)
         if answer is None:
             self.connection.close(refused.text)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
     from penstock.proxy.quota_sharing import ProxySharing
+    from penstock.proxy.recorder import Recorder
     from penstock.proxy.services import Services
     from penstock.stats.reading import Pace
 
@@ -39,6 +40,8 @@ class ProxySnapshot(ServerSnapshot):
     turned_away: Mapping[str, int]  # of these, those that the proxy refused by itself
     lookups_pending: int
     lookup_connections: int
+    usage_topics: int | None = None  # whose usage is counted; None: it is not recorded
+    usage_left_out: int = 0  # messages of topics that are only counted in sum
 
 
 class ProxySnapshots(Taking[ProxySnapshot]):
@@ -54,6 +57,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         rows: Sequence[MemoryRow],
         loop_turns: LoopTurns,
         stopping: Callable[[], bool],
+        recorder: Recorder | None = None,
     ) -> None:
         super().__init__(self._read_all, services.clock)
         self._cluster = cluster
@@ -62,6 +66,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         self._sharing = sharing
         self._rows = rows
         self._loop_turns = loop_turns
+        self._recorder = recorder
         self.is_stopping = stopping
         self._started_at_ms = services.clock.wall_ms()
 
@@ -88,6 +93,9 @@ class ProxySnapshots(Taking[ProxySnapshot]):
             rows={row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes) for row in self._rows},
             resource_groups=await group_traffic(groups, clock, pace),
             sharing=await self._shared(pace),
+            records=self._recorder.snapshot() if self._recorder is not None else None,
+            usage_topics=len(services.usage) if services.usage is not None else None,
+            usage_left_out=services.usage.left_out if services.usage is not None else 0,
             loop_turns=turns(self._loop_turns),
             process=process_use(),
             broker_connections=traffic.relays,

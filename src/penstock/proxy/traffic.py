@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Clients that are told apart; refusals of more are counted together.
+REFUSED_KEPT_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -23,6 +30,7 @@ class Traffic:
         asked: requests of lookups, by kind.
         turned_away: of these, those that the proxy refused for lack of memory or connections.
         pending: lookups in progress.
+        refused: commands that exceed a bound, by address of the client and type, since they were taken.
     """
 
     reads: int = 0
@@ -33,3 +41,16 @@ class Traffic:
     asked: Counter[str] = field(default_factory=Counter)
     turned_away: Counter[str] = field(default_factory=Counter)
     pending: int = 0
+    refused: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def refuse(self, address: str, command: int) -> None:
+        """Count a command of a client that was refused because it exceeds a bound."""
+        key = (address, command)
+        if key not in self.refused and len(self.refused) >= REFUSED_KEPT_MAX:
+            key = ("", command)
+        self.refused[key] += 1
+
+    def take_refused(self) -> Mapping[tuple[str, int], int]:
+        """Return how many commands were refused since the last call."""
+        refused, self.refused = self.refused, Counter()
+        return refused

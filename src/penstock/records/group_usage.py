@@ -36,6 +36,10 @@ class GroupUsage:
     def __init__(self) -> None:
         self._recorded: dict[str, _Recorded] = {}
 
+    def repeat(self) -> None:
+        """Yield all of them next time, because they could not be recorded."""
+        self._recorded = {name: one._replace(seen=()) for name, one in self._recorded.items()}
+
     def changed(self, groups: Mapping[str, Group], now_ns: int, since_ms: Callable[[], int]) -> Iterator[Used]:
         """Yield the groups whose counters have changed; consume it whole. Args: since_ms: returns unique times."""
         for name in self._recorded.keys() - groups.keys():

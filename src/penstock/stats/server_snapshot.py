@@ -8,7 +8,7 @@ Where: `broker.stats.snapshot` and `proxy.snapshot` add their own; `reading` rea
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,6 +95,10 @@ class LoopTurnsSnapshot:
 
     longest_ns: int = 0  # since the start
     longer: Mapping[int, int] = field(default_factory=dict)  # threshold in ms -> number of turns that took longer
+
+
+# Why decision records are dropped.
+DROP_REASONS: Final = ("too-many", "queue-full", "too-many-episodes", "not-stored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,10 @@ DIRECTION: Final[Scope[ProxySnapshot, int]] = Scope(
     lambda snapshot: [(("to-broker",), snapshot.to_brokers_bytes), (("to-client",), snapshot.to_clients_bytes)],
 )
 
+USAGE: Final[Scope[ProxySnapshot, ProxySnapshot]] = Scope(
+    (), lambda snapshot: [((), snapshot)] if snapshot.usage_topics is not None else [], optional=True
+)
+
 OUTCOMES: Final = ("made", "failed", "refused")
 OUTCOME: Final[Scope[ProxySnapshot, int]] = Scope(
     ("outcome",), lambda snapshot: [((outcome,), snapshot.connected.get(outcome, 0)) for outcome in OUTCOMES]
@@ -108,5 +112,9 @@ PROXY_INSTRUMENTS: Final[tuple[Instrument[ProxySnapshot, Any], ...]] = (
     *REGISTRATION_INSTRUMENTS,
     # Records
     *RECORD_INSTRUMENTS,
+    Instrument("penstock_usage_counted_topics", "gauge", "", USAGE, lambda s: s.usage_topics or 0,
+               "Topics whose usage is counted now"),
+    Instrument("penstock_usage_left_out_messages_total", "counter", "", USAGE, lambda s: s.usage_left_out,
+               "Messages of topics that are only counted in sum, for lack of memory for more topics"),
 )
 # fmt: on

@@ -99,13 +99,19 @@ def make(metadata: MessageMetadata, messages: Sequence[bytes], event_time_ms: in
         event_time_ms: of each of them.
         kind: of `wire.compression`.
     """
+    payload = fill(metadata, messages, event_time_ms, kind)
+    encoded = metadata.SerializeToString()
+    return seal(len(encoded).to_bytes(_SIZE_BYTES, "big") + encoded + payload)
+
+
+def fill(metadata: MessageMetadata, messages: Sequence[bytes], event_time_ms: int, kind: int) -> bytes:
+    """Return the payload of a batch of these messages; what must be said of it is added to `metadata`."""
     payload = b"".join(_with_metadata(message, event_time_ms) for message in messages)
     metadata.num_messages_in_batch = len(messages)
     metadata.uncompressed_size = len(payload)
     if len(payload) >= COMPRESSED_BYTES_MIN:
         metadata.compression, payload = compression.compress(kind, payload)  # type: ignore[assignment]
-    encoded = metadata.SerializeToString()
-    return seal(len(encoded).to_bytes(_SIZE_BYTES, "big") + encoded + payload)
+    return payload
 
 
 def _with_metadata(message: bytes, event_time_ms: int) -> bytes:

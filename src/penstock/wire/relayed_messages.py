@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the messages that a broker sends to the consumers of one connection, while a proxy passes the frames on.
+"""Counts the messages that a broker sends to one connection, and its answers to SENDs, while a proxy passes them on.
 
     total:4 | size:4 | MESSAGE | [0e02 size:4 broker's metadata] | [0e01 checksum:4] | size:4 | metadata | payload
 
@@ -29,6 +29,8 @@ _SIZE_BYTES: Final = 4
 # Its command's size, and the first bytes of the command.
 _MESSAGE_BYTES_MIN: Final = 9
 _MESSAGE_START: Final = b"\x08\x09\x4a"
+_RECEIPT_START: Final = b"\x08\x07\x3a"
+_ERROR_START: Final = b"\x08\x08\x42"
 _SEAL_MAGIC: Final = b"\x0e\x01"
 _SEAL_BYTES: Final = 6
 _BROKER_METADATA_MAGIC: Final = b"\x0e\x02"
@@ -55,6 +57,17 @@ class Delivered:
         self.unread = 0
 
 
+class Answered:
+    """Consecutive answers to SENDs of one producer: receipts, or errors."""
+
+    __slots__ = ("producer_id", "sends", "stored")
+
+    def __init__(self, producer_id: int, *, stored: bool) -> None:
+        self.producer_id = producer_id
+        self.stored = stored
+        self.sends = 0
+
+
 class _TooShort(Exception):
     """A head is not whole yet."""
 
@@ -62,10 +75,13 @@ class _TooShort(Exception):
 class MessageCounter:
     """Counts the messages of one connection."""
 
-    __slots__ = ("_delivered", "_head", "_head_size")
+    __slots__ = ("_answered", "_delivered", "_head", "_head_size", "_starts")
 
-    def __init__(self) -> None:
+    def __init__(self, *, answers: bool = False) -> None:
+        """Args: answers: whether answers to SENDs are counted, too."""
         self._delivered: dict[int, Delivered] = {}
+        self._answered: list[Answered] = []
+        self._starts = (_MESSAGE_START, _RECEIPT_START, _ERROR_START) if answers else (_MESSAGE_START,)
         self._head = b""
         self._head_size = 0  # of the frame whose head has begun; 0: none has
 
@@ -73,6 +89,11 @@ class MessageCounter:
         """Return what was counted since the last call, by consumer id."""
         delivered, self._delivered = self._delivered, {}
         return delivered
+
+    def take_answered(self) -> list[Answered]:
+        """Return the answers to SENDs since the last call, in their order."""
+        answered, self._answered = self._answered, []
+        return answered
 
     def follow(self, data: bytes, pos: int, checked: Callable[[int], int]) -> int:
         """Count the frames that begin in `data` at `pos` and later; return where the last of them ends or will end.
@@ -82,12 +103,12 @@ class MessageCounter:
             pos: where a frame begins.
             checked: returns a frame's size if it is possible, else raises ProtocolError.
         """
-        last, end = len(data) - _SIZE_BYTES, len(data)
+        last, end, starts = len(data) - _SIZE_BYTES, len(data), self._starts
         while pos <= last:
             begin = pos + _SIZE_BYTES
             size = checked(_read_u32(data, pos)[0])
             pos = begin + size
-            if data.startswith(_MESSAGE_START, begin + 4) or end < begin + 7:
+            if data.startswith(starts, begin + 4) or end < begin + 7:
                 self.begin(data, begin, size)
         return pos
 
@@ -122,10 +143,12 @@ class MessageCounter:
         if size < _MESSAGE_BYTES_MIN:
             return
         if end < begin + _MESSAGE_BYTES_MIN:
-            if _MESSAGE_START.startswith(data[begin + 4 : begin + 7]):
+            if any(start.startswith(data[begin + 4 : begin + 7]) for start in self._starts):
                 raise _TooShort
             return
         if not data.startswith(_MESSAGE_START, begin + 4):
+            if data.startswith(self._starts, begin + 4):
+                self._count_answer(data, begin, begin + size, end)
             return
         stop = begin + size
         entry = begin + 4 + _read_u32(data, begin)[0]
@@ -156,6 +179,17 @@ class MessageCounter:
                     except Implausible:
                         unread = True
         self._add(consumer_id, messages, max(0, stop - entry), unread=unread)
+
+    def _count_answer(self, data: bytes, begin: int, stop: int, end: int) -> None:
+        producer_id = self._consumer_id(data, begin, stop, end)  # In the same place.
+        if producer_id is None:
+            return
+        stored = data[begin + 5] == _RECEIPT_START[1]
+        last = self._answered[-1] if self._answered else None
+        if last is None or last.producer_id != producer_id or last.stored is not stored:
+            last = Answered(producer_id, stored=stored)
+            self._answered.append(last)
+        last.sends += 1
 
     @staticmethod
     def _u32(data: bytes, at: int, end: int, stop: int) -> int:

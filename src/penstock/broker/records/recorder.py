@@ -8,10 +8,10 @@ is imported while nothing is recorded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
-from penstock.stats.server_snapshot import RecordsSnapshot
+from penstock.stats.server_snapshot import DROP_REASONS, RecordsSnapshot
 from penstock.storage.schema import USAGE_STATE
 
 if TYPE_CHECKING:
@@ -61,10 +61,6 @@ class RecorderParts:
     limits: Callable[[], BrokerLimits]
     clock: Clock
     loop: asyncio.AbstractEventLoop
-
-
-# Why decision records are dropped.
-DROP_REASONS: Final = ("too-many", "queue-full", "too-many-episodes", "not-stored")
 
 
 class Recorder:

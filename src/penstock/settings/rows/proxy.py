@@ -81,6 +81,19 @@ class Proxying:
         "The name of this proxy among those that share quotas, by default its advertised address and port; no two "
         "proxies of a cluster may have the same.",
     )
+    usage_topic: str = row(
+        "proxyUsageRecordsTopicName",
+        str,
+        "persistent://pulsar/system/proxy-usage",
+        "Topic of the cluster on which proxies record usage, with usageRecordsEnabled; not the brokers' own, which "
+        "only penstock brokers may write.",
+    )
+    decision_topic: str = row(
+        "proxyGovernanceRecordsTopicName",
+        str,
+        "persistent://pulsar/system/proxy-governance",
+        "Topic of the cluster on which proxies record decisions, with governanceRecordsEnabled.",
+    )
     group_key: str | None = row(
         "resourceUsageKey",
         str,

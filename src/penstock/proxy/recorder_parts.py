@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `recorder` uses, apart from it: where nothing is recorded, the recorder is not imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.core.clock import Clock
+    from penstock.governance.memory_row import MemoryRow
+    from penstock.net.listener import Connections
+    from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+    from penstock.proxy.groups import ProxyGroups
+    from penstock.proxy.traffic import Traffic
+    from penstock.proxy.upstreams import Identity, Upstreams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderParts:
+    """Parts of the proxy that recording uses."""
+
+    connections: Connections
+    groups: ProxyGroups
+    listings: TopicListMemoryLimiter
+    traffic: Traffic
+    upstreams: Upstreams
+    identity: Identity  # of the proxy itself
+    memory: MemoryRow  # of the counters of usage
+    clock: Clock
+    loop: asyncio.AbstractEventLoop

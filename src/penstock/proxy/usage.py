@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What topics have used through this proxy: counters, and the SENDs that no broker has acknowledged yet.
+
+A publish counts when the broker's receipt passes: what the broker has refused, or what was lost with it and is sent
+again, is not counted, or not twice; and nobody can add to the usage of a topic that a broker does not let them publish
+to. Until then its size is kept in a column of its producer.
+
+Bounds. All of it is charged to one row. A topic that does not fit is counted in the proxy's own totals only; SENDs that
+do not fit are counted when they are passed on.
+
+Where: `relayed_sends` and `relayed_consumers` count, `usage_records` records.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.accounting.totals import NOTHING, Totals
+from penstock.core.names import is_record_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from penstock.core.names import TopicName
+    from penstock.governance.memory_row import MemoryRow
+
+log = logging.getLogger(__name__)
+
+# Memory of the counters of a topic, besides its name, which is twice in memory with its key.
+TOPIC_BYTES: Final = 800
+# Memory of a row of SENDs that wait for receipts, besides two numbers of four bytes for each.
+ROW_BYTES: Final = 400
+SEND_BYTES: Final = 8
+
+
+class TopicUsage:
+    """The counters of one topic, since `since_ms`."""
+
+    __slots__ = ("charged_bytes", "idle_cycles", "recorded", "since_ms", "text", "totals")
+
+    def __init__(self, text: str, since_ms: int, charged_bytes: int) -> None:
+        self.text = text
+        self.since_ms = since_ms
+        self.charged_bytes = charged_bytes
+        self.totals = NOTHING
+        self.recorded = NOTHING
+        self.idle_cycles = 0  # cycles in which nothing has changed
+
+
+class UsageCounts:
+    """The counters of all topics.
+
+    Attributes:
+        memory: of everything here.
+        sum: of all topics, also of those that are not counted by themselves.
+        left_out: messages of topics that are not counted by themselves, for lack of memory.
+    """
+
+    def __init__(self, memory: MemoryRow, new_since_ms: Callable[[], int], own: Collection[str] = ()) -> None:
+        """Args: new_since_ms: returns unique times; own: topics that are not counted, beside those of brokers."""
+        self.memory = memory
+        self.sum = NOTHING
+        self.left_out = 0
+        self._new_since_ms = new_since_ms
+        self._own = frozenset(own)
+        self._topics: dict[str, TopicUsage] = {}
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether memory must be freed for other topics."""
+        return 2 * self.memory.used_bytes > self.memory.size_bytes
+
+    def add(self, text: str, more: Totals) -> None:
+        """A topic has done this."""
+        topic = self._topics.get(text)
+        if topic is None:
+            if text in self._own or is_record_topic(text):
+                return
+            topic = self._begun(text)
+        self.sum = self.sum.plus(more)
+        if topic is None:
+            self.left_out += more.messages_in + more.messages_out
+        else:
+            topic.totals = topic.totals.plus(more)
+
+    def _begun(self, text: str) -> TopicUsage | None:
+        nbytes = TOPIC_BYTES + 2 * len(text.encode())
+        if not self.memory.try_take(nbytes):
+            if not self.left_out:
+                log.warning(
+                    "usage of more topics is only counted in sum: %d topics take %d of %d bytes; raise metadataMB",
+                    len(self._topics), self.memory.used_bytes, self.memory.size_bytes,
+                )  # fmt: skip
+            return None
+        topic = self._topics[text] = TopicUsage(text, self._new_since_ms(), nbytes)
+        return topic
+
+    def topics(self) -> Sequence[TopicUsage]:
+        """All topics that are counted."""
+        return list(self._topics.values())
+
+    def forget(self, topic: TopicUsage) -> None:
+        """Free the memory of a topic whose counters are recorded. Counting begins anew when it is used again."""
+        del self._topics[topic.text]
+        self.memory.release(topic.charged_bytes)
+
+
+class PublishedTopic(Protocol):
+    """A topic of a producer."""
+
+    publish_limited_times: int
+
+    @property
+    def name(self) -> TopicName: ...
+
+
+class _Row:
+    """SENDs of one run; `lengths` is None if they were counted when they were passed on."""
+
+    __slots__ = ("charged_bytes", "lengths", "messages", "next", "sends")
+
+    def __init__(self, sends: int, lengths: array[int] | None, messages: array[int] | None, charged_bytes: int) -> None:
+        self.sends = sends
+        self.next = 0  # the first without an answer
+        self.lengths = lengths
+        self.messages = messages  # None: one each
+        self.charged_bytes = charged_bytes
+
+
+class UnansweredSends:
+    """SENDs of one producer that were passed on, until their receipts come."""
+
+    __slots__ = ("_counts", "_limited_times", "_rows", "topic")
+
+    def __init__(self, counts: UsageCounts, topic: PublishedTopic) -> None:
+        self.topic = topic
+        self._counts = counts
+        self._limited_times = 0
+        self._rows: deque[_Row] = deque()
+
+    @property
+    def waits(self) -> bool:
+        """Whether receipts are awaited of SENDs whose sizes are kept."""
+        return any(row.charged_bytes for row in self._rows)
+
+    def passed(self, lengths: Sequence[int], messages: Sequence[int] | None) -> None:
+        """SENDs were passed on, in this order."""
+        sends = len(lengths)
+        nbytes = ROW_BYTES + SEND_BYTES * sends
+        if self._counts.memory.try_take(nbytes):
+            counted = array("I", messages) if messages is not None else None
+            self._rows.append(_Row(sends, array("I", lengths), counted, nbytes))
+            return
+        self._counts.add(str(self.topic.name), Totals(sends if messages is None else sum(messages), sum(lengths)))
+        if self._rows and self._rows[-1].lengths is None:
+            self._rows[-1].sends += sends
+        else:
+            self._rows.append(_Row(sends, None, None, 0))
+
+    def answered(self, sends: int, *, stored: bool) -> None:
+        """The broker has answered the next SENDs: they are stored, or were refused."""
+        messages = nbytes = 0
+        while sends and self._rows:
+            row = self._rows[0]
+            stop = min(row.next + sends, row.sends)
+            if stored and row.lengths is not None:
+                nbytes += sum(row.lengths[row.next : stop])
+                messages += stop - row.next if row.messages is None else sum(row.messages[row.next : stop])
+            sends -= stop - row.next
+            row.next = stop
+            if stop == row.sends:
+                self._rows.popleft()
+                self._counts.memory.release(row.charged_bytes)
+        if messages:
+            limited, self._limited_times = self._limited_times, self.topic.publish_limited_times
+            self._counts.add(
+                str(self.topic.name), Totals(messages, nbytes, limited_times=self._limited_times - limited)
+            )
+
+    def close(self) -> None:
+        """The producer is gone: what was not answered is sent again, if it matters to its client."""
+        self._counts.memory.release(sum(row.charged_bytes for row in self._rows))
+        self._rows.clear()
+
+
+def in_parts(rows: Sequence[TopicUsage], size: int) -> Iterator[Sequence[TopicUsage]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
