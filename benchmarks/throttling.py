@@ -354,7 +354,7 @@ def main() -> int:
     one = cases.add_parser("calm")
     one.add_argument("--pairs", type=int, default=16, help="of brokers")
     one.add_argument("--rounds", type=int, default=12, help="with each pair")
-    one.add_argument("--blocks", type=int, default=100, help="of 250 messages in a round")
+    one.add_argument("--blocks", type=int, default=40, help="of 2,000 messages in a round")
     one.set_defaults(case=calm)
     options = parser.parse_args()
     broken = options.case(options)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.testing.process import BrokerProcess
 
 RATIO: Final = 0.99
-BLOCK: Final = 250
+BLOCK: Final = 2_000
 PAYLOAD: Final = bytes(1_000)
 IDLE_S: Final = 5.0
 # Of Student's distribution, two-sided, by degrees of freedom; above ten, 2.2 is a little wide.

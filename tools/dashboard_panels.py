@@ -144,6 +144,14 @@ DASHBOARDS: Final[Mapping[str, Dashboard]] = {
                 },
             ),
             Panel(
+                "Disk in use",
+                "percentunit",
+                "The part of the disk of the data directory that is in use, by anybody.",
+                {
+                    "{{instance}}": "1 - penstock_disk_free_bytes{} / penstock_disk_size_bytes{}",
+                },
+            ),
+            Panel(
                 "Processor",
                 "percentunit",
                 "Cores in use, by all threads. The event loop has one.",

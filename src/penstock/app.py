@@ -15,6 +15,7 @@ import gc
 import logging
 import os
 import resource
+import shutil
 import signal
 import threading
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.settings.limits import Live, http_limits, log_limits
 from penstock.settings.security import provider_options, tls_options
+from penstock.stats.disk_space import DiskUse
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.entry_log import EntryLog
@@ -249,6 +251,7 @@ async def start(
             http_memory=http_memory,
             loop_turns=turns,
             shut_down=shut_down,
+            disk_use=partial(_disk_use, data_dir),
         )
         if registry is not None:
             stack.push_async_callback(registry.close)
@@ -370,6 +373,12 @@ async def _open_log(opening: Callable[[], EntryLog]) -> EntryLog:
             log.error("the entry log cannot be opened, trying again: %s", reason)  # noqa: TRY400 -- the reason is enough
         await asyncio.sleep(OPEN_RETRY_S)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _disk_use(data_dir: Path) -> DiskUse:
+    """What is left of the disk of a directory. Raises OSError."""
+    use = shutil.disk_usage(data_dir)
+    return DiskUse(use.total, use.free)
 
 
 def _apply_log_level(keys: Keys) -> None:

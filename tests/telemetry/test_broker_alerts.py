@@ -104,6 +104,12 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
         Case("LogStalled", {"penstock_log_stalled": "1"}, {"penstock_log_stalled": "0"}),
         Case("LogDegraded", {"penstock_degraded": "1"}, {"penstock_degraded": "0"}),
         Case("DiskSlow", {_SYNC_S: "0+3", _COMMITS: "0+15"}, {_SYNC_S: "0+1.5", _COMMITS: "0+15"}, "4m"),
+        Case(
+            "DiskNearlyFull",
+            {"penstock_disk_free_bytes": "9", "penstock_disk_size_bytes": "100"},
+            {"penstock_disk_free_bytes": "10", "penstock_disk_size_bytes": "100"},
+            "4m",
+        ),
         Case("DelayedIndexNearlyFull", _row("delayed-index", 91), _row("delayed-index", 90), "4m"),
         Case("DelayedMessagesLate", {_LATE_S: "0+90", _DELIVERED: "0+15"}, {_LATE_S: "0+75", _DELIVERED: "0+15"}, "4m"),
         Case(

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.broker.health import Health
 from penstock.governance.permit_types import Permit, PermitLimits
 from penstock.governance.permits import PermitQueue
+from penstock.stats.disk_space import DiskUse
 from penstock.stats.server_snapshot import MutedConnection
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
@@ -24,7 +25,16 @@ if TYPE_CHECKING:
     from penstock.broker.stats.snapshot import BrokerSnapshot
 
 
-FULL = replace(IDLE, topics=(TOPIC,), resource_groups=(GROUP,), sharing=SHARING, throttling=THROTTLING, records=RECORDS)
+DISK = DiskUse(size=1_000, free=70)
+FULL = replace(
+    IDLE,
+    topics=(TOPIC,),
+    resource_groups=(GROUP,),
+    sharing=SHARING,
+    throttling=THROTTLING,
+    records=RECORDS,
+    disk=DISK,
+)
 METRICS = {instrument.name for instrument in INSTRUMENTS}
 
 
@@ -56,6 +66,11 @@ def test_the_prometheus_parser_finds_every_metric_under_its_name() -> None:
     summaries = [instrument.name for instrument in INSTRUMENTS if instrument.kind == "summary"]
     parts = {f"{name}{part}" for name in summaries for part in ("_sum", "_count")}
     assert samples(FULL).keys() == METRICS | parts
+
+
+def test_the_disk_has_no_metrics_before_it_was_measured() -> None:
+    assert "penstock_disk" not in "".join(render(IDLE))
+    assert (value(FULL, "penstock_disk_free_bytes"), value(FULL, "penstock_disk_size_bytes")) == (70, 1_000)
 
 
 def test_metrics_of_adaptive_throttling_do_not_exist_while_it_is_disabled() -> None:

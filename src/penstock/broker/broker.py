@@ -71,6 +71,7 @@ from penstock.governance.memory_row import MemoryRow
 from penstock.groups.held_memory import HeldMemory
 from penstock.net.loop_turns import LoopTurns
 from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+from penstock.stats.disk_space import DiskSpace
 from penstock.stats.process_memory import MemorySensor, give_back
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.usage_topic import Reporting
+    from penstock.stats.disk_space import DiskUse
     from penstock.storage.catalog import Catalog, TopicRecord
     from penstock.storage.entry_log import EntryLog
     from penstock.storage.snapshots import Snapshots
@@ -126,6 +128,7 @@ class Broker:
         http_memory: MemoryRow | None = None,
         loop_turns: LoopTurns | None = None,
         shut_down: Callable[[], None] | None = None,
+        disk_use: Callable[[], DiskUse] | None = None,
     ) -> None:
         """Build the parts.
 
@@ -148,6 +151,7 @@ class Broker:
             http_memory: memory of admin requests.
             loop_turns: measures turns of the loop, if any.
             shut_down: ends the process; None: administrators cannot.
+            disk_use: measures the disk, and may block; None: nobody does.
         """
         self.log = entry_log
         self.catalog = catalog
@@ -157,6 +161,7 @@ class Broker:
         self.loop = loop
         self.changes = Changes(loop)
         self.reads = LogReads(entry_log, loop)
+        self.disk_space = DiskSpace(disk_use, self.reads.in_thread) if disk_use is not None else None
         self.access: Access = (
             OPEN if authenticator is None else AccessControl(authenticator, lambda: limits.now.access, catalog, clock)
         )
@@ -617,6 +622,8 @@ class Broker:
         self.delayed_indexes.tick(now_ns)
         self.periodic_checks.tick(now_ns)
         self.recorder.tick(now_ns)
+        if self.disk_space is not None:
+            self.disk_space.tick(now_ns)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 

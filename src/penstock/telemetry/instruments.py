@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         TopicSnapshot,
     )
     from penstock.net.topic_list_limiter import TopicListSnapshot
+    from penstock.stats.disk_space import DiskUse
 
 # -- scopes -----------------------------------------------------------------------------------------------------------
 
@@ -50,6 +51,10 @@ LISTINGS: Final[Scope[BrokerSnapshot, TopicListSnapshot]] = Scope(
     ("cluster",), lambda snapshot: [((snapshot.cluster,), snapshot.listings)]
 )
 
+
+DISK: Final[Scope[BrokerSnapshot, DiskUse]] = Scope(
+    (), lambda snapshot: [((), snapshot.disk)] if snapshot.disk is not None else [], optional=True
+)
 
 NAMESPACE: Final[Scope[BrokerSnapshot, int]] = Scope(
     ("cluster", "namespace"),
@@ -145,6 +150,10 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
                "1 once a write or a sync has failed; a restart leaves this state"),
     Instrument("penstock_log_stalled", "gauge", "boolean", PROCESS, lambda s: int(s.log_stalled),
                "1 while the disk holds one commit for too long; publishers are muted meanwhile"),
+    Instrument("penstock_disk_free_bytes", "gauge", "bytes", DISK, lambda disk: disk.free,
+               "Space left on the disk of the data directory, measured every ten seconds"),
+    Instrument("penstock_disk_size_bytes", "gauge", "bytes", DISK, lambda disk: disk.size,
+               "Size of the disk of the data directory"),
     # Topics in sum
     Instrument("pulsar_broker_topics_count", "gauge", "", CLUSTER, lambda s: len(s.topics),
                "Topics used since the start"),

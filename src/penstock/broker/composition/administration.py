@@ -193,6 +193,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             recorder=broker.recorder,
             loop_turns=broker.loop_turns,
             clock=broker.clock,
+            disk_space=broker.disk_space,
         ),
         why=Why(
             topics=topics,

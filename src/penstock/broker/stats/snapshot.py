@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.groups.adaptive_throttling import AdaptiveThrottling, ThrottlingSnapshot
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
+    from penstock.stats.disk_space import DiskSpace, DiskUse
     from penstock.stats.reading import Client, Pace
     from penstock.storage.entry_log import EntryLog, LogStats
 
@@ -124,6 +125,7 @@ class BrokerSnapshot(ServerSnapshot):
     log: LogStats
     log_read_only: bool
     log_stalled: bool
+    disk: DiskUse | None = None  # None: not measured
     tail_cache: MemoryUse
     delayed_index: MemoryUse = NOTHING
     throttling: ThrottlingSnapshot | None = None  # None: disabled
@@ -175,6 +177,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         recorder: Recorder | None = None,
         loop_turns: LoopTurns,
         clock: Clock,
+        disk_space: DiskSpace | None = None,
     ) -> None:
         self._cluster = cluster
         self._started_at_ms = started_at_ms
@@ -194,6 +197,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._sharing = sharing
         self._throttling = throttling
         self._recorder = recorder
+        self._disk_space = disk_space
         self._loop_turns = loop_turns
         super().__init__(self._read_all, clock)
 
@@ -220,6 +224,7 @@ class Snapshots(Taking[BrokerSnapshot]):
             log=self._log.stats(),
             log_read_only=log_health.read_only is not None,
             log_stalled=log_health.stalled,
+            disk=self._disk_space.last if self._disk_space is not None else None,
             request_memory=request_memory,
             listings=self._listings.snapshot(),
             outbound=MemoryUse(
