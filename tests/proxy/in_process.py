@@ -108,6 +108,10 @@ class RunningProxy:
         for peer in self._clients:
             peer.writer.close()
 
+    def forget_clients(self) -> None:
+        """Those of now are closed by the test."""
+        self._clients.clear()
+
     def connect(self, client: Peer, *, through: bool = True) -> None:
         """Send CONNECT; `through`: to the broker."""
         named = {"proxy_to_broker_url": self.upstream.partition("://")[2]} if through else {}

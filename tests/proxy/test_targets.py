@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.errors import NotAllowed
+from penstock.core.errors import NotAllowed, ServiceNotReady
 from penstock.proxy.targets import NAMED_MAX, AllowedTargets, Targets
 from penstock.wire.client.addresses import Address
 
@@ -19,7 +19,7 @@ def targets(**allowed: object) -> Targets:
 def test_the_addresses_of_the_cluster_and_brokers_that_lookups_have_named_are_allowed() -> None:
     known = targets()
     assert known.target("broker.example.com:6650") == CLUSTER
-    with pytest.raises(NotAllowed, match=r"does not connect to 10\.0\.0\.7:7000"):
+    with pytest.raises(ServiceNotReady, match=r"does not connect to 10\.0\.0\.7:7000"):
         known.target("10.0.0.7:7000")
     known.remember(Address("10.0.0.7", 7000, tls=False))
     assert known.target("pulsar://10.0.0.7:7000") == Address("10.0.0.7", 7000, tls=False)
@@ -45,13 +45,13 @@ def test_others_must_be_on_a_list_with_their_port(allowed: dict[str, object], ur
     if is_allowed:
         targets(**allowed).target(url)
     else:
-        with pytest.raises(NotAllowed):
+        with pytest.raises(ServiceNotReady):
             targets(**allowed).target(url)
 
 
 @pytest.mark.parametrize("url", ["", "host:", "host:0", "host:99999", "a:6650,b:6650", "http://host:80", "x" * 300])
 def test_what_is_no_address_of_one_broker_is_refused(url: str) -> None:
-    with pytest.raises(NotAllowed, match=r"proxy_to_broker_url|does not connect"):
+    with pytest.raises((NotAllowed, ServiceNotReady), match=r"proxy_to_broker_url|does not connect"):
         targets().target(url)
 
 
@@ -59,6 +59,6 @@ def test_only_so_many_named_brokers_are_remembered() -> None:
     known = targets()
     for number in range(NAMED_MAX + 1):
         known.remember(Address(f"b{number}", 7000, tls=False))
-    with pytest.raises(NotAllowed):
+    with pytest.raises(ServiceNotReady):
         known.target("b0:7000")
     known.target("b1:7000")

@@ -67,11 +67,13 @@ class Relay:
     Attributes:
         target: the broker.
         is_connected: whether the handshake is complete.
+        read_count: reads that brought bytes of the broker.
     """
 
     def __init__(self, connection: Connection, services: Services, target: Address, client: ClientIdentity) -> None:
         self.target = target
         self.is_connected = False
+        self.read_count = 0
         self._connection = connection
         self._services = services
         self._traffic = services.traffic
@@ -257,6 +259,7 @@ class Relay:
 
     def broker_sent(self, data: bytes) -> None:
         """See UpstreamHandler."""
+        self.read_count += 1
         self._traffic.reads += 1
         self._traffic.to_clients_bytes += len(data)
         try:

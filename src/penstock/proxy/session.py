@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# After so many keep-alive intervals in which nothing comes from either side, both are taken for lost.
+SILENT_INTERVALS: Final = 4
 STOPPING: Final = "the proxy is stopping"
 
 
@@ -54,6 +56,8 @@ class Session:
         )
         self.client = ClientIdentity(connection, services, self.requests, self.reply)
         self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
+        self._came = (0, 0)  # reads from the client and from its broker, at the last look
+        self._silent_since_ns = 0
         self._gone: asyncio.Event | None = None  # while it is drained
         connection.admit()
 
@@ -113,11 +117,26 @@ class Session:
     # -- keep-alive ---------------------------------------------------------------------------------------------------
 
     def check_alive(self, now_ns: int) -> None:
-        """Close the connection if the client does not answer. With a broker, the two of them see to that themselves."""
+        """Close the connection if the client does not answer.
+
+        When it is connected to a broker, the two of them see to that themselves, unless neither is there any more.
+        """
         if self.relay is None or not self.relay.is_connected:
             self._keep_alive.check(now_ns, connected=self._lookups is not None)
+        else:
+            self._check_silence(self.relay, now_ns)
         if self._lookups is not None or (self.relay is not None and self.relay.is_connected):
             self.client.check(now_ns)
+
+    def _check_silence(self, relay: Relay, now_ns: int) -> None:
+        """Close the connection if the client and the broker are silent: each of them sends a PING at each interval."""
+        came = self.connection.read_count, relay.read_count
+        if came != self._came or self.connection.muted or not self._silent_since_ns:
+            self._came, self._silent_since_ns = came, now_ns
+        elif now_ns - self._silent_since_ns > SILENT_INTERVALS * self._services.limits().keep_alive_ns:
+            self.connection.close(
+                "neither the client nor its broker has sent anything for several keep-alive intervals"
+            )
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +198,8 @@ class Session:
         said, code = (error.said, error.code) if isinstance(error, RequestRefused) else (str(error), error.wire_code)
         if isinstance(error, ServiceNotReady):
             code = WireCode.SERVICE_NOT_READY
-        log.warning("connection %s is refused: %s", self.connection.peer, error.__cause__ or error)
+        reason = error if isinstance(error, ServiceNotReady) else error.__cause__ or error
+        log.warning("connection %s is refused: %s", self.connection.peer, reason)
         self.reply(codec.error(NO_REQUEST, code, said))
         self.connection.close_after_flush(f"refused: {error}")
 

@@ -3,7 +3,8 @@
 
 Why: a client names the broker in CONNECT. Without a check, a proxy would open connections into its network for anybody.
 Brokers that the cluster's own lookups have named are allowed. Others must match the three lists of Pulsar's proxy:
-brokerProxyAllowedHostNames, brokerProxyAllowedIPAddresses and brokerProxyAllowedTargetPorts.
+brokerProxyAllowedHostNames, brokerProxyAllowedIPAddresses and brokerProxyAllowedTargetPorts. Another broker is refused
+with ServiceNotReady, as by Pulsar's proxy: the client may have asked another proxy, and a later lookup names it here.
 Where: `session` checks a CONNECT; `lookups` remembers what brokers were named.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import NotAllowed
+from penstock.core.errors import NotAllowed, ServiceNotReady
 from penstock.wire.client.addresses import Address, parse_service_url
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Targets:
         """Return the broker that `proxy_to_broker_url` names (host:port, or a service URL).
 
         Raises:
-            NotAllowed: it is no address, or one that this proxy does not connect to.
+            NotAllowed: it is no address.
+            ServiceNotReady: it is one that this proxy does not connect to.
         """
         text = url if "://" in url else f"{'pulsar+ssl' if self._tls else 'pulsar'}://{url}"
         try:
@@ -70,7 +72,7 @@ class Targets:
             raise NotAllowed(f"proxy_to_broker_url {url[:_HOST_CHARS_MAX]!r} is not one broker")
         if address in self._cluster or address in self._named or self._is_listed(address):
             return address
-        raise NotAllowed(
+        raise ServiceNotReady(
             f"this proxy does not connect to {address.host}:{address.port}: no lookup has named it, and it is not "
             f"allowed by brokerProxyAllowedHostNames, brokerProxyAllowedIPAddresses and brokerProxyAllowedTargetPorts"
         )
