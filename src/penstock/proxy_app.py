@@ -9,12 +9,11 @@ import logging
 import os
 import resource
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.admin.server import AdminServer
-from penstock.authentication.identification import Identification
 from penstock.core.errors import ConfigurationError, InvalidTopicName
 from penstock.core.names import TopicName
 from penstock.core.service_urls import Addresses
@@ -34,16 +33,14 @@ from penstock.net.clock import SystemClock
 from penstock.net.listener import Connections, Listener
 from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.signals import on_signal
-from penstock.net.tls_context import client_context, server_context
 from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemoryLimiter
+from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.proxy.admin_requests import AdminRequests, parse_web_urls
-from penstock.proxy.client_identity import Authentication
 from penstock.proxy.group_file import GroupFile
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.listings import Listings
-from penstock.proxy.own_credentials import own_credentials
 from penstock.proxy.proxy import Proxy
 from penstock.proxy.quota_sharing import ProxySharing
 from penstock.proxy.recorder_parts import RecorderParts
@@ -51,9 +48,8 @@ from penstock.proxy.services import Services
 from penstock.proxy.snapshot import ProxySnapshots
 from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.proxy.traffic import Traffic
-from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
+from penstock.proxy.upstreams import UpstreamOptions, Upstreams
 from penstock.settings.limits import http_limits, topic_list_limits
-from penstock.settings.security import provider_options, tls_options
 from penstock.settings.sources import DEFAULT
 from penstock.telemetry.logs import set_up_logging
 from penstock.wire.bounds import Bounds
@@ -61,18 +57,19 @@ from penstock.wire.client.addresses import parse_service_url
 from penstock.wire.relayed import RelayReader, SpareBuffers
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Coroutine, Iterator
 
     from starlette.types import ASGIApp
 
     from penstock.admin.http_memory import HttpMemory
+    from penstock.admin.proxy_guard import ProxyGuard
     from penstock.core.membership import MemberNames, Registry
     from penstock.core.service_urls import ServiceUrls
     from penstock.proxy.recorder import Recorder
     from penstock.proxy.session import Session
     from penstock.proxy.snapshot import ProxySnapshot
     from penstock.settings import Settings
+    from penstock.wire.client.addresses import Address
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +113,7 @@ async def _serve(settings: Settings, turns: LoopTurns) -> int:
         on_signal(loop, signum, told)
     async with contextlib.AsyncExitStack() as stack:
         serving = await start(settings, turns, stack)
+        on_signal(loop, signal.SIGHUP, serving.reload)
         # Programs that start penstock wait for this line.
         print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
         started()
@@ -132,6 +130,7 @@ class Serving(NamedTuple):
     url: str
     admin_url: str
     drain: Callable[[], Coroutine[None, None, None]]
+    reload: Callable[[], None]  # keys, users and certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,14 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         ConfigurationError: a setting or a port cannot be used.
     """
     loop, clock, budget = asyncio.get_running_loop(), SystemClock(), settings.budget
-    options = _upstream(settings)
+    cluster = _cluster(settings)
+    contexts = Contexts.read(settings, brokers=cluster[0].tls)
+    options = UpstreamOptions(
+        addresses=cluster,
+        tls=contexts.brokers,
+        own_tls=contexts.own_brokers,
+        connect_timeout_s=settings.upstream_connect_timeout_ms / 1000,
+    )
     connections = Connections(
         loop=loop,
         memory=RequestMemory(
@@ -201,7 +207,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             listings=listings,
             traffic=traffic,
             upstreams=upstreams,
-            identity=_own_identity(settings),
+            identity=own_identity(settings),
             memory=rows.usage,
             clock=clock,
             loop=loop,
@@ -223,39 +229,31 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         traffic=traffic,
         usage=recorder.usage.counts if recorder is not None and recorder.usage is not None else None,
         frame_bytes_max=settings.frame_bytes_max,
-        authentication=_authentication(settings, clock, stack),
+        authentication=authentication(settings, clock, stack),
         closed=_log_closed,
     )
     sharing = _share_quotas(settings, groups, own_name, where, upstreams, clock, stack)
-    tls = tls_options(settings)
     requests = AdminRequests(
-        parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (),
-        client_context(settings.upstream_trust_certs, check_hostname=settings.upstream_hostname_check)
-        if (settings.upstream_admin_url or "").startswith("https:")
-        else None,
+        parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (), contexts.admins
     )
     await _mirror_groups(settings, groups, requests, stack)
     proxy = Proxy(services, connections, group_file, recorder)
     stack.push_async_callback(proxy.stop)
     listeners = []
-    for sock, context in (
-        (opened.clients, None),
-        (opened.clients_tls, server_context(tls) if tls is not None else None),
-    ):
+    secure: Listener | None = None
+    for sock, context in ((opened.clients, None), (opened.clients_tls, contexts.clients)):
         if sock is not None:
             listener = Listener(connections, sock, tls=context)
+            secure = listener if context is not None else secure
             stack.callback(listener.close)
             listener.start(proxy.open_session)
             listeners.append(listener)
     http = http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    admin_tls = (
-        replace(tls, protocols=settings.admin_tls_protocols, ciphers=settings.admin_tls_ciphers) if tls else None
-    )
     admin = AdminServer(
         plain=opened.web,
         loop=loop,
         secure=opened.web_tls,
-        tls=server_context(admin_tls) if admin_tls is not None and opened.web_tls is not None else None,
+        tls=contexts.web,
         limits=http,
         memory=rows.http,
     )
@@ -280,6 +278,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             render=_rendered,
             status_file=settings.status_file,
             knows_cluster=bool(settings.upstream_admin_url),
+            guard=_guard(settings, services),
         )
         return proxy_api.build(requests, memory, inside, loop=loop, requests_max=http.requests_max)
 
@@ -294,7 +293,15 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     admin.start_with(application)
     proxy.start()
     web = addresses(settings, opened).web
-    return Serving(where.plain or where.tls or "", web.plain or web.tls or "-", drain)
+    reload = Reload(
+        settings=settings,
+        authentication=services.authentication,
+        upstreams=upstreams,
+        requests=requests,
+        secure=secure,
+        admin=admin,
+    )
+    return Serving(where.plain or where.tls or "", web.plain or web.tls or "-", drain, reload)
 
 
 async def _mirror_groups(
@@ -310,9 +317,21 @@ async def _mirror_groups(
         raise ConfigurationError("resourceGroupsSource=upstream: want no resourceGroupsFile beside it")
     if not settings.upstream_admin_url:
         raise ConfigurationError("resourceGroupsSource=upstream: want brokerWebServiceURL, where they are read")
-    mirror = MirroredGroups(AdminPolls(requests, _own_identity(settings)), groups, asyncio.get_running_loop())
+    mirror = MirroredGroups(AdminPolls(requests, own_identity(settings)), groups, asyncio.get_running_loop())
     stack.push_async_callback(mirror.stop)
     await mirror.start()
+
+
+def _guard(settings: Settings, services: Services) -> ProxyGuard | None:
+    if services.authentication is None:
+        return None
+    from penstock.admin.proxy_guard import ProxyGuard  # noqa: PLC0415 -- on the thread of the admin port
+
+    return ProxyGuard(
+        services.authentication,
+        metrics_open=not settings.authenticate_metrics,
+        superusers=frozenset(settings.super_user_roles) if settings.authorization_enabled else None,
+    )
 
 
 def _share_quotas(
@@ -360,7 +379,7 @@ def _share_quotas(
             ),
         ),
         upstreams=upstreams,
-        identity=_own_identity(settings),
+        identity=own_identity(settings),
         key=(settings.group_key or UNSIGNED).encode()[:KEY_BYTES_MAX],
         clock=clock,
         loop=loop,
@@ -421,55 +440,13 @@ def _push_metrics(
     stack.push_async_callback(asyncio.to_thread, push.stop)
 
 
-def _own_identity(settings: Settings) -> Identity:
-    """Return who the proxy is for topics of its own. Raises ConfigurationError."""
-    own = own_credentials("proxyTopicsAuthentication", settings.own_topics_method, settings.own_topics_parameters)
-    return Identity(own.method, b"", own=own)
-
-
-def _authentication(settings: Settings, clock: SystemClock, stack: contextlib.AsyncExitStack) -> Authentication | None:
-    """Return how clients are authenticated; None: brokers do that. Raises ConfigurationError."""
-    options = provider_options(settings)
-    if options is None:
-        return None
-    from penstock.authentication.authenticator import Authenticator  # noqa: PLC0415 -- nor without authentication
-
-    identification = Identification(Authenticator(options), lambda: settings.anonymous_user_role, clock)
-    stack.callback(identification.close)
-    return Authentication(
-        identification=identification,
-        own=own_credentials("brokerClientAuthentication", settings.own_method, settings.own_parameters),
-        forward=settings.forward_credentials,
-        methods=options.methods,
-        proxy_roles=frozenset(settings.proxy_roles),
-        refresh_check_ns=settings.authentication_refresh_check_s * NS_PER_S,
-    )
-
-
-def _upstream(settings: Settings) -> UpstreamOptions:
+def _cluster(settings: Settings) -> tuple[Address, ...]:
     """Raises ConfigurationError."""
     url = (settings.upstream_url_tls if settings.upstream_tls else settings.upstream_url) or ""
     try:
-        addresses = parse_service_url(url)
+        return parse_service_url(url)
     except ValueError as error:
         raise ConfigurationError(f"--upstream: {error}") from error
-    tls = None
-    if addresses[0].tls:
-        tls = client_context(settings.upstream_trust_certs, check_hostname=settings.upstream_hostname_check)
-    own_tls = _own_context(settings) if addresses[0].tls else None
-    return UpstreamOptions(
-        addresses=addresses, tls=tls, own_tls=own_tls, connect_timeout_s=settings.upstream_connect_timeout_ms / 1000
-    )
-
-
-def _own_context(settings: Settings) -> ssl.SSLContext:
-    """TLS of connections on which the proxy shows its own certificate. Raises ConfigurationError."""
-    return client_context(
-        settings.upstream_trust_certs,
-        check_hostname=settings.upstream_hostname_check,
-        certificate=settings.own_certificate,
-        key=settings.own_key,
-    )
 
 
 def _allowed(settings: Settings) -> AllowedTargets:

@@ -297,8 +297,10 @@ async def test_a_proxy_speaks_for_its_client(tmp_path: Path) -> None:
         ("proxy", {"original_principal": ""}),
         ("proxy", {"original_principal": "proxy"}),
         ("audit", {"proxy_version": "x"}),
+        ("audit", {"original_principal": "admin"}),
+        ("admin", {"original_principal": "audit"}),
     ],
-    ids=["for nobody", "for an empty role", "for a proxy", "not a proxy"],
+    ids=["for nobody", "for an empty role", "for a proxy", "not a proxy", "for a superuser", "a superuser"],
 )
 async def test_a_proxy_speaks_for_somebody_and_nobody_else_does(
     tmp_path: Path, role: str, fields: dict[str, Any]
@@ -313,7 +315,7 @@ async def test_both_the_proxy_and_its_client_must_be_allowed(tmp_path: Path) -> 
         for original, answer in (("admin", Type.PRODUCER_SUCCESS), ("audit", Type.ERROR)):
             client = await came_in(broker, connect("token", token("proxy"), original_principal=original))
             await client.request(Type.PRODUCER, answer, topic=f"{TOPIC}-{original}", producer_id=0)
-        client = await came_in(broker, connect("token", token("audit"), original_principal="admin"))
+        client = await came_in(broker, connect("token", token("audit"), original_principal="audit"))
         await client.request(Type.PRODUCER, Type.ERROR, topic=TOPIC, producer_id=0)
         assert broker.broker.catalog.topic(TOPIC) is None
         assert broker.broker.catalog.topic(f"{TOPIC}-audit") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import pulsar
 import pytest
 
@@ -12,12 +13,15 @@ from penstock.core.errors import WireCode
 from penstock.testing.client import RawClient, Type, frame
 from penstock.testing.tokens import token
 from tests.proxy.guarded import (
+    ADMIN,
     GUARDING,
+    NAMESPACE,
     PROXY,
     STRANGER,
     TOPIC,
     WRITER,
     administer,
+    bearer,
     broker_process,
     client_as,
     proxy_process,
@@ -108,3 +112,64 @@ def test_bad_credentials_are_refused_with_what_to_do(
         kind, error, text = connected(proxy, **fields, **target)
         assert (kind, error) == (Type.ERROR, code)
         assert says in text
+
+
+# -- the admin port
+
+
+@pytest.fixture(scope="module")
+def http(proxy: ProxyProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=proxy.admin_url, timeout=60) as client:
+        yield client
+
+
+NAMESPACES = "/admin/v2/namespaces/shop"
+LOOKUP = f"/lookup/v2/topic/{TOPIC.replace('://', '/')}"
+PERMISSIONS = f"/admin/v2/namespaces/{NAMESPACE}/permissions"
+# Path, and the status for nobody, a stranger, the writer, a superuser, and the proxy's own role.
+ROUTES = {
+    "/healthz": (200, 200, 200, 200, 200),
+    "/metrics": (401, 200, 200, 200, 403),
+    "/nothing": (401, 404, 404, 404, 403),
+    NAMESPACES: (401, 403, 403, 200, 403),
+    PERMISSIONS: (401, 403, 403, 200, 403),
+    LOOKUP: (401, 403, 200, 200, 403),
+}
+CALLERS = (None, STRANGER, WRITER, ADMIN, PROXY)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_the_admin_port_lets_each_role_do_what_it_may(http: httpx.Client, path: str) -> None:
+    found = [http.get(path, headers=bearer(role) if role else {}).status_code for role in CALLERS]
+    assert found == list(ROUTES[path])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": f"Bearer {token(ADMIN, b'x' * 64)}"},
+        {"authorization": f"Bearer {token(ADMIN, exp=1)}"},
+        {"authorization": "Bearer"},
+        {"authorization": "Digest x"},
+        {"x-pulsar-auth-method-name": "none"},
+        {"authorization": f"Bearer {token(ADMIN)}", "x-pulsar-auth-method-name": "basic"},
+        {"x-original-principal": ADMIN},
+    ],
+)
+def test_a_request_without_valid_credentials_is_refused(http: httpx.Client, headers: dict[str, str]) -> None:
+    answer = http.get(NAMESPACES, headers=headers)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert "send valid credentials for token" in answer.json()["reason"]
+
+
+def test_a_caller_cannot_say_that_it_is_somebody_else(http: httpx.Client) -> None:
+    headers = bearer(STRANGER) | {"x-original-principal": ADMIN, "X-Original-Auth": "x"}
+    assert http.get(NAMESPACES, headers=headers).status_code == 403
+    assert http.put(f"{NAMESPACES}/made", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("role", ["admin\r\nx-original-principal: admin", "adm\u00efn"])
+def test_a_role_that_cannot_be_written_in_a_header_is_refused(http: httpx.Client, role: str) -> None:
+    answer = http.get(NAMESPACES, headers=bearer(role))
+    assert (answer.status_code, "cannot be written in a header" in answer.text) == (403, True)

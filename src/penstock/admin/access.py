@@ -8,24 +8,21 @@ Where: groups of routes write `dependencies=[needs.tenant_admin]`. Credentials a
 What their role may do is asked on the broker's loop, for the {tenant}, {namespace}, {topic} and {subscription} of the
 path.
 
-The credentials, in order: those of the provider that the header X-Pulsar-Auth-Method-Name names; `Authorization:
-Bearer` or `Basic`; the certificate of the TLS handshake; `anonymousUserRole`. Wrong credentials are refused; the next
-ones are not tried. A proxy names its client's role in X-Original-Principal. Requests of other brokers of this cluster,
-which come over a socket of their own, were checked there.
+See `credentials` for where they are looked for; without any, the role is `anonymousUserRole`. Wrong credentials are
+refused; others are not tried. A proxy names its client's role in X-Original-Principal. Requests of other brokers of
+this cluster, which come over a socket of their own, were checked there.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 
+from penstock.admin.credentials import ORIGINAL_HEADER, credentials_of
 from penstock.admin.gateway import FROM_PEER
-from penstock.authentication.credentials import Credentials
 from penstock.broker.access import Access, AccessControl, Action
 from penstock.core.errors import AuthenticationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
@@ -42,11 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The key of a client's certificate in the state of a request.
-CERTIFICATE: Final = "client_certificate"
-_METHOD_HEADER: Final = "x-pulsar-auth-method-name"
-_ORIGINAL_HEADER: Final = "x-original-principal"
-_SCHEMES: Final = {"bearer": "token", "basic": "basic"}
 # The key of passed checks in the scope of a request.
 _PASSED: Final = "penstock.passed"
 
@@ -76,7 +68,7 @@ class Check:
         if not isinstance(access, AccessControl):
             return
         role = await self._role(access, request)
-        original_role = request.headers.get(_ORIGINAL_HEADER) or None
+        original_role = request.headers.get(ORIGINAL_HEADER) or None
         action, path = self._action, request.path_params
 
         async def allowed(_broker: Administration) -> None:
@@ -89,7 +81,7 @@ class Check:
 
     async def _role(self, access: AccessControl, request: Request) -> str:
         try:
-            identity = await access.identify(_credentials(request))
+            identity = await access.identify(credentials_of(request))
         except AuthenticationFailed as error:
             client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
             log.warning("request of %s is refused: %s", client, error)
@@ -140,24 +132,6 @@ def unguarded(app: FastAPI) -> list[str]:
 
 async def _access_of(broker: Administration) -> Access:
     return broker.access
-
-
-def _credentials(request: Request) -> Credentials:
-    """Return the credentials of a request. Raises AuthenticationFailed for unreadable ones."""
-    certificate = getattr(request.state, CERTIFICATE, None)
-    scheme, _, value = request.headers.get("authorization", "").partition(" ")
-    method = request.headers.get(_METHOD_HEADER) or _SCHEMES.get(scheme.lower())
-    if method is None:
-        if scheme:
-            raise AuthenticationFailed("the Authorization header has a scheme other than Bearer and Basic")
-        method = "tls" if certificate else "none"
-    data = value.strip().encode("latin-1")
-    if method == "basic":
-        try:
-            data = base64.b64decode(data, validate=True)
-        except (binascii.Error, ValueError):
-            raise AuthenticationFailed("the Authorization header holds no base64") from None
-    return Credentials(method, data, certificate)
 
 
 def _resource(action: Action, path: Mapping[str, str], *, of_namespace: bool) -> Resource:

@@ -22,7 +22,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock.admin.access import CERTIFICATE
+from penstock.admin.credentials import CERTIFICATE
 from penstock.admin.http_memory import HttpMemory
 from penstock.admin.middleware import PEER
 from penstock.net.peer_socket import is_of_our_user

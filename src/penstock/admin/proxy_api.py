@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from penstock.admin.http_memory import HttpMemory
+    from penstock.admin.proxy_guard import ProxyGuard
     from penstock.proxy.admin_requests import AdminRequests
     from penstock.proxy.snapshot import ProxySnapshot, ProxySnapshots
 
@@ -52,12 +53,14 @@ class Inside:
         render: makes Prometheus' text of a snapshot, in pieces.
         status_file: while it exists, /status.html says OK.
         knows_cluster: whether requests of administrators can be sent on.
+        guard: authenticates callers; None: the cluster does that.
     """
 
     snapshots: ProxySnapshots
     render: Callable[[ProxySnapshot], Iterable[str]]
     status_file: Path | None
     knows_cluster: bool
+    guard: ProxyGuard | None = None
 
 
 def build(
@@ -88,6 +91,8 @@ def build(
         query = request.scope["query_string"].decode("latin-1")
         path = request.scope["raw_path"].decode("latin-1")
         headers = [(name, value) for name, value in request.headers.items() if name not in _NOT_PASSED]
+        if inside.guard is not None:
+            headers = inside.guard.to_cluster(request, headers)
         stack = AsyncExitStack()
         try:
             response = await stack.enter_async_context(
@@ -121,7 +126,8 @@ def build(
         ],
         exception_handlers={HTTPStatus.NOT_FOUND: not_found, PenstockError: failed, NoResponse: broken_off},
     )
-    return RequestMiddleware(app, memory=memory, requests_max=requests_max)
+    guarded = app if inside.guard is None else inside.guard.around(app)
+    return RequestMiddleware(guarded, memory=memory, requests_max=requests_max)
 
 
 def _nothing_at(path: str, inside: Inside) -> str:

@@ -7,7 +7,6 @@ Where: `upstream_backlogs` and `mirrored_groups`.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -45,12 +44,14 @@ class AdminPolls:
     def __init__(self, requests: AdminRequests, identity: Identity) -> None:
         self.failures = 0
         self._requests = requests
-        self._headers = [("accept", "application/json"), *authorization(identity)]
+        self._identity = identity
 
     async def get(self, target: str) -> Any:  # noqa: ANN401 - any JSON
         """Return a document, MISSING if nothing is there, None if it is empty. Raises NoAnswer."""
+        own = self._identity.own
+        headers = [("accept", "application/json"), *(own.http_headers() if own is not None else ())]
         try:
-            async with asyncio.timeout(ANSWER_S), self._requests.sent("GET", target, self._headers, b"") as response:
+            async with asyncio.timeout(ANSWER_S), self._requests.sent("GET", target, headers, b"") as response:
                 body = b""
                 async for piece in response.body:
                     body += piece
@@ -79,12 +80,3 @@ def _document(target: str, status: int, body: bytes) -> Any:  # noqa: ANN401 - a
         return json.loads(text)
     except ValueError as error:
         raise NoAnswer(f"{target}: not JSON: {error}") from error
-
-
-def authorization(identity: Identity) -> list[tuple[str, str]]:
-    """Return the header of these credentials."""
-    if identity.method == "token":
-        return [("authorization", f"Bearer {identity.data.decode()}")]
-    if identity.method == "basic":
-        return [("authorization", f"Basic {base64.b64encode(identity.data).decode()}")]
-    return []

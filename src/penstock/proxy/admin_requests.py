@@ -67,7 +67,7 @@ class AdminRequests:
     def __init__(self, addresses: tuple[WebAddress, ...], tls: ssl.SSLContext | None) -> None:
         """Args: addresses: of the cluster; none: nothing is sent on. tls: for those with TLS."""
         self._addresses = addresses
-        self._tls = tls
+        self.tls = tls  # of later requests
 
     @asynccontextmanager
     async def sent(
@@ -120,5 +120,5 @@ class AdminRequests:
 
     def _connect(self, address: WebAddress) -> Callable[[], Awaitable[Streams]]:
         return lambda: asyncio.open_connection(
-            address.host, address.port, ssl=self._tls if address.tls else None, limit=HEAD_BYTES_MAX
+            address.host, address.port, ssl=self.tls if address.tls else None, limit=HEAD_BYTES_MAX
         )

@@ -56,7 +56,7 @@ def warnings(settings: Settings) -> Iterator[str]:
             f"bindAddress={settings.bind_address} lets every client that reaches this machine publish, consume and "
             f"administer without authentication; set authenticationEnabled=true, or listen on 127.0.0.1"
         )
-    if settings.authorization_enabled and not settings.super_user_roles:
+    if settings.authorization_enabled and not settings.super_user_roles and not is_proxy(settings):
         yield "authorizationEnabled=true without superUserRoles: nobody can create tenants or change this broker"
     if settings.authentication_enabled and not settings.authorization_enabled and not is_proxy(settings):
         yield "authenticationEnabled=true without authorizationEnabled=true: every client with a role may do everything"

@@ -93,10 +93,17 @@ class AccessControl(Access):
         return await self._identification.identify(credentials)
 
     def check_pair(self, role: str, original_role: str | None) -> None:
-        """Raises AuthorizationFailed unless proxies, and only proxies, act for an original role."""
+        """Raises AuthorizationFailed unless proxies, and only proxies, act for another role.
+
+        Pulsar only warns of others that do; to name one's own role is allowed to everybody, as there.
+        """
         proxies = self.rules.proxy_roles
-        if self.rules.authorizing and role in proxies and (not original_role or original_role in proxies):
+        if not self.rules.authorizing:
+            return
+        if role in proxies and (not original_role or original_role in proxies):
             raise AuthorizationFailed(f"proxy role {role!r} must name the role of its client, which is not a proxy's")
+        if role not in proxies and original_role and original_role != role:
+            raise AuthorizationFailed(f"role {role!r} acts for {original_role!r}, and is not among proxyRoles")
 
     def require(
         self,
