@@ -3,25 +3,32 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.cli.main import build_parser, main
 from penstock.core.names import USAGE_TOPIC
+from penstock.spark import session
 from penstock.spark.accounting.batches import USAGE
 from penstock.spark.accounting.stream import Accounting, Source
 from penstock.testing.process import BrokerProcess
 from tests.spark.accounted import RECORDING, rows_of, wait_until_recorded
 from tests.spark.topics import ask, path_of
+from tools.pages import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import pulsar
     from pyspark.sql import SparkSession
 
     Official = Callable[[str], pulsar.Client]
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/accounting.md"
 
 
 @pytest.fixture
@@ -89,3 +96,39 @@ def test_tables_have_what_the_broker_counted_through_restarts(
     # After a crash, a broker counts the interval that it was recording again, in the sums of its new run.
     brokers = rows_of(tables, "broker_usage")
     assert sum(row["published_bytes"] for row in brokers) >= sum(nbytes for _, nbytes in expected.values())
+
+
+def test_the_guide_makes_tables_and_a_report_in_the_order_that_it_shows(
+    spark: SparkSession,
+    official: Official,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(session, "local_session", lambda *_args, **_options: spark)
+    monkeypatch.chdir(tmp_path)
+    shown = [line for block in blocks(GUIDE) if block.kind == "sh" for line in block.text.splitlines()]
+    install, configure, serve, *commands = shown
+    assert install == "pip install 'penstock[spark]'"
+    subprocess.run(configure, shell=True, check=True)
+    config = build_parser().parse_args(serve.split()[1:]).config
+    with config.open("a") as file:
+        file.write("usageRecordsIntervalInSeconds=1\n")
+    with BrokerProcess(tmp_path / "data", ["--config", str(config)]) as broker:
+        ask(broker.admin_url, "PUT", "resourcegroups/gold", {"publishRateInMsgs": 1000})
+        ask(broker.admin_url, "POST", "namespaces/public/default/resourcegroup/gold")
+        client = official(broker.url)
+        producer = client.create_producer("orders")
+        for _ in range(30):
+            producer.send(b"one espresso")
+        wait_until_recorded(client, broker.admin_url)
+        for command in commands:
+            assert main(command.replace("localhost:6650", f"127.0.0.1:{broker.port}").split()[1:]) == 0
+    said = capsys.readouterr().out
+    assert " 0 refused" in said
+    assert re.search(r"^gold +publish_messages", said, re.MULTILINE)
+    (program,) = [block.text for block in blocks(GUIDE) if block.kind == "python"]
+    # The virtual machine, which all tests share, has another working directory.
+    exec(compile(program.replace('"tables/', f'"{tmp_path}/tables/'), str(GUIDE), "exec"), {})
+    assert re.search(r"persistent://public/default/orders *\|30 ", capsys.readouterr().out)
+    assert "orders" in (tmp_path / "usage.html").read_text(encoding="utf-8")

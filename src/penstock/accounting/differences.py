@@ -9,10 +9,11 @@ Where: `penstock.spark.accounting` applies this to the usage records of a micro-
 
 from __future__ import annotations
 
+from operator import gt, sub
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 MINUTE_MS: Final = 60_000
 # A broker reads its counters a moment after the minute has ended. What is this close is of the minute before.
@@ -68,27 +69,29 @@ def fault_of(one: Reading) -> str | None:
 
     A record that is refused costs no usage, because the next good one of its counters contains it.
     """
-    if None in one[:8] or any(counter is None for counter in one.counters):
+    if None in one[:8] or None in one.counters:
         return "field missing"
     if one.scope not in SCOPES:
         return "unknown scope"
     if not one.broker or (not one.name and one.scope != "broker"):
         return "no name"
-    if max(len(one.broker), len(one.name)) > NAME_CHARACTERS_MAX:
+    if len(one.broker) > NAME_CHARACTERS_MAX or len(one.name) > NAME_CHARACTERS_MAX:
         return "name too long"
     if one.epoch < 0 or one.sequence < 0:
         return "negative number"
     if not (TIME_MS_MIN <= one.time_ms < TIME_MS_MAX and TIME_MS_MIN <= one.from_ms <= one.time_ms):
         return "impossible time"
-    if not all(0 <= counter < COUNTER_MAX for counter in one.counters):
+    if min(one.counters) < 0 or max(one.counters) >= COUNTER_MAX:
         return "impossible counter"
     return None
 
 
 def increased(before: Counters, now: Counters) -> tuple[Counters, Counters]:
     """Return by how much counters have grown, and the highest seen; a record that is older adds nothing."""
-    grown = tuple([max(0, new - old) for old, new in zip(before, now, strict=True)])
-    return grown, tuple([max(old, new) for old, new in zip(before, now, strict=True)])
+    if not any(map(gt, before, now)):  # as nearly always
+        return tuple(map(sub, now, before)), now
+    highest = tuple(map(max, before, now))
+    return tuple(map(sub, highest, before)), highest
 
 
 def by_minute(used: Counters, from_ms: int, time_ms: int) -> list[Increase]:
@@ -117,7 +120,7 @@ def _rounded(time_ms: int) -> int:
     return time_ms - over if over <= CLOSE_MS else time_ms
 
 
-def follow(high: Counters, readings: Iterable[Reading]) -> tuple[list[tuple[Reading, list[Increase]]], Counters]:
+def follow(high: Counters, readings: Sequence[Reading]) -> tuple[list[tuple[Reading, list[Increase]]], Counters]:
     """Return what each record of one series of counters adds, and the highest counters seen.
 
     Args:
@@ -125,7 +128,7 @@ def follow(high: Counters, readings: Iterable[Reading]) -> tuple[list[tuple[Read
         readings: good records with the same broker, scope, name and `since_ms`, in any order, perhaps several times.
     """
     found = []
-    for one in sorted(readings, key=_order):
+    for one in sorted(readings, key=_order) if len(readings) > 1 else readings:
         used, high = increased(high, one.counters)
         if any(used):
             found.append((one, by_minute(used, one.from_ms, one.time_ms)))

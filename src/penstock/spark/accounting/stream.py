@@ -151,7 +151,7 @@ class Accounting:
             "mode": "PERMISSIVE",
             "columns": ",".join((*(FIELDS if kind == USAGE else DECIDED), _CORRUPT, "__topic", "__publishTime")),
         }
-        ours = _Query(self, kind)
+        ours = Query(self, kind)
         # A driver that was killed while it wrote its first offsets leaves a file, at which Spark 4.3 would stop.
         self.spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
         stream = self.spark.readStream.format("pulsar").options(**options).load()
@@ -159,7 +159,7 @@ class Accounting:
         return writer.option("checkpointLocation", str(ours.checkpoint)).trigger(**trigger).start()
 
 
-class _Query:
+class Query:
     """What one query does with its micro-batches."""
 
     def __init__(self, accounting: Accounting, kind: str) -> None:
