@@ -27,6 +27,9 @@ CHUNK_BYTES: Final = 256 * 1024
 RECEIVE_BUFFER_BYTES: Final = 4096
 TIMEOUT_S: Final = 10.0
 
+# What a client asks a proxy before it is connected to a broker. The first and every other connection asks so.
+LOOKUPS: Final = frozenset({"LOOKUP", "PARTITIONED_METADATA", "GET_SCHEMA", "GET_TOPICS_OF_NAMESPACE"})
+
 # What a command takes for granted.
 _NEED_PRODUCER: Final = frozenset({"SEND", "CLOSE_PRODUCER"})
 
@@ -34,8 +37,10 @@ _NEED_PRODUCER: Final = frozenset({"SEND", "CLOSE_PRODUCER"})
 class Attack:
     """One case being carried out."""
 
-    def __init__(self, case: Case, ports: dict[str, int], token: str, ca: str) -> None:
+    def __init__(self, case: Case, ports: dict[str, int], token: str, ca: str, through: str) -> None:
+        """Args: through: the broker that a proxy connects clients to; "" if a broker is attacked."""
         self._case = case
+        self._through = through
         self._token = token
         self._port = ports["admin"] if case.is_http else ports["tls" if case.tls else "plain"]
         self._tls = ssl.create_default_context(cafile=ca) if case.tls else None
@@ -69,6 +74,8 @@ class Attack:
         return one
 
     def _introduce(self, one: socket.socket, index: int) -> None:
+        command = self._case.what.split(" ")[1].split(".")[0]
+        looks_up = not self._through or (command in LOOKUPS and index % 2 == 0)
         one.sendall(
             frame(
                 Type.CONNECT,
@@ -77,10 +84,10 @@ class Attack:
                 auth_method_name="token",
                 auth_data=self._token.encode(),
                 feature_flags={"supports_topic_watchers": True, "supports_auth_refresh": True},
+                **({} if looks_up else {"proxy_to_broker_url": self._through}),
             )
         )
         _answer(one)
-        command = self._case.what.split(" ")[1].split(".")[0]
         if command in _NEED_PRODUCER:
             one.sendall(frame(Type.PRODUCER, topic=TOPIC, producer_id=0, request_id=0))
             _answer(one)
@@ -161,7 +168,7 @@ def main() -> None:
             print("{}", flush=True)
             continue
         step = json.loads(line)
-        attack = Attack(Case(**step["case"]), step["ports"], step["token"], step["ca"])
+        attack = Attack(Case(**step["case"]), step["ports"], step["token"], step["ca"], step["through"])
         try:
             answer = attack.run()
         except OSError as error:

@@ -20,6 +20,7 @@ that broke nothing according to that file are not carried out again.
     python -m tests.abuse.run --cases 0 --results /tmp/abuse.jsonl --minutes 20
     python -m tests.abuse.run --cases 0 --shard 1/4
     python -m tests.abuse.run --cases 50 --seed 7 --only SUBSCRIBE
+    python -m tests.abuse.run --cases 50 --proxy
 """
 
 from __future__ import annotations
@@ -64,13 +65,19 @@ class Run:
     """
 
     def __init__(
-        self, *, until_s: float = inf, found: Callable[[Finding], None] = lambda _: None, brokers: int = 1
+        self,
+        *,
+        until_s: float = inf,
+        found: Callable[[Finding], None] = lambda _: None,
+        brokers: int = 1,
+        proxied: bool = False,
     ) -> None:
         """Begin no attack after `until_s` on the monotonic clock."""
         self.findings: list[Finding] = []
         self.wrong: list[str] = []
         self._until_s = until_s
         self._brokers = brokers
+        self._proxied = proxied
         self.found = found
 
     def attack_all(self, cases: Sequence[Case]) -> None:
@@ -79,7 +86,7 @@ class Run:
         while left and time.monotonic() < self._until_s:
             with tempfile.TemporaryDirectory(prefix="penstock-abuse-") as scratch:
                 try:
-                    with subject(Path(scratch), brokers=self._brokers) as attacked:
+                    with subject(Path(scratch), brokers=self._brokers, proxied=self._proxied) as attacked:
                         self._attack_one_broker(attacked, left)
                 except (OSError, RuntimeError, subprocess.SubprocessError) as error:
                     # The next broker goes on behind the case that this one did not survive.
@@ -87,7 +94,7 @@ class Run:
                     if self.findings:
                         last = self.findings[-1].case
                         self.found(self.findings[-1])
-                    log = Path(scratch, "data.log")
+                    log = Path(scratch, "proxy.log" if self._proxied else "data.log")
                     tail = log.read_text()[-1500:] if log.exists() else ""
                     self.wrong.append(f"the broker failed at {last}: {error}\n{tail}")
 
@@ -157,6 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, help="append what each did to this file; leave out what is in it")
     parser.add_argument("--minutes", type=float, default=inf, help="begin no attack after this time")
     parser.add_argument("--brokers", type=int, default=1, help="attack the first of so many; the last serves the topic")
+    parser.add_argument("--proxy", action="store_true", help="attack a proxy that stands before one broker")
     options = parser.parse_args(argv)
     results = _read(options.results)
     cases = [case for case in all_cases() if re.search(options.only, str(case))]
@@ -171,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(json.dumps(asdict(finding)), file=file)
 
     began = time.monotonic()
-    run = Run(until_s=began + options.minutes * 60, found=found, brokers=options.brokers)
+    run = Run(until_s=began + options.minutes * 60, found=found, brokers=options.brokers, proxied=options.proxy)
     run.attack_all(left)
     seconds = time.monotonic() - began
     print(f"\n{len(run.findings)} attacks in {seconds:.0f} s, {len(left) - len(run.findings)} left to do.")

@@ -24,6 +24,7 @@ from penstock.core.units import MIB
 from penstock.net.loop_turns import THRESHOLDS_MS
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame
+from penstock.testing.process import ProxyProcess
 from penstock.testing.tokens import SECRET, data_url, token
 from tests.abuse.commands import NAMESPACE_OF_MANY, SUBSCRIPTION, TOPIC
 from tests.processes.cluster import Cluster, free_ports
@@ -168,13 +169,20 @@ class Subject:
 
     Of several brokers, the first is attacked; the last serves the topic that is asked for, and the other client is
     connected to it. So what concerns the topic is passed on, and both brokers are measured: the worse one counts.
+    A proxy is attacked instead of the broker behind it: clients and callers are connected to the proxy, which is
+    measured.
     """
 
-    def __init__(self, broker: Cluster, tls_port: int, ca: Path, group: MemoryGroup | None) -> None:
+    def __init__(
+        self, broker: Cluster, tls_port: int, ca: Path, group: MemoryGroup | None, proxy: ProxyProcess | None = None
+    ) -> None:
         self.broker = broker
+        self.attacked = proxy or broker
         self.group = group
         self._last = broker.brokers - 1
-        self._ports = {"plain": broker.port, "tls": tls_port, "admin": broker.admin_port}
+        self._through = f"127.0.0.1:{broker.port}" if proxy is not None else ""
+        self._admin_urls = broker.admin_urls if proxy is None else [proxy.admin_url]
+        self._ports = {"plain": self.attacked.port, "tls": tls_port, "admin": self.attacked.admin_port}
         self._ca = ca
         self._token = token(ROLE)
         self._attacker = subprocess.Popen(
@@ -201,6 +209,7 @@ class Subject:
                 protocol_version=20,
                 auth_method_name="token",
                 auth_data=self._token.encode(),
+                **({"proxy_to_broker_url": self._through} if self._through else {}),
             )
         )
         assert client.read().command.type == Type.CONNECTED
@@ -223,7 +232,7 @@ class Subject:
 
     def check_health(self) -> None:
         """Ask all brokers how they are. Raises OSError."""
-        for number in range(self.broker.brokers):
+        for number in range(len(self._admin_urls)):
             self._asked("GET", "/healthz", None, number).close()
 
     def _ask(self, method: str, path: str, body: bytes | None) -> str:
@@ -232,7 +241,7 @@ class Subject:
 
     def _asked(self, method: str, path: str, body: bytes | None, number: int = 0) -> HTTPResponse:
         request = urllib.request.Request(
-            f"{self.broker.admin_urls[number]}{path}",
+            f"{self._admin_urls[number]}{path}",
             data=body,
             method=method,
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
@@ -243,7 +252,7 @@ class Subject:
     def figures(self) -> dict[str, float]:
         """The brokers' own account of themselves, in sum, without that of each topic, which is what follows."""
         figures: defaultdict[str, float] = defaultdict(float)
-        for number in range(self.broker.brokers):
+        for number in range(len(self._admin_urls)):
             with self._asked("GET", "/metrics", None, number) as answer:
                 for line in answer:
                     if line.startswith(FIRST_OF_TOPICS):
@@ -259,6 +268,8 @@ class Subject:
 
     def _pids(self) -> list[int]:
         """The processes that are attacked: one broker is a process, several are its children."""
+        if self.attacked is not self.broker:
+            return [self.attacked.pid]
         return list(self.broker.pids().values()) or [self.broker.pid]
 
     def _growth(self) -> int:
@@ -315,7 +326,15 @@ class Subject:
     def attack(self, case: Case) -> dict[str, Any]:
         """Let the attacker open its connections and send; they stay open."""
         return self._tell(
-            json.dumps({"case": asdict(case), "ports": self._ports, "token": self._token, "ca": str(self._ca)})
+            json.dumps(
+                {
+                    "case": asdict(case),
+                    "ports": self._ports,
+                    "token": self._token,
+                    "ca": str(self._ca),
+                    "through": self._through,
+                }
+            )
         )
 
     def leave(self) -> None:
@@ -347,7 +366,7 @@ class Subject:
         """SIGTERM while the case's connections are open and unread; what was wrong with the end, or None."""
         self.attack(case)
         began = time.monotonic()
-        status = self.broker.stop()
+        status = self.attacked.stop()
         seconds = time.monotonic() - began
         if status != 0 or seconds > STOP_S_MAX:
             return f"SIGTERM during {case}: ended with {status} after {seconds:.1f} s"
@@ -367,7 +386,7 @@ class Subject:
 def _books(figures: dict[str, float]) -> int:
     """What the broker says it holds for clients; the tail cache is its own affair."""
     owners = {name: size for name, size in figures.items() if name.startswith("penstock_memory_used_bytes")}
-    owners.pop('penstock_memory_used_bytes{owner="tail-cache"}')
+    owners.pop('penstock_memory_used_bytes{owner="tail-cache"}', None)
     return int(figures["MemoryPoolUsed"] + sum(owners.values()))
 
 
@@ -384,10 +403,11 @@ def _long_turns(figures: dict[str, float], ms: int) -> float:
 
 
 @contextmanager
-def subject(scratch: Path, *, hard: bool = True, brokers: int = 1) -> Iterator[Subject]:
+def subject(scratch: Path, *, hard: bool = True, brokers: int = 1, proxied: bool = False) -> Iterator[Subject]:
     """A broker with authentication and TLS at memoryLimitMB=256; where we may, the kernel enforces exactly that.
 
-    Each of several brokers has so much, beside their supervisor.
+    Each of several brokers has so much, beside their supervisor. With `proxied`, a proxy has it, and the broker behind
+    it has no limit by the kernel.
     """
     with ExitStack() as stack:
         group = MemoryGroup.make() if hard else None
@@ -409,11 +429,21 @@ def subject(scratch: Path, *, hard: bool = True, brokers: int = 1) -> Iterator[S
         arguments = ["--config", str(config), "--tls-port", str(tls_port)]
         arguments += ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key)]
         broker = Cluster(scratch / "data", brokers, arguments)
-        with nullcontext() if group is None else group.inside():
+        proxy: ProxyProcess | None = None
+        with nullcontext() if group is None or proxied else group.inside():
             broker.start()
         stack.enter_context(broker)
+        if proxied:
+            tls_port, settings = free_ports(1), scratch / "proxy.conf"
+            settings.write_text(f"memoryLimitMB={limit_mb}\nbrokerShutdownTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n")
+            arguments = ["--upstream-admin", broker.admin_url, "--config", str(settings), "--tls-port", str(tls_port)]
+            arguments += ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key)]
+            proxy = ProxyProcess(broker.url, arguments, log_path=scratch / "proxy.log")
+            with nullcontext() if group is None else group.inside():
+                proxy.start()
+            stack.enter_context(proxy)
         if group is not None:
             group.limit(limit_mb * MIB)
-        attacked = Subject(broker, tls_port, certificate.certificate, group)
+        attacked = Subject(broker, tls_port, certificate.certificate, group, proxy)
         stack.callback(attacked.close)
         yield attacked
