@@ -181,17 +181,17 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     keep_alive = _KeepAliveLimits(
         settings.keep_alive_interval_s * NS_PER_S, settings.connection_liveness_check_timeout_ms * NS_PER_MS
     )
-    upstreams = Upstreams(options, clock)
-    listings = TopicListMemoryLimiter(
-        topic_list_limits(settings), clock=clock, loop=loop, direct_refused=PROXY_DIRECT_REFUSED
-    )
-    groups = ProxyGroups(clock, loop)
     rows = Rows(
         commands=CommandMemory(budget.commands_bytes),
         sessions=MemoryRow("sessions", budget.sessions_bytes),
         http=MemoryRow("http", budget.http_bytes),
         usage=MemoryRow("usage", budget.metadata_bytes),
     )
+    upstreams = Upstreams(options, clock, rows.sessions)
+    listings = TopicListMemoryLimiter(
+        topic_list_limits(settings), clock=clock, loop=loop, direct_refused=PROXY_DIRECT_REFUSED
+    )
+    groups = ProxyGroups(clock, loop)
     group_file = GroupFile(settings.group_file, groups) if settings.group_file is not None else None
     opened = open_sockets(settings)
     stack.callback(opened.close)

@@ -21,6 +21,7 @@ that broke nothing according to that file are not carried out again.
     python -m tests.abuse.run --cases 0 --shard 1/4
     python -m tests.abuse.run --cases 50 --seed 7 --only SUBSCRIBE
     python -m tests.abuse.run --cases 50 --proxy
+    python -m tests.abuse.run --upstream
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.units import MIB
+from tests.abuse.broken_upstream import BEHAVIOURS, behind_proxy, faults
 from tests.abuse.cases import all_cases
 from tests.abuse.subject import Finding, Subject, subject
 
@@ -165,7 +168,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=inf, help="begin no attack after this time")
     parser.add_argument("--brokers", type=int, default=1, help="attack the first of so many; the last serves the topic")
     parser.add_argument("--proxy", action="store_true", help="attack a proxy that stands before one broker")
+    parser.add_argument("--upstream", action="store_true", help="put broken brokers behind a proxy instead")
     options = parser.parse_args(argv)
+    if options.upstream:
+        return break_upstreams(options.only)
     results = _read(options.results)
     cases = [case for case in all_cases() if re.search(options.only, str(case))]
     cases = chosen(cases, count=options.cases, seed=options.seed, shard=options.shard)
@@ -184,6 +190,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = time.monotonic() - began
     print(f"\n{len(run.findings)} attacks in {seconds:.0f} s, {len(left) - len(run.findings)} left to do.")
     return _report(list(results.values()), run.wrong)
+
+
+def break_upstreams(only: str) -> int:
+    """Put each broken broker behind a proxy; returns the exit status."""
+    broken = []
+    with tempfile.TemporaryDirectory(prefix="penstock-abuse-") as scratch, behind_proxy(Path(scratch)) as running:
+        for name in BEHAVIOURS:
+            if re.search(only, name):
+                figures = running.put_to(name)
+                print(
+                    f"{name:<40} RSS {figures['rss'] / MIB:+6.1f}  held {figures['held'] / MIB:5.1f} MiB  "
+                    f"PING {figures['ping_s'] * 1000:5.0f} ms  metrics {figures['health_s'] * 1000:5.0f} ms  "
+                    f"back {figures['given_back_s']:4.1f} s",
+                    flush=True,
+                )
+                broken += [f"{name}: {fault}" for fault in faults(figures, timing=True)]
+    print(f"\n{len(broken)} bounds broken" + "".join(f"\n  {one}" for one in broken))
+    return 1 if broken else 0
 
 
 def _report(findings: Sequence[Finding], wrong: Sequence[str]) -> int:

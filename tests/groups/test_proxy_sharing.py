@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.names import TopicName
-from penstock.core.units import NS_PER_S
+from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.allocation import Strategy
+from penstock.governance.memory_row import MemoryRow
 from penstock.governance.quota_exchange import ExchangeOptions
 from penstock.governance.resource_group import Amount, GroupRate, GroupRates
 from penstock.groups.heard_names import HeardNames
@@ -47,7 +48,11 @@ class Part:
         self.offers = 0  # messages per second
         self.groups = ProxyGroups(clock, loop)
         self.names = HeardNames(name, clock, loop)
-        self.upstreams = Upstreams(UpstreamOptions(addresses=(Address("127.0.0.1", harness.port, tls=False),)), clock)
+        self.upstreams = Upstreams(
+            UpstreamOptions(addresses=(Address("127.0.0.1", harness.port, tls=False),)),
+            clock,
+            MemoryRow("sessions", MIB),
+        )
         self.sharing = self.groups.sharing = ProxySharing(
             self.groups, self.names, options=OPTIONS, upstreams=self.upstreams, identity=Identity("none", b""), key=key,
             clock=clock, loop=loop,

@@ -148,10 +148,10 @@ async def proxied(
         new_reader=RelayReader,
     )
     address = Address("127.0.0.1", broker.port, tls=False)
-    upstreams = _VirtualUpstreams(UpstreamOptions(addresses=(address,)), clock)
+    sessions = MemoryRow("sessions", sessions_bytes)
+    upstreams = _VirtualUpstreams(UpstreamOptions(addresses=(address,)), clock, sessions)
     limiter = TopicListMemoryLimiter(TopicListLimits(), clock=clock, loop=loop)
     identification = Identification(providers(), lambda: anonymous, clock)
-    sessions = MemoryRow("sessions", sessions_bytes)
     closed: list[str] = []
     services = Services(
         loop=loop,

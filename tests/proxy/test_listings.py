@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
+from penstock.core.units import MIB
+from penstock.governance.memory_row import MemoryRow
 from penstock.net.clock import SystemClock
 from penstock.net.topic_list_limiter import LimitType, TopicListLimits, TopicListMemoryLimiter
 from penstock.proxy.listings import Listings
@@ -98,7 +100,7 @@ class World:
         self.broker = broker
         options = UpstreamOptions(addresses=(Address("127.0.0.1", port, tls=False),))
         self.limiter = TopicListMemoryLimiter(limits, clock=clock, loop=loop)
-        self.upstreams = Upstreams(options, clock)
+        self.upstreams = Upstreams(options, clock, MemoryRow("sessions", MIB))
         self.listings = Listings(self.limiter, self.upstreams, clock, loop)
 
     def ask(self, client: Client, request_id: int = 1, namespace: str = "public/default") -> asyncio.Task[None]:

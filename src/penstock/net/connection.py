@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.core.units import KIB, NS_PER_MS
 from penstock.governance.muting import MuteReason, MuteReasons
 from penstock.net.parting import Parting
-from penstock.net.send_queue import JOINED_BYTES, SendQueue, send_queued
+from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, own, send_queued
 from penstock.net.socket_reader import ARENA_BYTES, SocketReader
 from penstock.net.tls import TLS_WRITE_BYTES, TlsLayer, plain_reason
 
@@ -257,16 +257,23 @@ class Connection:
         self.queue.add_entries(buffers, nbytes, entries, blocked=self._writer_added)
         self._queued(nbytes)
 
-    def pass_on(self, buffers: Sequence[bytes], nbytes: int) -> None:
-        """Queue what a broker has sent, and send it at once: nothing else would go with it."""
+    def pass_on(self, buffers: Sequence[Buffer], nbytes: int) -> None:
+        """Queue what a broker has sent, and send it at once: nothing else would go with it.
+
+        What the socket does not take is cut into pieces, each of which is freed when it is sent.
+        """
         if not self.is_open:
             return
+        if self._writer_added:
+            buffers = own(map(memoryview, buffers))
         self.wanted_bytes, self.wanting = 1, None
         self.queue.add(buffers, nbytes)
         self.out_bytes += nbytes
         self._outbound.add(nbytes)
         if not self._writer_added:
             self.flush()
+            if self._writer_added:
+                self.queue.copy_if(_is_large)
 
     def write(self, buffers: Sequence[Buffer], nbytes: int) -> None:
         """Queue responses. A client that does not receive its responses is muted until it does."""
@@ -415,6 +422,10 @@ class Connection:
         self._outbound.remove(nbytes)
         if len(self._outbound):
             self._shared.outbound_freed()
+
+
+def _is_large(buffer: Buffer) -> bool:
+    return len(buffer) > PIECE_BYTES
 
 
 def _peer_name(sock: socket.socket) -> str:

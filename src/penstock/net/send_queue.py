@@ -186,11 +186,11 @@ class SendQueue:
         """Return the position at which the buffers begin. TLS may have taken more from them than the socket."""
         return self.sent_bytes + self.unsent_bytes - sum(map(len, self.buffers))
 
-    def copy_if(self, is_borrowed: Callable[[Buffer], bool]) -> None:
-        """Copy the waiting buffers for which this holds."""
+    def copy_if(self, chosen: Callable[[Buffer], bool]) -> None:
+        """Replace the waiting buffers for which this holds by copies in pieces."""
         kept: list[Buffer] = []
         for buffer in self.buffers:
-            kept += own((buffer,)) if is_borrowed(buffer) else (buffer,)
+            kept += own((memoryview(buffer),)) if chosen(buffer) else (buffer,)
         self._replace(kept)
 
     def put_back(self) -> int:

@@ -35,6 +35,8 @@ REQUEST_ID: Final = 1
 SMALL_BYTES: Final = 4 * KIB
 # A namespace of a million topics with long names; a broker that announces more is not believed.
 LISTING_BYTES_MAX: Final = 256 * MIB
+# PINGs of a broker while it makes one list.
+PINGS_MAX: Final = 10
 _HANDSHAKE_BYTES_MAX: Final = 128 * KIB
 _SIZES_BYTES: Final = 8
 # Six numbers of at most ten bytes come before the list.
@@ -103,6 +105,7 @@ class ListingConnection:
             OSError, EOFError, ProtocolError: the connection is lost, or is not one to a broker.
         """
         body.request_id = REQUEST_ID
+        pings = 0
         self._writer.write(encode(body))
         await self._writer.drain()
         while True:
@@ -116,6 +119,9 @@ class ListingConnection:
             frame = head + await self._reader.readexactly(frame_bytes - _SIZES_BYTES)
             decoded = decode_frame(frame, 0, len(frame))
             if decoded.kind == BaseCommand.PING:
+                pings += 1
+                if pings > PINGS_MAX:
+                    raise ProtocolError(f"{pings} PINGs where a list of topics was due")
                 self._writer.write(codec.pong())
             elif decoded.kind == BaseCommand.ERROR:
                 raise RequestRefused(decoded.body.error, decoded.body.message, f"listing {body.namespace}")

@@ -142,7 +142,9 @@ class Listings:
                 async with self._connection(question.identity) as connection:
                     listed = await connection.ask(shared.body, grow)
             except (OSError, EOFError, ProtocolError) as error:
-                raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from error
+                # Its traceback refers to the answer, which must not live as long as somebody remembers the error.
+                error.__traceback__ = None
+                raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from None
             self._remember(question.command, listed.nbytes)
             direct = await limiter.acquire(
                 listed.nbytes, LimitType.DIRECT_MEMORY, owner=shared.owner, deadline_ns=deadline_ns

@@ -8,10 +8,12 @@ Where: `session`, for clients that are not connected to a broker.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests, WireCode
+from penstock.core.units import KIB
 from penstock.proxy.upstreams import LookupsFull
 from penstock.wire import codec
 from penstock.wire.client.commands import encode
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
     from penstock.wire.client.addresses import Address
     from penstock.wire.client.events import Connected
     from penstock.wire.client.frames import Body
+
+# A client waits for 30 s; redirects, connections and answers together take less.
+ANSWER_S: Final = 28.0
+# What a broker says in an error is passed on up to this length.
+TEXT_CHARS_MAX: Final = 1_000
+# A client with more unread answers gets no further large ones: its requests were all started before it read the first.
+UNREAD_BYTES_MAX: Final = 256 * KIB
 
 
 class Lookups:
@@ -66,14 +75,15 @@ class Lookups:
         traffic = self._services.traffic
         traffic.pending += 1
         try:
-            identity = await self._client.valid()
-            try:
-                await handler(self, body)
-            except RequestRefused as error:
-                # What the client has shown may have expired since.
-                if error.code != WireCode.AUTHENTICATION_ERROR or not await self._client.renewed(identity):
-                    raise
-                await handler(self, body)
+            async with asyncio.timeout(ANSWER_S):
+                identity = await self._client.valid()
+                try:
+                    await handler(self, body)
+                except RequestRefused as error:
+                    # What the client has shown may have expired since.
+                    if error.code != WireCode.AUTHENTICATION_ERROR or not await self._client.renewed(identity):
+                        raise
+                    await handler(self, body)
         except RequestRefused as error:
             self._refuse(body, error.code, error.said)
         except TimeoutError:
@@ -89,7 +99,7 @@ class Lookups:
 
     def _refuse(self, body: Body, code: int, text: str) -> None:
         failed = _FAILED.get(type(body), codec.error)
-        self._session.reply(failed(body.request_id, code, text))
+        self._session.reply(failed(body.request_id, code, text[:TEXT_CHARS_MAX]))
 
     async def _ask(self, body: Body, what: str) -> Body:
         """Ask the cluster, and return the answer. Raises as `AsyncClient.request`."""
@@ -141,7 +151,11 @@ class Lookups:
     async def _pass_on(self, body: Body, asked: Body, what: str) -> None:
         answer = await self._ask(asked, what)
         answer.request_id = body.request_id
-        self._session.reply(encode(answer))
+        frame = encode(answer)
+        unread_bytes = self._session.connection.out_bytes
+        if unread_bytes > UNREAD_BYTES_MAX and len(frame) > TEXT_CHARS_MAX:
+            raise TooManyRequests(f"{unread_bytes} bytes of earlier answers are unread; read them and try again")
+        self._session.reply(frame)
 
 
 _HANDLERS: Final[Mapping[int, Callable[[Lookups, Any], Awaitable[None]]]] = {

@@ -53,6 +53,8 @@ UNSENT_BYTES_MAX: Final = 64 * KIB
 ANSWERS_BYTES_MAX: Final = 64 * KIB
 # The largest answer to CONNECT: CONNECTED, a challenge or an error.
 HANDSHAKE_BYTES_MAX: Final = 128 * KIB
+# PINGs and challenges of a broker before it has answered to CONNECT: a client gives up after one or two PINGs.
+GREETING_FRAMES_MAX: Final = 20
 # A broker may allow messages up to this size, although larger ones than the proxy's limit do not pass.
 _MESSAGE_BYTES_MAX: Final = 256 * MIB
 _SIZE_BYTES: Final = 4
@@ -85,6 +87,7 @@ class Relay:
         self._spare: SpareBuffers | None = None  # for large frames
         self._answers: AwaitedAnswers | None = None  # while it is drained
         self._drained: asyncio.Event | None = None
+        self._unasked = 0  # PINGs and challenges before that answer
         self._greeting = b""  # the unfinished answer to CONNECT
 
     async def open(self, connect: codec.CommandConnect) -> None:
@@ -300,6 +303,10 @@ class Relay:
                 self._connected(decoded.body)
                 self._greeting = b""
                 return rest
+            if decoded.kind in (BaseCommand.PING, BaseCommand.AUTH_CHALLENGE):
+                self._unasked += 1
+                if self._unasked > GREETING_FRAMES_MAX:
+                    raise ProtocolError(f"{self._unasked} PINGs and challenges instead of an answer to CONNECT")
             if decoded.kind == BaseCommand.PING:
                 self._send(codec.pong())
                 continue

@@ -18,7 +18,7 @@ from penstock.governance.muting import MuteReason
 from penstock.net.keep_alive import KeepAlive
 from penstock.net.requests import Requests
 from penstock.proxy.client_identity import NO_REQUEST, ClientIdentity
-from penstock.proxy.lookups import Lookups
+from penstock.proxy.lookups import TEXT_CHARS_MAX, Lookups
 from penstock.proxy.relay import Relay
 from penstock.wire import codec, refusals
 from penstock.wire.client.errors import RequestRefused
@@ -199,8 +199,8 @@ class Session:
         if isinstance(error, ServiceNotReady):
             code = WireCode.SERVICE_NOT_READY
         reason = error if isinstance(error, ServiceNotReady) else error.__cause__ or error
-        log.warning("connection %s is refused: %s", self.connection.peer, reason)
-        self.reply(codec.error(NO_REQUEST, code, said))
+        log.warning("connection %s is refused: %s", self.connection.peer, str(reason)[:TEXT_CHARS_MAX])
+        self.reply(codec.error(NO_REQUEST, code, said[:TEXT_CHARS_MAX]))
         self.connection.close_after_flush(f"refused: {error}")
 
     def _refuse(self, refused: RefusedCommand) -> None:

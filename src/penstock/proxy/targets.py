@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotAllowed, ServiceNotReady
 from penstock.wire.client.addresses import Address, parse_service_url
+from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +50,9 @@ class Targets:
         self._named: OrderedDict[Address, None] = OrderedDict()
 
     def remember(self, address: Address) -> None:
-        """A lookup has named this broker."""
+        """A lookup has named this broker. Raises ProtocolError if nothing has such a name."""
+        if len(address.host) > _HOST_CHARS_MAX:
+            raise ProtocolError(f"a broker whose name has {len(address.host)} characters")
         self._named[address] = None
         self._named.move_to_end(address)
         while len(self._named) > NAMED_MAX:

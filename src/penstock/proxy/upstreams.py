@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock import __version__
 from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.units import NS_PER_S
+from penstock.net.asking_client import AskingClient
 from penstock.net.client import AsyncClient
 from penstock.wire.client.connection import ClientConnection, Hello
 from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
 
     from penstock.core.clock import Clock
+    from penstock.governance.memory_row import MemoryRow
     from penstock.proxy.own_credentials import OwnCredentials
     from penstock.wire.client.addresses import Address
 
@@ -93,7 +96,7 @@ class LookupsFull(ServiceNotReady):
 
 @dataclass(slots=True)
 class _Shared:
-    client: AsyncClient
+    client: AskingClient
     used_ns: int
     users: int = 0
 
@@ -104,6 +107,7 @@ class Upstreams:
 
     options: UpstreamOptions
     clock: Clock
+    memory: MemoryRow  # of large answers
     connections_max: int = 200  # each remembers up to 64 KiB of a client's credentials
     _open: dict[tuple[Address, Identity], _Shared] = field(default_factory=dict)
     _opening: dict[tuple[Address, Identity], asyncio.Task[_Shared]] = field(default_factory=dict)
@@ -157,8 +161,23 @@ class Upstreams:
         self.close_idle(make_room=True)
         if len(self._open) + len(self._opening) > self.connections_max:
             raise LookupsFull(f"all {self.connections_max} connections for lookups are in use; try again")
-        shared = self._open[key] = _Shared(await self.connect(*key), self.clock.monotonic_ns())
+        shared = self._open[key] = _Shared(await self._connect_to_ask(*key), self.clock.monotonic_ns())
         return shared
+
+    async def _connect_to_ask(self, address: Address, identity: Identity) -> AskingClient:
+        connection = ClientConnection(
+            identity.hello(), credentials=lambda _challenge: identity.shown(), answer_bytes_max=FRAME_BYTES_MAX
+        )
+        try:
+            return await AskingClient.open_charged(
+                self.memory,
+                address,
+                connection,
+                tls=self.options.tls if address.tls else None,
+                timeout_s=self.options.connect_timeout_s,
+            )
+        except (OSError, TimeoutError) as error:
+            raise ServiceNotReady(f"broker {address} cannot be reached: {str(error) or 'no answer in time'}") from error
 
     async def connect(self, address: Address, identity: Identity) -> AsyncClient:
         """Open a connection to a broker for the caller alone. Raises ServiceNotReady, RequestRefused."""

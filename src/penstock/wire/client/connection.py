@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 FEATURES: Final = frozenset({"supports_auth_refresh", "supports_broker_entry_metadata"})
 # As Pulsar's clients do: a PING after 30 s without a word from the broker, and the end after 30 s more.
 KEEP_ALIVE_NS: Final = 30 * NS_PER_S
+# What a broker says in an error, as far as it is kept: errors outlive their frames.
+SAID_CHARS_MAX: Final = 4_000
+# PINGs and challenges that are answered before the answers are written: a broker sends one at a time, and the answer to
+# a challenge may be a thousand times as large.
+UNASKED_MAX: Final = 16
 _ANSWER_KINDS: Final = frozenset(ANSWERS.values()) | {BaseCommand.ERROR}
 
 
@@ -127,7 +132,12 @@ class ClientConnection:
     """
 
     def __init__(
-        self, hello: Hello | None = None, *, credentials: Credentials = no_credentials, inbound: Inbound | None = None
+        self,
+        hello: Hello | None = None,
+        *,
+        credentials: Credentials = no_credentials,
+        inbound: Inbound | None = None,
+        answer_bytes_max: int | None = None,
     ) -> None:
         """Begin with CONNECT.
 
@@ -135,8 +145,14 @@ class ClientConnection:
             hello: what to say in it.
             credentials: asked for each challenge, so that what expires may be renewed; what it raises is passed on.
             inbound: where to receive; its bound on frames becomes the broker's with the handshake.
+            answer_bytes_max: for a connection that only asks: the largest answer, whatever the broker announces. All
+                that nobody asked for breaks the protocol then.
         """
         self.inbound = inbound or Inbound()
+        self._asks_only = answer_bytes_max is not None
+        if answer_bytes_max is not None:
+            self.inbound.frame_bytes_max = answer_bytes_max
+        self._unasked = 0  # PINGs and challenges since the last write
         self.connected: events.Connected | None = None
         self._hello = hello or Hello()
         self._credentials = credentials
@@ -168,6 +184,7 @@ class ClientConnection:
 
     def data_to_send(self) -> list[Buffer]:
         """What to write, in order; it counts as written."""
+        self._unasked = 0
         out, self._out = self._out, []
         return out
 
@@ -346,10 +363,16 @@ class ClientConnection:
 
     def _event_of(self, frame: Frame) -> Event | None:
         kind = frame.kind
+        if self._asks_only and (kind == BaseCommand.MESSAGE or kind in _UNASKED):
+            raise ProtocolError(f"a frame of type {BaseCommand.Type.Name(kind)} for a client that only asks")
         if kind == BaseCommand.MESSAGE and self.connected is not None:
             return self._message(frame)
         if self.connected is not None and (handler := _UNASKED.get(kind)) is not None:
             return handler(self, frame.body)
+        if kind in (BaseCommand.PING, BaseCommand.AUTH_CHALLENGE):
+            self._unasked += 1
+            if self._unasked > UNASKED_MAX:  # They cost more to answer than to send.
+                raise ProtocolError(f"more than {UNASKED_MAX} PINGs and challenges at once")
         if kind == BaseCommand.PING:
             self._out.append(codec.pong())
             return None
@@ -359,7 +382,8 @@ class ClientConnection:
         if kind == BaseCommand.CONNECTED:
             return self._shaken_hands(frame.body)
         if kind == BaseCommand.ERROR and self.connected is None:
-            return events.ConnectionRefused(RequestRefused(frame.body.error, frame.body.message, "the connection"))
+            said = frame.body.message[:SAID_CHARS_MAX]
+            return events.ConnectionRefused(RequestRefused(frame.body.error, said, "the connection"))
         if self.connected is None:
             raise ProtocolError(f"a frame of type {kind} where CONNECTED was due")
         if kind in _ANSWER_KINDS:
@@ -375,7 +399,8 @@ class ClientConnection:
         if not 0 < message_bytes_max <= ANNOUNCED_BYTES_MAX:
             raise ProtocolError(f"a largest message of {message_bytes_max} bytes: want 1 to {ANNOUNCED_BYTES_MAX}")
         # Not below the usual: a limit that was lowered leaves larger entries in the topics.
-        self.inbound.frame_bytes_max = max(FRAME_BYTES_MAX, message_bytes_max + FRAME_PADDING_BYTES)
+        if not self._asks_only:
+            self.inbound.frame_bytes_max = max(FRAME_BYTES_MAX, message_bytes_max + FRAME_PADDING_BYTES)
         self.connected = events.Connected(
             body.server_version, body.protocol_version, message_bytes_max, body.feature_flags
         )
@@ -404,7 +429,8 @@ class ClientConnection:
             return None  # It waits for its turn to write alone, and is answered again when that has come.
         del self._requests[request_id]
         if (refused := refusal_in(kind, body)) is not None:
-            return events.RequestFailed(request_id, RequestRefused(*refused, request.what))
+            code, said = refused
+            return events.RequestFailed(request_id, RequestRefused(code, said[:SAID_CHARS_MAX], request.what))
         if request.member is not None:
             self._opened(request.kind, request.member, body)
         return events.Answered(request_id, body)

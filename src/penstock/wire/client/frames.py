@@ -155,6 +155,11 @@ class Inbound:
         self._make_room()
         return memoryview(self.data)[self.end :]
 
+    def drop(self) -> None:
+        """Release the buffer, and what was not taken: the connection is over."""
+        self.data = bytearray()
+        self.begin = self.end = 0
+
     def filled(self, nbytes: int) -> None:
         """So many bytes were read into `room()`."""
         self.end += nbytes
