@@ -20,7 +20,7 @@ from penstock.core.units import MIB, NS_PER_MS
 from penstock.governance.adaptive_throttle import CALM_CYCLES, HELD_FAILURES
 from penstock.governance.muting import MuteReason
 from penstock.groups import adaptive_throttling
-from penstock.groups.adaptive_throttling import TOPICS_PER_TURN
+from penstock.groups.adaptive_throttling import LIMIT_BYTES, STATE_BYTES, TOPICS_PER_TURN
 from penstock.groups.throttle_log import LINES_PER_CYCLE
 from penstock.testing.client import Type
 from tests.broker.governed import OTHER, acknowledge_through, configure, subscribe
@@ -479,6 +479,46 @@ async def test_a_topic_that_is_unloaded_leaves_nothing_behind(broker: tuple[Harn
     assert not throttling._limited  # noqa: SLF001
     await cycles(3)
     assert throttling.snapshot().failures == 0
+
+
+async def test_the_state_of_a_topic_and_its_limit_are_charged_until_they_are_dropped(
+    broker: tuple[Harness, Sensors],
+) -> None:
+    harness, sensors = broker
+    row = harness.broker.sessions_memory
+    publisher = await Publisher.connected(harness)
+    before_bytes = row.used_bytes
+    publisher.start(RATE)
+    await cycles(5)
+    assert row.used_bytes == before_bytes + STATE_BYTES
+    sensors.memory = 1.0
+    await cycles(5)
+    assert row.used_bytes == before_bytes + STATE_BYTES + LIMIT_BYTES
+    sensors.memory = 0.0
+    await cycles(20)
+    sensors.memory = 1.0
+    await cycles(5)
+    assert row.used_bytes == before_bytes + STATE_BYTES + LIMIT_BYTES, "the limit is used again"
+    sensors.memory = 0.0
+    await publisher.stop()
+    await cycles(300)
+    assert topic_of(harness).adaptive is None
+    assert row.used_bytes <= before_bytes, "the client may have been given up meanwhile"
+
+
+async def test_a_full_row_does_not_keep_a_topic_from_being_throttled(broker: tuple[Harness, Sensors]) -> None:
+    harness, sensors = broker
+    row = harness.broker.sessions_memory
+    publisher = await Publisher.connected(harness)
+    others_bytes = row.available_bytes
+    row.take(others_bytes)
+    publisher.start(RATE)
+    await cycles(5)
+    sensors.memory = 1.0
+    await cycles(8)
+    assert await rates(harness, 10, TOPIC) == [pytest.approx(FLOOR, rel=0.1)]
+    await publisher.stop()
+    row.release(others_bytes)
 
 
 async def test_an_idle_topic_is_forgotten(broker: tuple[Harness, Sensors]) -> None:

@@ -497,6 +497,7 @@ class Broker:
             memory=MemorySensor(self.limits.memory_limit_bytes, self._memory_owners),
             disk_delay=DiskDelay(self.reads, self.clock),
             give_back=lambda: self.reads.in_thread(give_back),
+            row=self.sessions_memory,
             clock=self.clock,
             loop=self.loop,
         )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import ThrottleDecision
+    from penstock.governance.memory_row import MemoryRow
     from penstock.groups.ports import MeasuredMemory, ThrottledTopic, ThrottleSettings
 
 TopicT = TypeVar("TopicT", bound="ThrottledTopic")
@@ -43,6 +44,9 @@ TOPICS_PER_TURN: Final = 100
 CYCLE_NS_MAX: Final = 10 * NS_PER_MS
 # While memory matters, the allocator is asked so often to return what is free: it takes a thread for milliseconds.
 GIVE_BACK_NS: Final = 10 * NS_PER_S
+# Memory of a topic's state, and of its limit, once it had one; measured with tracemalloc.
+STATE_BYTES: Final = 800
+LIMIT_BYTES: Final = 800
 # People search logs for these words.
 CYCLE_FAILED: Final = "[AdaptiveThrottle] Evaluation cycle failed"
 # Topics of which metrics are exported, if they are asked for: six series each.
@@ -130,9 +134,11 @@ class AdaptiveThrottling(Generic[TopicT]):
         memory: Callable[[], MeasuredMemory],
         disk_delay: DiskDelay,
         give_back: Callable[[], object] = lambda: None,
+        row: MemoryRow,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """Args: row: is charged for the states of topics, whether they fit or not: who fills it must not escape."""
         self.memory = memory
         self.disk_delay = disk_delay
         self.give_back = give_back
@@ -141,6 +147,8 @@ class AdaptiveThrottling(Generic[TopicT]):
         self._topics = topics
         self._changed = changed
         self._backlogs = backlogs
+        self._row = row
+        self._charged_bytes = 0
         self._clock = clock
         self._loop = loop
         self._log = ThrottleLog()
@@ -167,6 +175,13 @@ class AdaptiveThrottling(Generic[TopicT]):
         self._timer.cancel()
         if self._turn_handle is not None:
             self._turn_handle.cancel()
+        self._charge(-self._charged_bytes)
+
+    def _charge(self, nbytes: int) -> None:
+        """Charge the states of topics, or release them. What is released when all stops is not released again."""
+        nbytes = max(nbytes, -self._charged_bytes)
+        self._charged_bytes += nbytes
+        self._row.take(nbytes) if nbytes >= 0 else self._row.release(-nbytes)
 
     def options_changed(self) -> None:
         """Apply changed settings. If nothing is to be enforced any more, all limits are lifted now (A10)."""
@@ -186,6 +201,7 @@ class AdaptiveThrottling(Generic[TopicT]):
         """A topic is unloaded or deleted: its debt and its rates go with it."""
         adaptive, topic.adaptive = topic.adaptive, None
         if adaptive is not None:
+            self._charge(-_charged(adaptive))
             self._limited.pop(adaptive.throttle, None)
             self.controller.release(adaptive.throttle, self._clock.monotonic_ns(), "the topic was unloaded")
 
@@ -266,6 +282,7 @@ class AdaptiveThrottling(Generic[TopicT]):
                 ):
                     throttle = TopicThrottle(topic.text, _payer(topic), Seen(topic.messages_in, topic.bytes_in), now_ns)
                     topic.adaptive = AdaptiveTopic(throttle)
+                    self._charge(STATE_BYTES)
             except Exception:
                 if not self._failed:  # Once in a cycle: ten thousand topics may fail for one reason.
                     self._failed = True
@@ -288,11 +305,14 @@ class AdaptiveThrottling(Generic[TopicT]):
         if decision is not None:
             self._enforce(topic, adaptive)
         elif throttle.idle:
+            self._charge(-_charged(adaptive))
             topic.adaptive, topic.messages_when_idle = None, topic.messages_in
 
     def _enforce(self, topic: TopicT, adaptive: AdaptiveTopic) -> None:
         enforced, was_enforced = adaptive.throttle.enforced, adaptive.throttle in self._limited
         if enforced:
+            if adaptive.line is None:
+                self._charge(LIMIT_BYTES)
             adaptive.set_rates(self._clock, self._loop)
             self._limited[adaptive.throttle] = topic
         if enforced != was_enforced:
@@ -355,6 +375,11 @@ def _payer(topic: ThrottledTopic) -> str:
     """What the traffic of a topic counts for. A slash is in no tenant's name."""
     groups = topic.resource_groups
     return f"group/{groups[0].name}" if groups else topic.name.tenant
+
+
+def _charged(adaptive: AdaptiveTopic) -> int:
+    """The memory that a topic is charged for."""
+    return STATE_BYTES + (LIMIT_BYTES if adaptive.line is not None else 0)
 
 
 def _shown(throttle: TopicThrottle) -> TopicThrottling:
