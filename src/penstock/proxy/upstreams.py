@@ -26,7 +26,7 @@ from penstock.wire.client.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from penstock.core.clock import Clock
     from penstock.governance.memory_row import MemoryRow
@@ -168,21 +168,19 @@ class Upstreams:
         connection = ClientConnection(
             identity.hello(), credentials=lambda _challenge: identity.shown(), answer_bytes_max=FRAME_BYTES_MAX
         )
-        try:
+        with _explained(address, identity):
             return await AskingClient.open_charged(
                 self.memory,
                 address,
                 connection,
-                tls=self.options.tls if address.tls else None,
+                tls=self.options.context(address, identity),
                 timeout_s=self.options.connect_timeout_s,
             )
-        except (OSError, TimeoutError) as error:
-            raise ServiceNotReady(f"broker {address} cannot be reached: {str(error) or 'no answer in time'}") from error
 
     async def connect(self, address: Address, identity: Identity) -> AsyncClient:
         """Open a connection to a broker for the caller alone. Raises ServiceNotReady, RequestRefused."""
         connection = ClientConnection(identity.hello(), credentials=lambda _challenge: identity.shown())
-        try:
+        with _explained(address, identity):
             return await AsyncClient.open(
                 address.host,
                 address.port,
@@ -190,10 +188,6 @@ class Upstreams:
                 tls=self.options.context(address, identity),
                 timeout_s=self.options.connect_timeout_s,
             )
-        except RequestRefused as error:
-            raise own_refused(address, identity, error) or error from error
-        except (OSError, TimeoutError) as error:
-            raise ServiceNotReady(f"broker {address} cannot be reached: {str(error) or 'no answer in time'}") from error
 
     def close_idle(self, *, make_room: bool = False) -> None:
         """Close connections that are over or were not used for a minute; any idle one, if there is no room."""
@@ -213,6 +207,17 @@ class Upstreams:
             shared.client.close()
         for shared in open_now.values():
             await shared.client.closed()
+
+
+@contextlib.contextmanager
+def _explained(address: Address, identity: Identity) -> Iterator[None]:
+    """Say to a client what it may do about a connection that failed. Raises ServiceNotReady, RequestRefused."""
+    try:
+        yield
+    except RequestRefused as error:
+        raise own_refused(address, identity, error) or error from error
+    except (OSError, TimeoutError) as error:
+        raise ServiceNotReady(f"broker {address} cannot be reached: {str(error) or 'no answer in time'}") from error
 
 
 def own_refused(address: Address, identity: Identity, error: RequestRefused) -> ServiceNotReady | None:
