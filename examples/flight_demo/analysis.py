@@ -172,7 +172,7 @@ class Analysis:
     def moved(self, what: str, progress: Progress, rows_out: int) -> None:
         """Remember what a query did."""
         elapsed_s = time.monotonic() - self.began_s
-        self.movements.append(Movement(what, progress.rows, rows_out, elapsed_s, progress.batches))
+        self.movements.append(Movement(what, progress.rows, rows_out, elapsed_s, progress.batches, progress.lags))
         self.report.figures[what.lower()] = f"{rows_out:,} rows in {elapsed_s:,.1f} s"
 
     def draw(self, name: str, progress: Progress) -> None:
@@ -181,7 +181,7 @@ class Analysis:
         self.rows[name] = self.rows[name]._replace(done=progress.rows, remark=remark)
         footer = f"{name}: {time.monotonic() - self.began_s:,.0f} s"
         if progress.behind:
-            footer += f" · {progress.behind:,} entries behind the topics"
+            footer += f" · {progress.behind:,} messages behind the topics"
         if progress.watermark > NO_WATERMARK:
             footer += f" · watermark {progress.watermark[:16].replace('T', ' ')}"
         self.screen.show("Spark reads 2013", list(self.rows.values()), footer)

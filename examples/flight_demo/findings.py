@@ -67,15 +67,23 @@ class Place(NamedTuple):
     longitude: float
 
 
+class Lag(NamedTuple):
+    """How far a stream was behind its topics: messages, and seconds since the oldest of them was published."""
+
+    messages: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One query: what it did, rows in, rows out, how long it took, and the rows and seconds of each micro-batch."""
+    """One query: what it did, rows in, rows out, how long it took; and of each micro-batch rows, seconds and lag."""
 
     what: str
     rows_in: int
     rows_out: int
     elapsed_s: float
     batches: list[tuple[int, float]] = field(default_factory=list)
+    lags: list[Lag] = field(default_factory=list)
 
     @property
     def rows_per_s(self) -> float:

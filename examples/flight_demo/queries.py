@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from examples.flight_demo.findings import Lag
 from penstock.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -106,10 +107,15 @@ class Progress:
     """How far a streaming query has come."""
 
     batches: list[tuple[int, float]] = field(default_factory=list)  # rows and seconds of each
+    lags: list[Lag] = field(default_factory=list)  # at the end of each
     rows: int = 0
     late_rows: int = 0  # dropped, since the watermark had passed them
     watermark: str = ""  # as Spark writes it: 2013-12-31T12:00:00.000Z
-    behind: int = 0  # entries of the topics that are not read yet
+
+    @property
+    def behind(self) -> int:
+        """Messages of the topics that the last batch left."""
+        return self.lags[-1].messages if self.lags else 0
 
     @property
     def rows_per_s(self) -> float:
@@ -122,22 +128,14 @@ class Progress:
         self.rows += batch["numInputRows"]
         self.late_rows += sum(state.get("numRowsDroppedByWatermark", 0) for state in batch["stateOperators"])
         self.watermark = batch.get("eventTime", {}).get("watermark", self.watermark)
-        self.behind = sum(entries_behind(source) for source in batch["sources"])
+        self.lags.append(lag_of(batch["sources"]))
 
 
-def entries_behind(source: dict[str, Any]) -> int:
-    """Entries between where a batch ended and where the topics ended then, by the source's own report.
-
-    An offset is `{topic: [ledger, entry, batch index]}`. With penstock a topic is one ledger, so entries subtract.
-    """
-    end, latest = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
-    return sum(max(0, latest[topic][1] - at[1]) for topic, at in end.items() if topic in latest)
-
-
-def _offsets(written: object) -> dict[str, list[int]]:
-    """Those of topics; a source that is a directory has others."""
-    found = written if isinstance(written, dict) else {}
-    return {topic: at for topic, at in found.items() if isinstance(at, list)}
+def lag_of(sources: list[dict[str, Any]]) -> Lag:
+    """How far a batch was behind its topics, as the sources report it; one that is a directory reports none."""
+    latest = [source.get("latestOffset") for source in sources]
+    said = [one["lag"] for one in latest if isinstance(one, dict) and "lag" in one]
+    return Lag(sum(one["messages"] for one in said), max((one["seconds"] or 0.0 for one in said), default=0.0))
 
 
 def follow(query: StreamingQuery, draw: Callable[[Progress], None]) -> Progress:

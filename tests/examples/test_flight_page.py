@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from examples.flight_demo.findings import Delays, Findings, Movement, Place, WorstHour
+from examples.flight_demo.findings import Delays, Findings, Lag, Movement, Place, WorstHour
 from examples.flight_demo.page.document import render
 from examples.flight_demo.page.squares import level
 from examples.flight_demo.page.svg import tag, ticks, words
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 PAGE_BYTES_MAX = 1_500_000
 DESK, TELEPHONE = 1280, 390
-# Plots that must be seen: the map, the hours, the months, the histogram, the calendar.
-PLOTS = 5
+# Plots that must be seen: the map, the hours, the months, the histogram, the calendar, the lag of one stream.
+PLOTS = 6
 NAMES = {"UA": "United Air Lines", "XX": 'Fly <b>"Bold"</b> & Sons', "9E": "Endeavor Air"}
 
 
@@ -39,6 +39,7 @@ def some_delays(random: Random) -> Delays:
 def made_up(seed: int = 2013) -> Findings:
     """Findings of the size of the real ones, by a seed."""
     random = Random(seed)
+    lags = [Lag(336_776 - 42_097 * number, 120.0 + number) for number in range(1, 9)]
     days = [date(2013, 1, 1) + timedelta(days=number) for number in range(365)]
     return Findings(
         airlines=NAMES,
@@ -55,7 +56,10 @@ def made_up(seed: int = 2013) -> Findings:
         destinations={f"A{number}": some_delays(random) for number in range(100)} | {"none": some_delays(random)},
         steps=[(step, random.randrange(100_000)) for step in range(-20, 125, 5)],
         worst=[WorstHour(datetime(2013, 12, 5, 10, tzinfo=UTC), "XX", 9, 6, 333.7)] * 8,
-        movements=[Movement("Flights, read and stored", 336_776, 336_776, 14.0, [(42_097, 1.5)] * 8)] * 4,
+        movements=[
+            Movement("Flights, read and stored", 336_776, 336_776, 14.0, [(42_097, 1.5)] * 8, lags),
+            *[Movement("Hours, summed in windows", 336_776, 115_000, 14.0, [(336_776, 9.5)], [Lag(0, 0.0)])] * 3,
+        ],
         checks=[Check(True, "every flight came back", "1 of 1"), Check(False, "the sums agree", "1 and 2")],
         versions="penstock 0",
     )
@@ -145,6 +149,13 @@ def test_every_plot_says_in_words_and_in_a_table_what_it_shows() -> None:
     for figure in figures:
         assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{40,}"', figure)
         assert "<details><summary>The numbers</summary>" in figure
+
+
+def test_the_lag_of_a_stream_is_drawn_and_told_after_each_micro_batch() -> None:
+    page = render(made_up())
+    assert "<title>after micro-batch 1: 294,679 messages and 121 s behind</title>" in page
+    assert "at first 294,679, in the end 0." in page
+    assert "<td>294,679</td><td>121.0</td>" in page
 
 
 def test_names_from_the_file_cannot_become_markup() -> None:

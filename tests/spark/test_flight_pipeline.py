@@ -15,7 +15,7 @@ from pyspark.sql.functions import lit
 
 from examples.flight_demo import gather, pipeline, tally
 from examples.flight_demo.analysis import plainly
-from examples.flight_demo.findings import Delays
+from examples.flight_demo.findings import Delays, Lag
 from examples.flight_demo.flights import Year, parse
 from examples.flight_demo.queries import Progress
 
@@ -191,10 +191,12 @@ def test_an_hour_with_few_departures_is_not_among_the_worst(spark: SparkSession)
 
 def test_progress_adds_up_what_spark_reports_of_its_batches() -> None:
     progress = Progress()
-    of_topics = {"endOffset": {"a": [1, 10, 0], "b": [2, 5, 3]}, "latestOffset": {"a": [1, 30, 0], "b": [2, 6, 0]}}
-    of_files = {"endOffset": {"logOffset": 3}, "latestOffset": None}
+    lag = {"messages": 21, "maxMessages": 20, "seconds": 2.5, "partitions": {}}
+    of_topics = {"endOffset": {"a": [1, 10, 0]}, "latestOffset": {"a": [1, 30, 0], "lag": lag}}
+    of_files = {"endOffset": {"logOffset": 3}, "latestOffset": {"logOffset": 3}}
     progress.add({"numInputRows": 100, "batchDuration": 500, "stateOperators": [], "sources": [of_topics, of_files]})
     assert (progress.rows, progress.behind, progress.rows_per_s) == (100, 21, 200.0)
+    assert progress.lags == [Lag(21, 2.5)]
     state = [{"numRowsDroppedByWatermark": 7}]
     watermark = {"watermark": "2013-12-31T00:00:00.000Z"}
     progress.add(

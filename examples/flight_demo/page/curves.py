@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings with axes: the delay over the months, and how late flights left.
+"""Drawings with axes: the delay over the months, how late flights left, and how far Spark was behind.
 
 Where: `document` asks for each drawing twice, wide for desks and narrow for phones; the style shows the one that fits.
 """
@@ -13,7 +13,7 @@ from examples.flight_demo.page.squares import MONTHS, NARROW
 from examples.flight_demo.page.svg import dot, drawing, label, line, rule, square, ticks
 
 if TYPE_CHECKING:
-    from examples.flight_demo.findings import Delays
+    from examples.flight_demo.findings import Delays, Lag
 
 HALF: Final = 470.0  # two stand beside each other on a desk
 HEIGHT: Final = 270.0
@@ -143,3 +143,27 @@ def _span(from_min: int) -> str:
     return (
         f"{LATEST_MIN} min late and more" if from_min == LATEST_MIN else f"{from_min} to {from_min + STEP_MIN - 1} min"
     )
+
+
+# --------------------------------------------------------------------------------------------- how far Spark was behind
+
+
+def lags(found: list[Lag], *, wide: bool) -> str:
+    """How many messages a stream had not read yet at the end of each micro-batch."""
+    width, class_ = _size(wide=wide)
+    left = 62.0
+    each = (width - left) / len(found)
+    most = max(one.messages for one in found)
+    marks = _grid(left, width, most * 1.05)
+    for number, one in enumerate(found):
+        x, y = left + number * each, _y(one.messages, most * 1.05)
+        told = f"after micro-batch {number + 1}: {one.messages:,} messages and {one.seconds:,.0f} s behind"
+        marks.append(square(x + each * 0.1, y, each * 0.8, HEIGHT - BOTTOM - y, "h5", told, radius=1))
+    for number in {0, len(found) - 1}:
+        marks.append(label(left + (number + 0.5) * each, HEIGHT - 16, number + 1, "small", "middle"))
+    marks.append(label(width, HEIGHT - 2, "micro-batches", "small", "end"))
+    says = (
+        f"Messages that the stream had not read yet at the end of each of {len(found)} micro-batches: at first "
+        f"{found[0].messages:,}, in the end {found[-1].messages:,}."
+    )
+    return drawing(width, HEIGHT, marks, says=says, class_=class_)

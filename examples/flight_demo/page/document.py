@@ -47,6 +47,7 @@ def render(findings: Findings) -> str:
         tag("div", _months(findings), _how_late(findings), class_="pair"),
         _days(findings),
         _worst(findings),
+        *(_behind(step) for step in findings.movements if any(lag.messages for lag in step.lags)),
         _moved(findings),
         tag("footer", tag("p", words(findings.versions))),
     )
@@ -170,6 +171,20 @@ def _worst(findings: Findings) -> str:
             class_="caption",
         ),
         _table(["Scheduled", "Airline", "Left", "Mean min"], rows, left=2),
+    )
+
+
+def _behind(step: Movement) -> str:
+    """How a query caught up with its topics."""
+    rows = [
+        (str(number), f"{rows:,}", f"{lag.messages:,}", f"{lag.seconds:,.1f}")
+        for number, ((rows, _), lag) in enumerate(zip(step.batches, step.lags, strict=True), 1)
+    ]
+    return _section(
+        f"How far Spark was behind: {step.what.lower()}",
+        "Messages of the topics that the query had not read yet at the end of each micro-batch.",
+        (curves.lags(step.lags, wide=True), curves.lags(step.lags, wide=False)),
+        _table(["Micro-batch", "Rows", "Messages behind", "Seconds since the oldest was published"], rows),
     )
 
 
