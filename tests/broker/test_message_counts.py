@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.broker.log_reads import LogReads
 from penstock.wire import codec
 from tests.broker.consuming import Peer, Type
+from tests.net.harness import turns, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.net.harness import Harness
 
 LEDGER = Peer.ledger_id
@@ -61,6 +66,35 @@ async def test_a_count_is_only_answered_if_it_is_asked_for(harness: Harness) -> 
     peer = await published(harness)
     body = codec.CommandGetLastMessageId(consumer_id=0, request_id=0)
     assert not (await peer.request(Type.GET_LAST_MESSAGE_ID, body)).HasField("counted")
+
+
+async def test_one_count_at_a_time_leaves_a_reader_thread_to_those_who_read(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await published(harness)
+    await counted(peer, 0)  # from now on it is known how many messages the last entry has
+    counts: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+
+    def hold(_reads: LogReads, read: Callable[[], Any]) -> asyncio.Future[Any]:
+        counts.append((asyncio.get_running_loop().create_future(), read))
+        return counts[-1][0]
+
+    monkeypatch.setattr(LogReads, "in_thread", hold)
+    query = codec.MessageCountQuery(ledger_id=LEDGER, entry_id=0)
+    for number in range(1, 4):
+        body = codec.CommandGetLastMessageId(consumer_id=0, request_id=1_000 + number, count=query)
+        peer.send(Type.GET_LAST_MESSAGE_ID, body)
+    for under_way in range(1, 4):
+        await until(lambda wanted=under_way: len(counts) >= wanted)  # type: ignore[misc]
+        await turns()
+        assert len(counts) == under_way
+        if under_way == 1:
+            await peer.subscribe(consumer_id=1, name="another")
+            assert len(await peer.payloads(4)) == 4
+        future, read = counts[-1]
+        future.set_result(read())
+        answer, _ = await peer.next(Type.GET_LAST_MESSAGE_ID_RESPONSE)
+        assert codec.body_in(answer).counted.messages == 17
 
 
 @pytest.mark.parametrize("huge", [2**63, 2**64 - 1])

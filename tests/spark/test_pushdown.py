@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual, Not
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 from pyspark.sql.functions import col
 
+from penstock.spark.client.message_id import MessageId
+from penstock.spark.offsets import TopicRange
 from penstock.spark.pushdown import CLOCKS_APART_MS, NOTHING_PUSHED, Pushed, pushed
 from penstock.spark.source import FilteringReader, PulsarDataSource
 from tests.spark.topics import ask, path_of
@@ -37,6 +41,56 @@ def test_filters_of_topics_and_times_are_understood_and_others_are_left() -> Non
     assert both == Pushed(None, NOON_MS - CLOCKS_APART_MS, NOON_MS + 1 + CLOCKS_APART_MS)
     assert pushed([In(TOPIC, ("a", "b")), EqualTo(TOPIC, "b")]).topics == frozenset("b")
     assert pushed([Not(EqualTo(TOPIC, "a")), EqualTo(("value",), b"x"), EqualTo(TIME, None)]) == NOTHING_PUSHED
+
+
+def test_the_narrowest_of_several_filters_counts_whatever_its_kind() -> None:
+    later, earlier = NOON + timedelta(hours=1), NOON - timedelta(hours=1)
+    for since in (GreaterThan, GreaterThanOrEqual, EqualTo):
+        for order in ((earlier, NOON), (NOON, earlier)):
+            assert pushed([since(TIME, one) for one in order]).since_ms == NOON_MS - CLOCKS_APART_MS
+    for until in (LessThan, LessThanOrEqual, EqualTo):
+        for order in ((later, NOON), (NOON, later)):
+            assert pushed([until(TIME, one) for one in order]).until_ms == NOON_MS + 1 + CLOCKS_APART_MS
+    assert pushed([LessThan(TIME, NOON), GreaterThan(("__eventTime",), NOON)]).since_ms is None
+
+
+def test_times_without_a_zone_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/Caracas")
+    time.tzset()
+    try:
+        found = pushed([GreaterThan(TIME, NOON.replace(tzinfo=None))])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found.since_ms == NOON_MS - CLOCKS_APART_MS
+
+
+def test_a_filter_narrows_what_offsets_and_times_of_the_options_say_and_widens_nothing(
+    broker: BrokerProcess, official: Official, topic: str
+) -> None:
+    producer = official(broker.url).create_producer(topic, batching_enabled=False)
+    ids = [producer.send(b"%d" % number) for number in range(4)]
+    ledger_id = ids[0].ledger_id()
+    options = {
+        "service.url": broker.url,
+        "topic": topic,
+        "startingOffsets": json.dumps({topic: [ledger_id, 1]}),
+        "endingOffsets": json.dumps({topic: [ledger_id, 3]}),
+    }
+    source = PulsarDataSource(options)
+    reader = FilteringReader(*source._settings(source.schema()), source.schema())  # noqa: SLF001 -- as Spark has it made
+    ever, now = datetime(1960, 1, 1, tzinfo=UTC), datetime.now(UTC)
+
+    def ranges(*filters: Filter) -> list[TopicRange]:
+        list(reader.pushFilters(list(filters)))
+        return [one for task in reader.partitions() for one in task.ranges]  # type: ignore[attr-defined]
+
+    whole = [TopicRange(topic, MessageId(ledger_id, 1), MessageId(ledger_id, 3))]
+    assert ranges() == whole
+    assert ranges(GreaterThan(TIME, ever), LessThan(TIME, now + timedelta(days=1))) == whole
+    assert ranges(GreaterThan(TIME, now - timedelta(days=1))) == whole
+    assert ranges(LessThan(TIME, ever)) == []
+    assert ranges(GreaterThan(TIME, now + timedelta(days=1))) == []
 
 
 def test_only_the_wanted_topic_and_time_are_read(
