@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark import arrow_batches
@@ -25,7 +25,6 @@ def batches_of(sizes: list[int], value: bytes = b"x") -> list[pa.RecordBatch]:
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 3_000), max_size=12))
 def test_rows_keep_their_order_and_no_two_neighbours_would_have_fitted_in_one(sizes: list[int]) -> None:
     found = list(joined(batches_of(sizes)))

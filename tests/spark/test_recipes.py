@@ -13,6 +13,7 @@ import pyspark
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.conftest import SPARK_TIMEOUT_S
 from tests.spark.topics import payloads, write
 from tools.pages import Block, blocks
 
@@ -54,7 +55,13 @@ def connect_url(spark: SparkSession) -> str:
 
 def in_process_of_its_own(command: list[str], where: Path, **environment: str) -> str:
     done = subprocess.run(
-        command, cwd=where, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
+        command,
+        cwd=where,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SPARK_TIMEOUT_S - 30,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

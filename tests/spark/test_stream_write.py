@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     Official = Callable[[str], pulsar.Client]
 
 
+# Three starts of a broker, one after another, take longer than the usual limits if the machine is busy.
+PATIENT = {"operationTimeoutMs": "300000", "pulsar.producer.sendTimeoutMs": "300000"}
+
+
 def lines(spark: SparkSession, directory: Path, files: int, rows: int) -> DataFrame:
     """A stream of `files` micro-batches of so many numbered rows each."""
     directory.mkdir(exist_ok=True)
@@ -142,7 +146,7 @@ def test_a_broker_killed_while_a_query_writes_loses_nothing_and_with_deduplicati
         killer = threading.Thread(target=kill_and_restart, args=(broker, done, 3))
         killer.start()
         try:
-            run(df, broker, topic, tmp_path / "checkpoint", **{"pulsar.producer.batchingMaxMessages": "10"})
+            run(df, broker, topic, tmp_path / "checkpoint", **PATIENT, **{"pulsar.producer.batchingMaxMessages": "10"})
         finally:
             done.set()
             killer.join()
