@@ -293,6 +293,9 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     admin.start_with(application)
     proxy.start()
     web = addresses(settings, opened).web
+    for what, urls in (("clients", where), ("callers of the admin port", web)):
+        if urls.tls is not None:
+            log.info("%s with TLS are served at %s", what, urls.tls)
     reload = Reload(
         settings=settings,
         authentication=services.authentication,

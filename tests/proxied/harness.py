@@ -77,6 +77,7 @@ class Proxied:
     """A running proxy."""
 
     services: Services
+    connections: Connections
     broker: Harness
     port: int
     tls_port: int
@@ -85,7 +86,8 @@ class Proxied:
     @property
     def target(self) -> str:
         """The broker, as a client asks for it."""
-        return f"127.0.0.1:{self.broker.port}"
+        (address,) = self.services.upstreams.options.addresses
+        return f"{address.host}:{address.port}"
 
     async def connected(self, shown: str, **fields: Any) -> Client:  # noqa: ANN401
         """Return a client that has shown this token, and was let in."""
@@ -132,8 +134,13 @@ async def proxied(
     sessions_bytes: int = MIB,
     tls: ssl.SSLContext | None = None,
     providers: Callable[[], Authenticator] = tokens,
+    own: OwnCredentials | None = None,
+    brokers_tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
 ) -> AsyncIterator[Proxied]:
-    """Compose a proxy as `penstock.proxy_app` does; at the end nothing may be charged."""
+    """Compose a proxy as `penstock.proxy_app` does; at the end nothing may be charged.
+
+    `brokers_tls`: for connections to the broker: what clients ask with their own credentials, and what the proxy does.
+    """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     clock = broker.clock
@@ -147,9 +154,11 @@ async def proxied(
         frame_bytes_max=FRAME_BYTES_MAX - LENGTH_BYTES,
         new_reader=RelayReader,
     )
-    address = Address("127.0.0.1", broker.port, tls=False)
     sessions = MemoryRow("sessions", sessions_bytes)
-    upstreams = _VirtualUpstreams(UpstreamOptions(addresses=(address,)), clock, sessions)
+    tls_contexts = brokers_tls or (None, None)
+    address = Address("127.0.0.1", broker.port if brokers_tls is None else broker.tls_port, tls=brokers_tls is not None)
+    options = UpstreamOptions(addresses=(address,), tls=tls_contexts[0], own_tls=tls_contexts[1])
+    upstreams = _VirtualUpstreams(options, clock, sessions)
     limiter = TopicListMemoryLimiter(TopicListLimits(), clock=clock, loop=loop)
     identification = Identification(providers(), lambda: anonymous, clock)
     closed: list[str] = []
@@ -162,7 +171,7 @@ async def proxied(
         groups=ProxyGroups(clock, loop),
         held=HeldMemory(connections.memory, clock, loop),
         permit_steps=PermitSteps(clock, loop),
-        targets=Targets(AllowedTargets(), (address,), tls=False),
+        targets=Targets(AllowedTargets(), (address,), tls=address.tls),
         release=connections.release,
         commands_memory=CommandMemory(MIB),
         sessions_memory=sessions,
@@ -171,7 +180,7 @@ async def proxied(
         frame_bytes_max=FRAME_BYTES_MAX,
         authentication=Authentication(
             identification=identification,
-            own=OwnCredentials("token", data=token(PROXY).encode()),
+            own=own or OwnCredentials("token", data=token(PROXY).encode()),
             forward=forward,
             methods=frozenset({"token"}),
             proxy_roles=frozenset({PROXY}),
@@ -191,7 +200,7 @@ async def proxied(
         listeners.append(listener)
     proxy.start()
     try:
-        yield Proxied(services, broker, ports[0], ports[1], closed)
+        yield Proxied(services, connections, broker, ports[0], ports[1], closed)
         await close_clients()
     finally:
         for listener in listeners:

@@ -13,6 +13,9 @@ import pytest
 
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
+from penstock.governance.muting import MuteReason
+from penstock.net.tls_context import client_context
+from penstock.proxy.own_credentials import OwnCredentials
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import token
 from tests.net.harness import Client, running, until
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from penstock.authentication.authenticator import Authenticator
     from penstock.broker.access.rules import AccessRules
     from penstock.testing.certificates import Certificate
 
@@ -287,18 +291,108 @@ async def test_an_answer_without_a_challenge_changes_nothing_and_wrong_ones_end_
 # -- TLS
 
 
+def verifying(certificate: Certificate, shown: Certificate | None = None) -> ssl.SSLContext:
+    """Return the context of a port whose clients may show certificates; `shown`: its own, if not the trusted one."""
+    context = (shown or certificate).server()
+    context.load_verify_locations(certificate.certificate)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def with_certificates() -> Authenticator:
+    return tokens("tls")
+
+
 async def test_a_certificate_names_the_role(tmp_path: Path, certificate: Certificate) -> None:
-    server = certificate.server()
-    server.load_verify_locations(certificate.certificate)
-    server.verify_mode = ssl.CERT_OPTIONAL
-
-    def providers() -> Any:  # noqa: ANN401
-        return tokens("tls")
-
-    async with both(tmp_path, tls=server, providers=providers) as proxy:
+    async with both(tmp_path, tls=verifying(certificate), providers=with_certificates) as proxy:
         shows = certificate.client(shows=certificate.signed("root", tmp_path))
         client = await proxy.client("", shows, auth_method_name="tls")
         await client.expect(Type.CONNECTED)
         assert proxy.roles() == [(PROXY, "root")]
         nothing = await proxy.client("", certificate.client(), auth_method_name="tls")
         assert (await error_of(nothing))[0] == WireCode.AUTHENTICATION_ERROR
+
+
+@asynccontextmanager
+async def with_tls(
+    directory: Path, certificate: Certificate, shown: Certificate | None = None, *, authenticates: bool = True
+) -> AsyncIterator[Proxied]:
+    """A proxy that reaches its broker with TLS, checks its name, and has a certificate of its own."""
+    own = certificate.signed(PROXY, directory)
+    contexts = (
+        client_context(certificate.certificate, check_hostname=True),
+        client_context(certificate.certificate, check_hostname=True, certificate=own.certificate, key=own.key),
+    )
+    async with (
+        running(
+            directory,
+            authenticator=with_certificates(),
+            access=RULES,
+            keep_alive_ns=KEEP_ALIVE_NS,
+            tls=verifying(certificate, shown),
+        ) as broker,
+        proxied(broker, brokers_tls=contexts, own=OwnCredentials("tls"), authenticates=authenticates) as running_proxy,
+    ):
+        yield running_proxy
+
+
+async def test_a_proxy_shows_its_certificate_to_brokers_whose_name_it_has_checked(
+    tmp_path: Path, certificate: Certificate
+) -> None:
+    async with with_tls(tmp_path, certificate) as proxy:
+        client = await proxy.connected(token("root"))
+        await client.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, topic=TOPIC)
+        listing, listed = Type.GET_TOPICS_OF_NAMESPACE, Type.GET_TOPICS_OF_NAMESPACE_RESPONSE
+        await client.request(listing, listed, namespace="public/default")
+        connected = await proxy.connected(token("root"), proxy_to_broker_url=proxy.target)
+        await connected.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        assert set(proxy.roles()) == {(PROXY, "root")}
+
+
+async def test_a_proxy_that_passes_credentials_on_does_not_show_its_certificate(
+    tmp_path: Path, certificate: Certificate
+) -> None:
+    async with with_tls(tmp_path, certificate, authenticates=False) as proxy:
+        for client in (
+            await proxy.client("", auth_method_name="tls"),
+            await proxy.client("", auth_method_name="tls", proxy_to_broker_url=proxy.target),
+        ):
+            assert (await error_of(client))[0] == WireCode.AUTHENTICATION_ERROR
+        await proxy.connected(token("root"), proxy_to_broker_url=proxy.target)
+
+
+async def test_a_broker_with_another_name_is_not_trusted(tmp_path: Path, certificate: Certificate) -> None:
+    async with with_tls(tmp_path, certificate, certificate.signed("elsewhere", tmp_path)) as proxy:
+        client = await proxy.client(token("root"))
+        assert (await error_of(client))[0] == WireCode.SERVICE_NOT_READY
+        connected = await proxy.client(token("root"), proxy_to_broker_url=proxy.target)
+        await connected.closed()
+        assert any("TLS handshake with the broker failed" in reason for reason in proxy.closed)
+
+
+# -- the proxy's own credentials
+
+
+async def test_a_token_of_the_proxy_that_was_replaced_is_shown_from_then_on(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token(PROXY, exp=NOW_S + 10))
+    async with both(tmp_path, own=OwnCredentials("token", file=file)) as proxy:
+        await proxy.connected(token("root"), proxy_to_broker_url=proxy.target)
+        await passes(proxy, 11 * NS_PER_S)
+        code, text = await error_of(await proxy.client(token("root"), proxy_to_broker_url=proxy.target))
+        assert (code, "refuses the credentials of this proxy" in text) == (WireCode.SERVICE_NOT_READY, True)
+        file.write_text(token(PROXY))
+        await proxy.connected(token("root"), proxy_to_broker_url=proxy.target)
+        await proxy.connected(token("root"))
+
+
+async def test_a_client_that_is_not_read_has_longer_to_answer_but_not_for_ever(tmp_path: Path) -> None:
+    async with both(tmp_path) as proxy:
+        client = await proxy.connected(expiring(10), refreshes=True)
+        (connection,) = [one for one in proxy.connections.all() if one.is_open]
+        connection.mute(MuteReason.COMMANDS)
+        await passes(proxy, 2 * REFRESH_NS + 2 * NS_PER_S)
+        await client.expect(Type.AUTH_CHALLENGE)
+        assert proxy.closed == []
+        await passes(proxy, REFRESH_NS + NS_PER_S)
+        assert proxy.closed == ["the credentials have expired, and the client did not refresh them in time"]

@@ -21,9 +21,9 @@ STRANGER: Final = "stranger"  # may do nothing
 NAMESPACE: Final = "shop/orders"
 TOPIC: Final = f"persistent://{NAMESPACE}/t"
 
-_PACKAGE: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 TOKENS: Final = (
-    f"authenticationEnabled=true\nauthenticationProviders={_PACKAGE}Token\ntokenSecretKey={data_url(SECRET)}\n"
+    f"authenticationEnabled=true\nauthenticationProviders={PROVIDER}Token\ntokenSecretKey={data_url(SECRET)}\n"
 )
 BROKER: Final = (
     f"{TOKENS}authorizationEnabled=true\nsuperUserRoles={ADMIN},{PROXY}\nproxyRoles={PROXY}\n"

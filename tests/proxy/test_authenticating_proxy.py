@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from typing import TYPE_CHECKING
 
 import httpx
@@ -10,14 +12,18 @@ import pulsar
 import pytest
 
 from penstock.core.errors import WireCode
+from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame
 from penstock.testing.tokens import token
 from tests.proxy.guarded import (
     ADMIN,
+    BROKER,
     GUARDING,
     NAMESPACE,
+    PROVIDER,
     PROXY,
     STRANGER,
+    TOKENS,
     TOPIC,
     WRITER,
     administer,
@@ -29,6 +35,7 @@ from tests.proxy.guarded import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from penstock.testing.process import BrokerProcess, ProxyProcess
 
@@ -173,3 +180,66 @@ def test_a_caller_cannot_say_that_it_is_somebody_else(http: httpx.Client) -> Non
 def test_a_role_that_cannot_be_written_in_a_header_is_refused(http: httpx.Client, role: str) -> None:
     answer = http.get(NAMESPACES, headers=bearer(role))
     assert (answer.status_code, "cannot be written in a header" in answer.text) == (403, True)
+
+
+# -- TLS on both sides
+
+
+def served_with_tls(process: BrokerProcess, what: str = "clients") -> str:
+    """Return the URL of a port with TLS, which the log says."""
+    found = re.search(rf"{what} with TLS are served at (\S+?)[\s\"]", process.log_path.read_text())
+    assert found is not None
+    return found[1]
+
+
+def test_certificates_authenticate_clients_and_the_proxy_and_are_read_again(tmp_path: Path) -> None:
+    certificate = Certificate.make(tmp_path)
+    own, admin = certificate.signed(PROXY), certificate.signed(ADMIN)
+    tls = (
+        f"tlsCertificateFilePath={certificate.certificate}\ntlsKeyFilePath={certificate.key}\n"
+        f"tlsTrustCertsFilePath={certificate.certificate}\nbrokerServicePortTls=0\n"
+        f"authenticationProviders={PROVIDER}Tls,{PROVIDER}Token\n"
+    )
+    to_broker = (
+        "brokerClientAuthenticationPlugin=org.apache.pulsar.client.impl.auth.AuthenticationTls\n"
+        f"brokerClientCertificateFilePath={own.certificate}\nbrokerClientKeyFilePath={own.key}\n"
+        f"brokerClientTrustCertsFilePath={certificate.certificate}\ntlsHostnameVerificationEnabled=true\n"
+        "tlsEnabledWithBroker=true\n"
+    )
+    with broker_process(tmp_path, f"{BROKER}{tls}webServicePortTls=0\n") as broker:
+        urls = (
+            f"brokerServiceURLTLS={served_with_tls(broker)}\n"
+            f"brokerWebServiceURLTLS={served_with_tls(broker, 'callers of the admin port')}\n"
+        )
+        with proxy_process(broker, tmp_path, f"{TOKENS}{tls}{to_broker}{urls}") as proxy:
+
+            def client(shown: Certificate) -> pulsar.Client:
+                return pulsar.Client(
+                    served_with_tls(proxy),
+                    authentication=pulsar.AuthenticationTLS(str(shown.certificate), str(shown.key)),
+                    tls_trust_certs_file_path=str(certificate.certificate),
+                    tls_validate_hostname=True,
+                    logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+                    operation_timeout_seconds=20,
+                )
+
+            one = client(admin)
+            try:
+                consumer = one.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
+                one.create_producer("t").send(b"one")
+                assert consumer.receive(10_000).data() == b"one"
+            finally:
+                one.close()
+            with httpx.Client(base_url=proxy.admin_url, timeout=60) as http:
+                assert http.get("/admin/v2/tenants", headers=bearer(ADMIN)).status_code == 200
+                assert http.get("/admin/v2/tenants", headers=bearer(STRANGER)).status_code == 403
+                proxy.send_signal(signal.SIGHUP)
+                assert http.get("/admin/v2/tenants", headers=bearer(ADMIN)).status_code == 200
+            other = client(certificate.signed(STRANGER))
+            try:
+                with pytest.raises(pulsar.AuthorizationError):
+                    other.create_producer("t")
+            finally:
+                other.close()
+            proxy.stop()
+            assert "certificates were read again" in proxy.log_path.read_text()

@@ -142,3 +142,48 @@ def test_a_size_that_is_raised_is_said_with_what_it_is_raised_to() -> None:
 @pytest.mark.parametrize("tick", ["0", "-5"])
 def test_a_tick_that_cannot_be_is_refused_by_its_name(tick: str) -> None:
     assert refusal({"delayedDeliveryTickTimeMillis": tick}).startswith(f"delayedDeliveryTickTimeMillis={tick} ")
+
+
+UPSTREAM = {"brokerServiceURL": "pulsar://host:6650"}
+TOKEN_OF_PROXY = {"brokerClientAuthenticationPlugin": "token", "brokerClientAuthenticationParameters": "token:words"}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"brokerClientCertificateFilePath": "own.pem"}, "brokerClientCertificateFilePath and brokerClientKeyFilePath"),
+        ({"brokerClientKeyFilePath": "own.pem"}, "brokerClientCertificateFilePath and brokerClientKeyFilePath"),
+        (UPSTREAM | {"brokerClientAuthenticationPlugin": "tls"}, "brokerClientAuthenticationPlugin=tls needs"),
+    ],
+)
+def test_a_proxys_certificate_wants_its_key(values: dict[str, str], says: str) -> None:
+    assert says in refusal(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (UPSTREAM | TOKENS, "brokers that authenticate refuse this proxy"),
+        (UPSTREAM | {"forwardAuthorizationCredentials": "true"}, "has no effect without authenticationEnabled=true"),
+        (UPSTREAM | TOKENS | TOKEN_OF_PROXY | {"authorizationEnabled": "true"}, ""),
+        (UPSTREAM | TOKENS | TOKEN_OF_PROXY, ""),
+    ],
+)
+def test_a_proxy_warns_of_what_cannot_work_and_not_of_what_only_brokers_do(values: dict[str, str], says: str) -> None:
+    warned = made_of(values).warnings
+    assert len(warned) == bool(says)
+    assert says in "".join(warned)
+
+
+def test_a_proxy_has_the_same_credentials_for_its_topics_unless_it_has_others() -> None:
+    same = made_of(UPSTREAM | TOKEN_OF_PROXY)
+    assert (same.own_topics_method, same.own_topics_parameters) == ("token", "token:words")
+    other = made_of(UPSTREAM | TOKEN_OF_PROXY | {"proxyTopicsAuthenticationPlugin": "none"})
+    assert (other.own_topics_method, other.own_topics_parameters) == ("none", "")
+
+
+def test_a_proxy_with_tls_to_brokers_asks_their_admin_port_with_tls() -> None:
+    both = {"brokerWebServiceURL": "http://host:8080", "brokerWebServiceURLTLS": "https://host:8443"}
+    with_tls = {"brokerServiceURLTLS": "pulsar+ssl://host:6651", "tlsEnabledWithBroker": "true"}
+    assert made_of(UPSTREAM | both).upstream_admin_url == "http://host:8080"
+    assert made_of(UPSTREAM | both | with_tls).upstream_admin_url == "https://host:8443"

@@ -198,6 +198,8 @@ def _work_out(
     )
     values.setdefault("admin_tls_protocols", values["tls_protocols"])
     values.setdefault("admin_tls_ciphers", values["tls_ciphers"])
+    if values["upstream_tls"] and values["upstream_admin_url_tls"] is not None:
+        values["upstream_admin_url"] = values["upstream_admin_url_tls"]
     if sources["proxyTopicsAuthenticationPlugin"] == DEFAULT:
         values.setdefault("own_topics_parameters", values["own_parameters"])
     values.setdefault("own_topics_method", values["own_method"])

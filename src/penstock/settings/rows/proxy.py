@@ -31,8 +31,14 @@ class Proxying:
         "/lookup are sent there.",
         flag="--upstream-admin",
     )
+    upstream_admin_url_tls: str | None = row(
+        "brokerWebServiceURLTLS", str, "<none>", "The same for tlsEnabledWithBroker: https://host:8443."
+    )
     upstream_tls: bool = row(
-        "tlsEnabledWithBroker", switch, False, "Whether brokers are reached at brokerServiceURLTLS instead."
+        "tlsEnabledWithBroker",
+        switch,
+        False,
+        "Whether brokers are reached at brokerServiceURLTLS and brokerWebServiceURLTLS.",
     )
     upstream_trust_certs: Path | None = row(
         "brokerClientTrustCertsFilePath",
