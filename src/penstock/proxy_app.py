@@ -49,6 +49,7 @@ from penstock.proxy.snapshot import ProxySnapshots
 from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.proxy.traffic import Traffic
 from penstock.proxy.upstreams import UpstreamOptions, Upstreams
+from penstock.proxy.why import Why
 from penstock.settings.limits import http_limits, topic_list_limits
 from penstock.settings.sources import DEFAULT
 from penstock.telemetry.logs import set_up_logging
@@ -269,6 +270,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         recorder=recorder,
     )
     _push_metrics(snapshots, loop, own_name, stack)
+    why = Why(services, connections, sharing)
 
     def application(memory: HttpMemory) -> ASGIApp:
         from penstock.admin import proxy_api  # noqa: PLC0415 -- on the thread of the admin port
@@ -278,6 +280,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             render=_rendered,
             status_file=settings.status_file,
             knows_cluster=bool(settings.upstream_admin_url),
+            why=why,
             guard=_guard(settings, services),
         )
         return proxy_api.build(requests, memory, inside, loop=loop, requests_max=http.requests_max)

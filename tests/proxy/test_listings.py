@@ -81,6 +81,7 @@ class Client:
 
     def __init__(self, number: int) -> None:
         self.id = number
+        self.peer = f"10.0.0.{number}:5000"
         self.frames: list[bytes] = []
         self.passed: list[Callable[[], None]] = []
 
@@ -189,11 +190,13 @@ async def test_the_heap_permit_is_the_size_of_the_answer_before_the_answer_is_re
         assert client.frames
 
 
-async def test_an_answer_that_can_never_fit_is_refused_and_nothing_stays_held() -> None:
+async def test_an_answer_that_can_never_fit_is_refused_and_nothing_stays_held(caplog: pytest.LogCaptureFixture) -> None:
     async with world(heap_bytes_max=10_000) as here:
         with pytest.raises(PenstockError) as refused:
             await here.ask(Client(1))
         assert refused.value.wire_code == WireCode.TOO_MANY_REQUESTS
+        said = "[10.0.0.1:5000] Failed to acquire actual heap memory permits for GetTopicsOfNamespace: "
+        assert said in caplog.text
         assert here.held() == (0, 0)
         here.broker.answer = lambda request_id: frame(
             Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, request_id=request_id, topics=TOPICS[:3]

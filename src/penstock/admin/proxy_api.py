@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -19,7 +20,9 @@ from penstock.admin.gateway import ANSWER_S, AcrossLoops
 from penstock.admin.http_responses import PROMETHEUS_TEXT, InPieces
 from penstock.admin.middleware import RequestMiddleware
 from penstock.admin.passing_on import Streamed
+from penstock.admin.proxy_guard import OWN_PATHS
 from penstock.core.errors import NotFound, PenstockError
+from penstock.core.names import NamespaceName, TopicName
 from penstock.net.http_request import NoResponse
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.admin.proxy_guard import ProxyGuard
     from penstock.proxy.admin_requests import AdminRequests
     from penstock.proxy.snapshot import ProxySnapshot, ProxySnapshots
+    from penstock.proxy.why import Why
 
 # Headers between two neighbours, and those that this proxy writes itself.
 _NOT_PASSED: Final = frozenset(
@@ -53,6 +57,7 @@ class Inside:
         render: makes Prometheus' text of a snapshot, in pieces.
         status_file: while it exists, /status.html says OK.
         knows_cluster: whether requests of administrators can be sent on.
+        why: explains why clients wait.
         guard: authenticates callers; None: the cluster does that.
     """
 
@@ -60,6 +65,7 @@ class Inside:
     render: Callable[[ProxySnapshot], Iterable[str]]
     status_file: Path | None
     knows_cluster: bool
+    why: Why
     guard: ProxyGuard | None = None
 
 
@@ -86,6 +92,18 @@ def build(
     async def metrics(_request: Request) -> Response:
         snapshot = await across.answer(inside.snapshots.take(), ANSWER_S)
         return InPieces(inside.render(snapshot), PROMETHEUS_TEXT)
+
+    async def why(request: Request) -> Response:
+        kind, rest = request.path_params["kind"], unquote(request.path_params["rest"])
+        if kind == "tenants":
+            asked = inside.why.of_tenant(rest)
+        elif kind == "namespaces":
+            asked = inside.why.of_namespace(NamespaceName.parse(rest))
+        elif kind == "producers":
+            asked = inside.why.of_client(rest)
+        else:
+            asked = inside.why.of_topic(TopicName.parse(f"{kind}://{rest}"))
+        return JSONResponse(await across.answer(asked, ANSWER_S))
 
     async def pass_on(request: Request) -> Response:
         query = request.scope["query_string"].decode("latin-1")
@@ -118,6 +136,7 @@ def build(
             Route("/healthz", healthz),
             Route("/status.html", status),
             Route("/metrics", metrics),
+            Route(f"{OWN_PATHS}{{kind}}/{{rest:path}}", why),
             *(
                 Route(path, pass_on, methods=_METHODS)
                 for path in ("/admin/{rest:path}", "/lookup/{rest:path}")

@@ -36,6 +36,8 @@ _ALWAYS_OPEN: Final = frozenset({"/healthz", "/status.html"})
 _METRICS: Final = "/metrics"
 # Paths of the cluster, whose brokers decide what a role may do there.
 _OF_CLUSTER: Final = ("/admin/", "/lookup/")
+# Among them are paths of the proxy itself, which `penstock why` asks.
+OWN_PATHS: Final = "/admin/v3/why/"
 
 
 class ProxyGuard:
@@ -85,7 +87,7 @@ class ProxyGuard:
         if not role.isascii() or not role.isprintable():
             raise AuthorizationFailed(f"role {role!r} cannot be written in a header; connect to a broker")
         path = request.scope["path"]
-        theirs = path == _METRICS or path.startswith(_OF_CLUSTER)
+        theirs = path == _METRICS or (path.startswith(_OF_CLUSTER) and not path.startswith(OWN_PATHS))
         if not theirs and self._superusers is not None and role not in self._superusers:
             raise AuthorizationFailed(f"role {role!r} is not among superUserRoles of this proxy")
         return role

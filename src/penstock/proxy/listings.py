@@ -16,12 +16,14 @@ Where: `lookups` calls `answer`. The limiter is that of the broker, with its six
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.core.errors import ServiceNotReady
+from penstock.core.errors import PenstockError, ServiceNotReady
 from penstock.core.units import NS_PER_S
+from penstock.governance.permit_errors import PermitError
 from penstock.net.topic_list_limiter import INITIAL_BYTES, LimitType, Owner
 from penstock.proxy.listing_connection import ListingConnection
 from penstock.wire import codec
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from penstock.net.topic_list_limiter import Permit, TopicListMemoryLimiter
     from penstock.proxy.listing_connection import Listed
     from penstock.proxy.upstreams import Identity, Upstreams
+
+log = logging.getLogger(__name__)
 
 # Clients wait for 30 s; what is left is for the way.
 ANSWER_NS: Final = 28 * NS_PER_S
@@ -105,7 +109,17 @@ class Listings:
         if shared is None:
             owner = Owner(body.namespace.partition("/")[0], connection.id)
             shared = self._joinable[question] = _Shared(self, question, asked, owner)
-        answer = await shared.wait()
+        try:
+            answer = await shared.wait()
+        except PermitError as error:
+            log.warning(
+                "[%s] Failed to acquire %s memory permits for GetTopicsOfNamespace: %s",
+                connection.peer, shared.stage, error,
+            )  # fmt: skip
+            raise
+        except PenstockError as error:
+            log.warning("[%s] Failed to get TopicsOfNamespace %s: %s", connection.peer, body.namespace, error)
+            raise
         connection.write_shared(
             relayed_head(body.request_id, answer.nbytes), (answer.fields,), answer.nbytes, answer.release
         )
@@ -134,6 +148,7 @@ class Listings:
 
         async def grow(nbytes: int) -> None:
             nonlocal permit
+            shared.stage = "actual heap"
             permit = await limiter.update(permit, nbytes, deadline_ns=deadline_ns)
 
         try:
@@ -146,6 +161,7 @@ class Listings:
                 error.__traceback__ = None
                 raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from None
             self._remember(question.command, listed.nbytes)
+            shared.stage = "actual direct"
             direct = await limiter.acquire(
                 listed.nbytes, LimitType.DIRECT_MEMORY, owner=shared.owner, deadline_ns=deadline_ns
             )
@@ -207,6 +223,7 @@ class _Shared:
         self.question = question
         self.body = body
         self.owner = owner
+        self.stage = "initial heap"  # the permit that is asked for
         self._waiting = 0
         self._task = listings.loop.create_task(listings.run(self))
         self._task.add_done_callback(self._ended)

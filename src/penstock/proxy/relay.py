@@ -114,6 +114,11 @@ class Relay:
         self._send(encode(self._client.greeting(connect)))
         self._upstream.start()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the broker's socket has not taken yet."""
+        return self._upstream.unsent_bytes if self._upstream is not None else 0
+
     def answer_challenge(self, body: codec.CommandAuthResponse) -> None:
         """Answer the broker's challenge."""
         self._send(encode(body))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.core.errors import InvalidTopicName, ServiceNotReady
 from penstock.core.names import TopicName
-from penstock.groups.held_sends import HeldSends
+from penstock.groups.held_sends import HeldProducer, HeldSends
 from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.wire.relayed import pick_frames
 
@@ -146,6 +146,10 @@ class RelayedSends:
             self.forget(producer_id)
         if self.usage is not None:
             self.usage.close()
+
+    def waiting_of(self, producer_id: int) -> HeldProducer | None:
+        """What waits of a producer."""
+        return self._held.waiting_of(producer_id) if self._held is not None else None
 
     def look_again(self) -> None:
         """Definitions of groups have changed."""
