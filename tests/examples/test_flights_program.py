@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "flights.py"
-TIMEOUT_S = 50
+TIMEOUT_S = 170
 # Spark's virtual machine and its first query take as long as everything else together.
 SPARK_TIMEOUT_S = 360
 
