@@ -23,6 +23,7 @@ from penstock.groups import adaptive_throttling
 from penstock.groups.adaptive_throttling import LIMIT_BYTES, STATE_BYTES, TOPICS_PER_TURN
 from penstock.groups.throttle_log import LINES_PER_CYCLE
 from penstock.testing.client import Type
+from penstock.testing.disk import VirtualDisk
 from tests.broker.governed import OTHER, acknowledge_through, configure, subscribe
 from tests.broker.throttled import Publisher, change, cycles, lines, rates, throttle_of, throttled, throttling_of
 from tests.net.harness import TOPIC, Client, publish, running, topic_of, turns, until
@@ -607,6 +608,31 @@ async def test_a_held_disk_is_measured_as_queueing_delay(tmp_path: Path) -> None
         await client.receipts(1)
         await cycles()
         assert measured() == 0.0, "one slow sync is not a queue"
+
+
+async def test_a_disk_whose_syncs_are_slow_slows_publishers_until_it_is_fast_again(tmp_path: Path) -> None:
+    """Nothing is told here: the delay is measured on a disk whose every sync takes its time."""
+    async with running(tmp_path, adaptive_throttling=True) as harness:
+        throttling = throttling_of(harness)
+        publisher = await Publisher.connected(harness)
+        publisher.start(RATE)
+        await cycles(10)
+        assert throttling.controller.queueing_pressure == 0.0
+        disk = harness.disk
+        assert isinstance(disk, VirtualDisk)
+        disk.sync_ns = lambda: 600 * NS_PER_MS
+        await cycles(10)
+        assert throttling.controller.queueing_pressure > 0.3
+        assert throttling.controller.activations == 1
+        (slowed,) = await rates(harness, 20, TOPIC)
+        assert FLOOR * 0.9 < slowed < RATE * 0.7
+        disk.sync_ns = None
+        await cycles(3)
+        for _ in range(10):
+            await cycles()
+        assert not throttling.controller.active
+        assert await rates(harness, 10, TOPIC) == [pytest.approx(RATE, rel=0.2)]
+        await publisher.stop()
 
 
 class Appends:
