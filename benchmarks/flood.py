@@ -14,19 +14,25 @@ What must hold, with a pool of two of the largest frames:
 - publishers of small messages keep 95 % of their throughput while 100 clients announce 5 MiB each and trickle.
 
     python -m benchmarks.flood --connections 50 --mebibytes 64
+    python -m benchmarks.flood --proxy --stall-s 10
+
+With --proxy, the pool and the limit are those of a proxy, and its broker stands still for a while in the middle.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,6 +40,7 @@ from benchmarks.brokers import penstock
 from benchmarks.memory_group import MemoryGroup
 from benchmarks.process import forget_peak, free_port, metrics, usage
 from penstock.testing.certificates import Certificate
+from penstock.testing.process import ProxyProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,10 +73,13 @@ class Row:
 class Clients:
     """One process of `flood_clients`."""
 
-    def __init__(self, kind: str, port: int, connections: int, *arguments: str, ca: Path | None = None) -> None:
+    def __init__(
+        self, kind: str, port: int, connections: int, *arguments: str, ca: Path | None = None, through: str = ""
+    ) -> None:
         command = [sys.executable, "-m", "benchmarks.flood_clients", kind, "--port", str(port)]
         command += ["--connections", str(connections), *arguments]
         command += [] if ca is None else ["--tls-ca", str(ca)]
+        command += ["--through", through] if through else []
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.started = self.answer()
 
@@ -105,16 +115,18 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A broker to be flooded, and how its clients reach it."""
+    """A broker to be flooded, and how its clients reach it; or a proxy, and the broker behind it."""
 
     address: Address
     port: int
     ca: Path | None
     group: MemoryGroup | None
+    broker: Address | None = None  # behind a proxy
 
     def clients(self, kind: str, connections: int, *arguments: str) -> Clients:
         """Start a process of clients."""
-        return Clients(kind, self.port, connections, *arguments, ca=self.ca)
+        through = "" if self.broker is None else f"127.0.0.1:{self.broker.port}"
+        return Clients(kind, self.port, connections, *arguments, ca=self.ca, through=through)
 
     def figures(self) -> dict[str, float]:
         """The broker's own account of itself."""
@@ -127,8 +139,11 @@ class Subject:
 
 
 @contextmanager
-def subject(*, tls: bool, hard: bool) -> Iterator[Subject]:
-    """Start a broker with a pool of two frames, in a memory group if wanted and possible; remove it all at the end."""
+def subject(*, tls: bool, hard: bool, proxied: bool = False) -> Iterator[Subject]:
+    """Start a broker with a pool of two frames, in a memory group if wanted and possible; remove it all at the end.
+
+    With `proxied`, a proxy has the pool and is in the group; the broker behind it has its own defaults.
+    """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-flood-")))
         group = MemoryGroup.make() if hard else None
@@ -140,9 +155,47 @@ def subject(*, tls: bool, hard: bool) -> Iterator[Subject]:
             ca, tls_port = certificate.certificate, free_port()
             arguments = ["--tls-cert", str(ca), "--tls-key", str(certificate.key), "--tls-port", str(tls_port)]
         limits = {"queued.max.request.bytes": str(POOL_BYTES)}
+        if proxied:
+            broker = stack.enter_context(penstock(scratch / "data"))
+            settings = scratch / "proxy.conf"
+            settings.write_text("".join(f"{name}={value}\n" for name, value in limits.items()))
+            arguments = ["--config", str(settings), *arguments]
+            proxy = ProxyProcess(broker.url, arguments, log_path=scratch / "proxy.log")
+            with nullcontext() if group is None else group.inside():
+                proxy.start()
+            stack.enter_context(proxy)
+            address = replace(broker, port=proxy.port, admin_port=proxy.admin_port, pid=proxy.pid)
+            yield Subject(address, tls_port or address.port, ca, group, broker)
+            return
         with nullcontext() if group is None else group.inside():
             address = stack.enter_context(penstock(scratch / "data", settings=limits, arguments=arguments))
         yield Subject(address, tls_port or address.port, ca, group)
+
+
+@contextmanager
+def stall(target: Subject, seconds: float) -> Iterator[None]:
+    """Let the broker behind a proxy stand still for a while, as soon as the proxy's request memory is in use."""
+    broker = target.broker
+    if broker is None or not seconds:
+        yield
+        return
+
+    def stand_still() -> None:
+        deadline = time.monotonic() + seconds
+        while not target.figures()["MemoryPoolUsed"] and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=stand_still)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 # ------------------------------------------------------------------------------------------------------------ the flood
@@ -158,7 +211,8 @@ def flood(target: Subject, options: argparse.Namespace) -> Iterator[Row]:
         limit = baseline + POOL_BYTES + ALLOWANCE_BYTES
         if target.group is not None:
             target.group.limit(limit)
-        poured = clients.ask("go")
+        with stall(target, options.stall_s):
+            poured = clients.ask("go")
         used = until_nothing_is_used(target)
         _, peak = target.rss_bytes()
         figures = target.figures()
@@ -245,7 +299,7 @@ def report(rows: Iterable[Row]) -> bool:
 
 def measure(options: argparse.Namespace, *, tls: bool) -> list[Row]:
     """Everything, over one transport."""
-    with subject(tls=tls, hard=True) as target:
+    with subject(tls=tls, hard=True, proxied=options.proxy) as target:
         return [*flood(target, options), beside_dribblers(target, options)]
 
 
@@ -259,6 +313,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.3, help="of each quarter of a round")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", choices=("plain", "tls", "both"), default="both")
+    parser.add_argument("--proxy", action="store_true", help="flood a proxy before a broker")
+    parser.add_argument("--stall-s", type=float, default=0.0, help="with --proxy: so long the broker stands still")
     options = parser.parse_args(argv)
     kept = True
     for transport in ("plain", "tls"):

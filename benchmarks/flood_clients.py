@@ -106,18 +106,20 @@ def send_head(sequence_id: int, identity: bytes, body: Buffer, publish_time_ms: 
 class Flooder(threading.Thread):
     """One connection that publishes its frames without waiting for receipts, and takes these afterwards."""
 
-    def __init__(self, number: int, port: int, tls: ssl.SSLContext | None, sizes: list[int], blob: memoryview) -> None:
+    def __init__(
+        self, number: int, options: argparse.Namespace, tls: ssl.SSLContext | None, sizes: list[int], blob: memoryview
+    ) -> None:
         super().__init__(daemon=True)
         self.number = number
         self.sizes = sizes  # of the payloads, by sequence id
         self.receipts: dict[int, tuple[int, int]] = {}  # sequence id -> ledger id, entry id
         self.reconnects = 0
         self.topic = f"persistent://public/default/flood-{number % TOPICS}"  # which many connections share
-        self._port, self._tls, self._blob = port, tls, blob
+        self._port, self._through, self._tls, self._blob = options.port, options.through, tls, blob
         self._client = self._connected()
 
     def _connected(self) -> RawClient:
-        client = RawClient(self._port, tls=self._tls)
+        client = RawClient(self._port, tls=self._tls, through=self._through)
         client.produce(self.topic)
         client.socket.settimeout(TIMEOUT_S)
         return client
@@ -175,7 +177,7 @@ def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     blob = memoryview(chance.randbytes(PAYLOAD_BYTES_MAX))
     tls = tls_context(options.tls_ca)
     sizes = plan(options.connections, options.mebibytes * MIB, chance)
-    flooders = [Flooder(row, options.port, tls, sizes[row], blob) for row in range(options.connections)]
+    flooders = [Flooder(row, options, tls, sizes[row], blob) for row in range(options.connections)]
     yield {"connections": len(flooders), "frames": sum(map(len, sizes)), "bytes": sum(map(sum, sizes))}
     next_word()
     started = time.monotonic()
@@ -190,17 +192,17 @@ def flood(options: argparse.Namespace) -> Iterator[dict[str, object]]:
         "reconnects": sum(flooder.reconnects for flooder in flooders),
     }
     next_word()
-    yield {"lost": look_for(flooders, options.port, tls)}
+    yield {"lost": look_for(flooders, options, tls)}
 
 
-def look_for(flooders: list[Flooder], port: int, tls: ssl.SSLContext | None) -> int:
+def look_for(flooders: list[Flooder], options: argparse.Namespace, tls: ssl.SSLContext | None) -> int:
     """How many messages that have a receipt are not where the receipt says."""
     wanted: dict[str, dict[tuple[int, int], bytes]] = {}
     for flooder in flooders:
         for row, position in flooder.receipts.items():
             wanted.setdefault(flooder.topic, {})[position] = IDENTITY.pack(flooder.number, row)
     for topic, missing in wanted.items():
-        with closing(RawClient(port, tls=tls)) as client, suppress(TimeoutError):
+        with closing(RawClient(options.port, tls=tls, through=options.through)) as client, suppress(TimeoutError):
             client.subscribe(topic, "check", permits=1_000_000)
             while missing:
                 message = client.message()
@@ -222,6 +224,7 @@ def small_entries(options: argparse.Namespace, topic: str, connections: int, win
         connections=connections,
         window=window,
         tls_ca=options.tls_ca,
+        through=options.through,
     )
 
 
@@ -345,7 +348,7 @@ class Attacker:
     """One connection that sends the largest frames, one after another."""
 
     def __init__(self, number: int, options: argparse.Namespace, tls: ssl.SSLContext | None, frame: memoryview) -> None:
-        self._port, self._tls, self._frame = options.port, tls, frame
+        self._port, self._through, self._tls, self._frame = options.port, options.through, tls, frame
         self._topic = f"{options.topics[0]}-{number % TOPICS}"
         self._attack = ATTACKS[options.kind]
         self.opened = 0
@@ -354,7 +357,7 @@ class Attacker:
 
     def connect(self) -> None:
         """Do what an honest client does before its first message."""
-        client = RawClient(self._port, tls=self._tls)
+        client = RawClient(self._port, tls=self._tls, through=self._through)
         client.produce(self._topic)
         self.socket = client.socket
         self.socket.setblocking(False)
@@ -445,6 +448,7 @@ def main() -> None:
     parser.add_argument("--topics", nargs="+", default=["persistent://public/default/attack"], help="without a number")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tls-ca", type=Path)
+    parser.add_argument("--through", default="", help="the broker, if the port is that of a proxy")
     options = parser.parse_args()
     for answer in KINDS[options.kind](options):
         print(json.dumps(answer), flush=True)

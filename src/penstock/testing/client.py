@@ -56,14 +56,18 @@ def send(producer_id: int, sequence_id: int, stored: bytes, **fields: Any) -> by
 class RawClient:
     """One connection. Requests block; other frames are kept in `inbox`."""
 
-    def __init__(self, port: int, *, tls: ssl.SSLContext | None = None, connect: bool = True) -> None:
+    def __init__(
+        self, port: int, *, tls: ssl.SSLContext | None = None, connect: bool = True, through: str = ""
+    ) -> None:
+        """Connect to a broker or, with the address `through` of a broker, to a proxy that connects the client to it."""
         plain = dial("127.0.0.1", port, TIMEOUT_S)
         self.socket: socket.socket = plain if tls is None else secure(plain, tls, None)
         self.inbox: list[Frame] = []
         self._inbound = Inbound(frame_bytes_max=_FRAME_BYTES_MAX, buffer_bytes=MIB)
         self._requests = 0
         if connect:
-            self.write(frame(Type.CONNECT, client_version="raw", protocol_version=20))
+            named = {"proxy_to_broker_url": through} if through else {}
+            self.write(frame(Type.CONNECT, client_version="raw", protocol_version=20, **named))
             assert self.read().command.type == Type.CONNECTED
 
     def write(self, data: bytes) -> None:
