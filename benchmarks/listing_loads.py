@@ -86,7 +86,10 @@ def make_topics(address: Address, name: str, count: int, length: int) -> None:
 def permits_held(address: Address) -> float:
     """Bytes of both limiters that somebody still has, by the broker's own metrics."""
     told = metrics(address.admin_port)
-    return sum(told[f"pulsar_broker_topic_list_{kind}_memory_used_bytes"] for kind in ("heap", "direct"))
+    names = (
+        f"pulsar_{of}_topic_list_{kind}_memory_used_bytes" for of in ("broker", "proxy") for kind in ("heap", "direct")
+    )
+    return sum(told.get(name, 0.0) for name in names)
 
 
 def start_growth(address: Address) -> float:

@@ -3,6 +3,7 @@
 
     python -m benchmarks.listings --peer pulsar
     python -m benchmarks.listings --loads slow patterns many-patterns [--memory-limit-mb 512]
+    python -m benchmarks.listings --proxy [--peer pulsar] [--loads at-once slow]
 
 Each load has a fresh broker. The first two are also measured with 8 MB for lists and 8 MB for what is being sent:
 
@@ -17,6 +18,8 @@ patterns       one connection asks for 20,000 topics by 1,000 patterns without w
                after another, and one asks for a list now and then: their latency before and meanwhile
 many-patterns  one connection watches by 600 patterns of its own, then topics come
 
+With --proxy, clients ask a proxy before the broker (the peer, if one is named); limits and growth are the proxy's.
+
 Growth is the highest resident memory during a load above that before it, with all connections open. A load has failed
 if any client got an error or a list that is not whole, or if the limiters are not free at the end.
 """
@@ -25,16 +28,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers import BROKERS, add_peer_option, chosen
 from benchmarks.listing_loads import LOADS, QUICK, Figures, Sizes, permits_held
 from benchmarks.process import allow_many_sockets
 from benchmarks.report import PENSTOCK, print_table
+from penstock.testing.process import ProxyProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from benchmarks.process import Address
 
 SMALL_MB: Final = 8
 SMALL: Final = {
@@ -44,10 +54,25 @@ SMALL: Final = {
 USUAL: Final = ("at-once", "watchers")
 
 
-def measure(name: str, load: str, settings: Mapping[str, str], sizes: Sizes) -> Figures:
-    """One load on one broker."""
+@contextmanager
+def asked(name: str, settings: Mapping[str, str], *, proxied: bool) -> Iterator[Address]:
+    """Start a broker, or a proxy before one, with these settings."""
+    if not proxied:
+        with BROKERS[name](settings=settings) as address:
+            yield address
+        return
+    with BROKERS[name]() as broker, tempfile.TemporaryDirectory(prefix="listings-") as scratch:
+        file = Path(scratch) / "proxy.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        arguments = ["--upstream-admin", broker.admin_url, "--config", str(file)]
+        with ProxyProcess(broker.url, arguments, log_path=Path(scratch) / "proxy.log") as proxy:
+            yield replace(broker, port=proxy.port, admin_port=proxy.admin_port, pid=proxy.pid)
+
+
+def measure(name: str, load: str, settings: Mapping[str, str], sizes: Sizes, *, proxied: bool = False) -> Figures:
+    """One load on one broker, or on a proxy before it."""
     figures = Figures()
-    with BROKERS[name](settings=settings) as address:
+    with asked(name, settings, proxied=proxied) as address:
         LOADS[load](address, sizes, figures)
         deadline_s = time.monotonic() + 10
         while (held := permits_held(address)) and time.monotonic() < deadline_s:
@@ -65,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_peer_option(parser)
     parser.add_argument("--loads", nargs="*", choices=LOADS, default=USUAL)
     parser.add_argument("--memory-limit-mb", default="512", help="of the broker, for expensive clients")
+    parser.add_argument("--proxy", action="store_true", help="ask a proxy before the broker")
     parser.add_argument("--quick", action="store_true", help="a smoke test: means nothing as figures")
     options = parser.parse_args(argv)
     allow_many_sockets()
@@ -75,10 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if load in USUAL:
             limits = {"own limits": {}, f"{SMALL_MB} + {SMALL_MB} MB": SMALL}
         for title, settings in limits.items():
-            for name in chosen(options) if load in USUAL else [PENSTOCK]:
-                figures = measure(name, load, settings, QUICK if options.quick else Sizes())
+            names = chosen(options) if load in USUAL else [PENSTOCK]
+            for name in names[-1:] if options.proxy else names:
+                figures = measure(name, load, settings, QUICK if options.quick else Sizes(), proxied=options.proxy)
                 columns[f"{name}, {title}"] = figures.values
-                failed += [f"{load}, {title}: {text}" for text in figures.failed if name == PENSTOCK]
+                failed += [f"{load}, {title}: {text}" for text in figures.failed if name == PENSTOCK or options.proxy]
         print_table(load, columns)
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)
