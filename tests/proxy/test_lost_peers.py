@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.net.connection import Connection
+from penstock.net.upstream_socket import UpstreamSocket
+from penstock.proxy.lookups import Lookups
+from penstock.proxy.relay import Relay
+from penstock.proxy.session import Session
 from penstock.testing.client import Type, frame
 from tests.proxy.in_process import dead_port, running_proxy, scripted_broker
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 ROUNDS = 30
+OF_CLIENTS = {Session, Relay, Lookups, Connection, UpstreamSocket}
 
 
 def open_descriptors() -> int:
@@ -111,6 +117,39 @@ async def test_no_descriptor_is_left_of_clients_that_end_in_any_state() -> None:
                     await asyncio.sleep(0.01)
             lookups.writer.close()
             asking.writer.close()
+
+
+async def test_a_client_that_is_gone_is_freed_without_the_garbage_collector() -> None:
+    """It looks at what is old so rarely that thousands of clients would pile up."""
+    async with scripted_broker() as broker, running_proxy(broker.url) as proxy:
+        gc.collect()
+        gc.disable()
+        try:
+            before = objects_of_clients()
+            client, peer = await connected(proxy, broker)
+            for kind, fields in (
+                (Type.PRODUCER, {"producer_id": 1}),
+                (Type.SUBSCRIBE, {"consumer_id": 1, "subscription": "s", "subType": 0}),
+            ):
+                client.write(frame(kind, topic="persistent://public/default/t", request_id=1, **fields))
+                await peer.next(kind)
+            asking = await proxy.client()
+            proxy.connect(asking, through=False)
+            await asking.next(Type.CONNECTED)
+            assert objects_of_clients() > before
+            client.writer.close()
+            asking.writer.close()
+            assert await peer.read() is None
+            async with asyncio.timeout(60):
+                while objects_of_clients() > before:  # noqa: ASYNC110 -- nothing says that the last one is freed
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
+
+
+def objects_of_clients() -> int:
+    """How many objects of clients there are in this process."""
+    return sum(type(one) in OF_CLIENTS for one in gc.get_objects())
 
 
 async def churn(proxy: RunningProxy, broker: ScriptedBroker, nowhere: str, count: int) -> None:

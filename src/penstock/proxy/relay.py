@@ -152,6 +152,7 @@ class Relay:
         self.consumers.close()
         if self._upstream is not None:
             self._upstream.close(reason)
+        del self.sends, self.consumers  # They refer to this; see `Session.closed`.
 
     # -- from the client ----------------------------------------------------------------------------------------------
 

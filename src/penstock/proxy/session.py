@@ -100,6 +100,9 @@ class Session:
         if self.relay is not None:
             self.relay.close(reason)
         self._services.closed(self, reason)
+        # No cycle is left: the garbage collector would find it in hours, after thousands of other clients.
+        self.relay = self._lookups = None
+        del self.client
 
     async def drain(self) -> None:
         """Read nothing more. Return when what was read is answered, and the client has received it and is gone."""
