@@ -147,6 +147,7 @@ class Rows(NamedTuple):
     sessions: MemoryRow
     http: MemoryRow
     usage: MemoryRow
+    unanswered: MemoryRow
 
 
 async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExitStack) -> Serving:
@@ -186,7 +187,8 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         commands=CommandMemory(budget.commands_bytes),
         sessions=MemoryRow("sessions", budget.sessions_bytes),
         http=MemoryRow("http", budget.http_bytes),
-        usage=MemoryRow("usage", budget.metadata_bytes),
+        usage=MemoryRow("usage", budget.metadata_bytes // 2),
+        unanswered=MemoryRow("usage-unanswered", budget.metadata_bytes // 2),
     )
     upstreams = Upstreams(options, clock, rows.sessions)
     listings = TopicListMemoryLimiter(
@@ -210,6 +212,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             upstreams=upstreams,
             identity=own_identity(settings),
             memory=rows.usage,
+            unanswered=rows.unanswered,
             clock=clock,
             loop=loop,
         ),

@@ -20,7 +20,7 @@ from penstock.governance.memory_row import MemoryRow
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.proxy.response_stream import ResponseStream
-from penstock.proxy.usage import TOPIC_BYTES, UsageCounts
+from penstock.proxy.usage import CLIENT_BYTES_MAX, TOPIC_BYTES, UsageCounts
 from penstock.proxy.usage_records import IDLE_CYCLES_MAX, UsageRecords
 from penstock.wire import codec
 from penstock.wire.client.commands import encode
@@ -62,7 +62,8 @@ def answers(producer_id: int, sends: int, *, stored: bool = True) -> list[Answer
 
 def counts_of(size_bytes: int = 1_000_000) -> UsageCounts:
     numbers = count(1)
-    return UsageCounts(MemoryRow("usage", size_bytes), lambda: next(numbers), ["persistent://pulsar/system/mine"])
+    rows = MemoryRow("usage", size_bytes), MemoryRow("usage-unanswered", size_bytes)
+    return UsageCounts(*rows, lambda: next(numbers), ["persistent://pulsar/system/mine"])
 
 
 def totals(counts: UsageCounts) -> dict[str, Totals]:
@@ -125,12 +126,26 @@ def test_without_memory_publishes_count_when_they_are_passed_on() -> None:
     counts = counts_of(TOPIC_BYTES + 2 * len(TOPIC))
     usage = RelayedUsage(counts)
     usage.opened(1, Published())
-    counts.add(TOPIC, Totals(1, 1))
+    usage.passed(run((1, 1)))
+    usage.answered(answers(1, 1))
+    assert counts.unanswered.try_take(counts.unanswered.size_bytes)
     for _ in range(3):
         usage.passed(run((1, 10), (1, 20)))
     assert totals(counts) == {TOPIC: Totals(7, 91)}
     usage.answered(answers(1, 6))
     assert totals(counts) == {TOPIC: Totals(7, 91)}
+
+
+def test_a_client_whose_publishes_nobody_acknowledges_adds_nothing_and_leaves_memory_to_others() -> None:
+    counts = counts_of(10 * CLIENT_BYTES_MAX)
+    attacker = RelayedUsage(counts)
+    attacker.opened(1, Published())
+    for _ in range(500):
+        attacker.passed(run(*[(1, 1_000_000)] * 1_000))
+    assert counts.unanswered.used_bytes <= CLIENT_BYTES_MAX
+    assert (totals(counts), counts.sum) == ({}, Totals())
+    attacker.close()
+    assert counts.unanswered.used_bytes == 0
 
 
 def test_ten_thousand_topics_are_bounded_and_the_sum_stays_exact() -> None:
@@ -202,6 +217,7 @@ def recording(topic: Topic, clock: ManualClock, loop: asyncio.AbstractEventLoop,
         topic,
         ProxyGroups(clock, loop),
         MemoryRow("usage", nbytes),
+        MemoryRow("usage-unanswered", nbytes),
         name="proxy-a",
         own_topics=(),
         interval_s=60,

@@ -93,6 +93,7 @@ class Recorder:
             self._topic(topic, USAGE.definition),
             parts.groups,
             parts.memory,
+            parts.unanswered,
             name=options.name,
             own_topics=[name for name in (options.usage_topic, options.decision_topic) if name is not None],
             interval_s=options.interval_s,

@@ -29,5 +29,6 @@ class RecorderParts:
     upstreams: Upstreams
     identity: Identity  # of the proxy itself
     memory: MemoryRow  # of the counters of usage
+    unanswered: MemoryRow  # of SENDs that wait for receipts
     clock: Clock
     loop: asyncio.AbstractEventLoop

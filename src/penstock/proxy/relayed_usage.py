@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.accounting.totals import Totals
-from penstock.proxy.usage import UnansweredSends
+from penstock.proxy.usage import ClientBytes, UnansweredSends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,13 +26,14 @@ class RelayedUsage:
 
     def __init__(self, counts: UsageCounts) -> None:
         self._counts = counts
+        self._memory = ClientBytes(counts.unanswered)
         self._unanswered: dict[int, UnansweredSends] = {}  # by producer id; also of producers that were closed
         self._closed: set[int] = set()  # of these
 
     def opened(self, producer_id: int, topic: PublishedTopic) -> None:
         """A PRODUCER is passed on."""
         self._drop(producer_id)
-        self._unanswered[producer_id] = UnansweredSends(self._counts, topic)
+        self._unanswered[producer_id] = UnansweredSends(self._counts, topic, self._memory)
 
     def forget(self, producer_id: int) -> None:
         """A producer is gone; receipts of what it has sent may follow."""

@@ -5,8 +5,9 @@ A publish counts when the broker's receipt passes: what the broker has refused, 
 again, is not counted, or not twice; and nobody can add to the usage of a topic that a broker does not let them publish
 to. Until then its size is kept in a column of its producer.
 
-Bounds. All of it is charged to one row. A topic that does not fit is counted in the proxy's own totals only; SENDs that
-do not fit are counted when they are passed on.
+Bounds. Counters are charged to one row, SENDs to another, of which one client gets CLIENT_BYTES_MAX. A topic that does
+not fit is counted in the proxy's own totals only. SENDs that do not fit are counted when they are passed on, if the
+broker has acknowledged others of the producer; otherwise they are not counted.
 
 Where: `relayed_sends` and `relayed_consumers` count, `usage_records` records.
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.accounting.totals import NOTHING, Totals
 from penstock.core.names import is_record_topic
+from penstock.core.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -34,6 +36,8 @@ TOPIC_BYTES: Final = 800
 # Memory of a row of SENDs that wait for receipts, besides two numbers of four bytes for each.
 ROW_BYTES: Final = 400
 SEND_BYTES: Final = 8
+# So many bytes of one client: more than 100,000 SENDs, where brokers take a thousand.
+CLIENT_BYTES_MAX: Final = MIB
 
 
 class TopicUsage:
@@ -54,14 +58,18 @@ class UsageCounts:
     """The counters of all topics.
 
     Attributes:
-        memory: of everything here.
+        memory: of the counters.
+        unanswered: memory of SENDs.
         sum: of all topics, also of those that are not counted by themselves.
         left_out: messages of topics that are not counted by themselves, for lack of memory.
     """
 
-    def __init__(self, memory: MemoryRow, new_since_ms: Callable[[], int], own: Collection[str] = ()) -> None:
+    def __init__(
+        self, memory: MemoryRow, unanswered: MemoryRow, new_since_ms: Callable[[], int], own: Collection[str] = ()
+    ) -> None:
         """Args: new_since_ms: returns unique times; own: topics that are not counted, beside those of brokers."""
         self.memory = memory
+        self.unanswered = unanswered
         self.sum = NOTHING
         self.left_out = 0
         self._new_since_ms = new_since_ms
@@ -120,8 +128,28 @@ class PublishedTopic(Protocol):
     def name(self) -> TopicName: ...
 
 
+class ClientBytes:
+    """The memory of all SENDs of one client."""
+
+    __slots__ = ("_memory", "used_bytes")
+
+    def __init__(self, memory: MemoryRow) -> None:
+        self.used_bytes = 0
+        self._memory = memory
+
+    def try_take(self, nbytes: int) -> bool:
+        if self.used_bytes + nbytes > CLIENT_BYTES_MAX or not self._memory.try_take(nbytes):
+            return False
+        self.used_bytes += nbytes
+        return True
+
+    def release(self, nbytes: int) -> None:
+        self.used_bytes -= nbytes
+        self._memory.release(nbytes)
+
+
 class _Row:
-    """SENDs of one run; `lengths` is None if they were counted when they were passed on."""
+    """SENDs of one run; `lengths` is None if their sizes are not kept."""
 
     __slots__ = ("charged_bytes", "lengths", "messages", "next", "sends")
 
@@ -136,11 +164,13 @@ class _Row:
 class UnansweredSends:
     """SENDs of one producer that were passed on, until their receipts come."""
 
-    __slots__ = ("_counts", "_limited_times", "_rows", "topic")
+    __slots__ = ("_acknowledged", "_counts", "_limited_times", "_memory", "_rows", "topic")
 
-    def __init__(self, counts: UsageCounts, topic: PublishedTopic) -> None:
+    def __init__(self, counts: UsageCounts, topic: PublishedTopic, memory: ClientBytes) -> None:
         self.topic = topic
+        self._acknowledged = False  # whether the broker has acknowledged any
         self._counts = counts
+        self._memory = memory
         self._limited_times = 0
         self._rows: deque[_Row] = deque()
 
@@ -153,11 +183,12 @@ class UnansweredSends:
         """SENDs were passed on, in this order."""
         sends = len(lengths)
         nbytes = ROW_BYTES + SEND_BYTES * sends
-        if self._counts.memory.try_take(nbytes):
+        if self._memory.try_take(nbytes):
             counted = array("I", messages) if messages is not None else None
             self._rows.append(_Row(sends, array("I", lengths), counted, nbytes))
             return
-        self._counts.add(str(self.topic.name), Totals(sends if messages is None else sum(messages), sum(lengths)))
+        if self._acknowledged:
+            self._counts.add(str(self.topic.name), Totals(sends if messages is None else sum(messages), sum(lengths)))
         if self._rows and self._rows[-1].lengths is None:
             self._rows[-1].sends += sends
         else:
@@ -166,6 +197,7 @@ class UnansweredSends:
     def answered(self, sends: int, *, stored: bool) -> None:
         """The broker has answered the next SENDs: they are stored, or were refused."""
         messages = nbytes = 0
+        self._acknowledged |= stored
         while sends and self._rows:
             row = self._rows[0]
             stop = min(row.next + sends, row.sends)
@@ -176,7 +208,7 @@ class UnansweredSends:
             row.next = stop
             if stop == row.sends:
                 self._rows.popleft()
-                self._counts.memory.release(row.charged_bytes)
+                self._memory.release(row.charged_bytes)
         if messages:
             limited, self._limited_times = self._limited_times, self.topic.publish_limited_times
             self._counts.add(
@@ -185,7 +217,7 @@ class UnansweredSends:
 
     def close(self) -> None:
         """The producer is gone: what was not answered is sent again, if it matters to its client."""
-        self._counts.memory.release(sum(row.charged_bytes for row in self._rows))
+        self._memory.release(sum(row.charged_bytes for row in self._rows))
         self._rows.clear()
 
 

@@ -55,6 +55,7 @@ class UsageRecords:
         topic: RecordWriter,
         groups: ProxyGroups,
         memory: MemoryRow,
+        unanswered: MemoryRow,
         *,
         name: str,
         own_topics: Collection[str],
@@ -68,6 +69,7 @@ class UsageRecords:
             topic: where records are written.
             groups: the resource groups.
             memory: of the counters.
+            unanswered: memory of SENDs that wait for receipts.
             name: of this proxy, in the records.
             own_topics: topics of the proxies, which are not counted.
             interval_s: of the records.
@@ -77,7 +79,7 @@ class UsageRecords:
         self.written = 0
         self.failures = 0
         self.epoch = self._since_ms = clock.wall_ms()
-        self.counts = UsageCounts(memory, self._new_since_ms, own_topics)
+        self.counts = UsageCounts(memory, unanswered, self._new_since_ms, own_topics)
         self._topic = topic
         self._groups = groups
         self._group_usage = GroupUsage()
