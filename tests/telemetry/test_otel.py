@@ -22,17 +22,19 @@ from penstock.governance.permits import PermitQueue
 from penstock.governance.wait_times import BOUNDS_NS
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.otel import INTERVAL_MS, LAST_PUSH_S, MetricsPush, is_wanted
+from penstock.testing.process import ProxyProcess
 from penstock.testing.serving import serving
 from tests.telemetry.snapshots import IDLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
     from penstock.broker.stats.snapshot import BrokerSnapshot
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 50.0
 
 TWINS = [
     f"topic.list.{memory}.{name}"
@@ -197,6 +199,21 @@ def test_a_protocol_that_is_not_spoken_is_told(caplog: pytest.LogCaptureFixture)
     assert caplog.text == ""
     MetricsPush(lambda: IDLE, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "broker-1", INSTRUMENTS)
     assert "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not spoken here" in caplog.text
+
+
+def test_a_proxy_pushes_its_own_under_its_name(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
+    (tmp_path / "proxy.conf").write_text("proxyName=front\nclusterName=cluster-a\n")
+    arguments = ["--config", str(tmp_path / "proxy.conf")]
+    with ProxyProcess("pulsar://127.0.0.1:1", arguments, log_path=tmp_path / "proxy.log"):
+        pushed, attributes, _ = collector.next()
+    assert set(TWINS) <= pushed.keys()
+    assert attributes["service.instance.id"] == "front"
+    (point,) = pushed["topic.list.heap.memory.limit"].gauge.data_points
+    assert [(pair.key, pair.value.string_value) for pair in point.attributes] == [("pulsar.cluster", "cluster-a")]
 
 
 def test_without_the_extra_the_broker_runs_and_says_what_to_install(
