@@ -37,11 +37,13 @@ from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemor
 from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
+from penstock.proxy.admin_polls import AdminPolls
 from penstock.proxy.admin_requests import AdminRequests, parse_web_urls
 from penstock.proxy.group_file import GroupFile
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.listings import Listings
 from penstock.proxy.proxy import Proxy
+from penstock.proxy.published_topics import PublishedTopics
 from penstock.proxy.quota_sharing import ProxySharing
 from penstock.proxy.recorder_parts import RecorderParts
 from penstock.proxy.services import Services
@@ -217,6 +219,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             loop=loop,
         ),
     )
+    published = PublishedTopics(rows.sessions, clock) if settings.adaptive_throttling else None
     services = Services(
         loop=loop,
         clock=clock,
@@ -226,6 +229,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         groups=groups,
         held=HeldMemory(connections.memory, clock, loop),
         permit_steps=PermitSteps(clock, loop),
+        published=published,
         targets=Targets(_allowed(settings), options.addresses, tls=options.tls is not None),
         release=connections.release,
         commands_memory=rows.commands,
@@ -241,6 +245,22 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (), contexts.admins
     )
     await _mirror_groups(settings, groups, requests, stack)
+    throttling = None
+    if published is not None:
+        from penstock.proxy.throttling import throttle  # noqa: PLC0415 -- off by default: then none of it is loaded
+
+        throttling = throttle(
+            settings,
+            published,
+            memory_limit_bytes=budget.limit_bytes,
+            owners=lambda: _memory_owners(connections, listings, rows),
+            polls=AdminPolls(requests, own_identity(settings)) if settings.upstream_admin_url else None,
+            row=rows.sessions,
+            clock=clock,
+            stack=stack,
+        )
+        if recorder is not None and recorder.decisions is not None:
+            throttling.observer = recorder.decisions.throttled
     proxy = Proxy(services, connections, group_file, recorder)
     stack.push_async_callback(proxy.stop)
     listeners = []
@@ -269,6 +289,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         sharing=sharing,
         rows=rows,
         loop_turns=turns,
+        throttling=throttling,
         stopping=proxy.is_stopping,
         recorder=recorder,
     )
@@ -313,14 +334,24 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     return Serving(where.plain or where.tls or "", web.plain or web.tls or "-", drain, reload)
 
 
+def _memory_owners(connections: Connections, listings: TopicListMemoryLimiter, rows: Rows) -> dict[str, int]:
+    """Bytes in use by the rows of the memory budget."""
+    held = listings.snapshot()
+    return {
+        "requests": connections.memory.size - connections.memory.available,
+        "outbound": connections.outbound.used_bytes,
+        "listings": held.heap.acquired + held.direct.acquired,
+        "others": sum(row.used_bytes for row in rows),
+    }
+
+
 async def _mirror_groups(
     settings: Settings, groups: ProxyGroups, requests: AdminRequests, stack: contextlib.AsyncExitStack
 ) -> None:
     """Take the cluster's resource groups over, if a setting says so. Raises ConfigurationError."""
     if settings.group_source != "upstream":
         return
-    from penstock.proxy.admin_polls import AdminPolls  # noqa: PLC0415 -- nor with a file
-    from penstock.proxy.mirrored_groups import MirroredGroups  # noqa: PLC0415
+    from penstock.proxy.mirrored_groups import MirroredGroups  # noqa: PLC0415 -- nor with a file
 
     if settings.group_file is not None:
         raise ConfigurationError("resourceGroupsSource=upstream: want no resourceGroupsFile beside it")

@@ -141,3 +141,27 @@ def test_a_proxy_loads_nothing_of_the_broker() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
+
+
+def test_a_full_backlog_of_the_cluster_throttles_its_topic_at_the_proxy(broker: BrokerProcess, tmp_path: Path) -> None:
+    log, config = tmp_path / "proxy.log", tmp_path / "proxy.conf"
+    config.write_text("adaptivePublisherThrottlingEnabled=true\nadaptivePublisherThrottlingIntervalMs=200\n")
+    with httpx.Client(base_url=f"{broker.admin_url}/admin/v2/namespaces/public/backlogged", timeout=30) as admin:
+        admin.put("").raise_for_status()
+        quota = {"limitSize": 1_000_000, "policy": "consumer_backlog_eviction"}
+        admin.post("/backlogQuota", json=quota).raise_for_status()
+    arguments = ["--upstream-admin", broker.admin_url, "--config", str(config)]
+    with ProxyProcess(broker.url, arguments, log_path=log) as proxy:
+        client = pulsar.Client(proxy.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        try:
+            topic = "persistent://public/backlogged/t"
+            client.subscribe(topic, "stuck").close()
+            producer = client.create_producer(topic)
+            for _ in range(85):
+                producer.send(b"x" * 10_000)
+            while value(scrape(proxy), "pulsar_broker_adaptive_throttle_active_topic_count", cluster="standalone") < 1:
+                producer.send(b"x" * 100)
+        finally:
+            client.close()
+    line = next(line for line in log.read_text().splitlines() if "ACTIVATED" in line)
+    assert f"[AdaptiveThrottle] ACTIVATED topic={topic} memoryPressure=0 backlogPressure=" in line

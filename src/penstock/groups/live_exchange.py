@@ -15,6 +15,7 @@ from penstock.core.units import NS_PER_S
 from penstock.governance.quota_exchange import QuotaExchange, quotas_of
 from penstock.governance.quota_members import LEASE_INTERVALS
 from penstock.governance.report_senders import Refusal
+from penstock.groups.last_reports import LastReports
 from penstock.net.usage_topic import UsageTopic
 from penstock.wire.usage_reports import BadUsageReport, decode, encode, group_id
 
@@ -97,6 +98,7 @@ class LiveExchange:
         )
         self._members: frozenset[str] = frozenset()
         self._own_sequence = 0  # of the last own report that came back
+        self._last = LastReports()
         self._limited: dict[str, _Limited] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
@@ -182,6 +184,9 @@ class LiveExchange:
                 return
             refusal = self.exchange.receive(report, self._clock.monotonic_ns(), self._clock.wall_ms())
             if refusal is Refusal.STRANGER:
+                lease_ns = LEASE_INTERVALS * self.options.exchange.interval_ns
+                refusal = self._last.refuses(report, self._clock.wall_ms(), lease_ns) or refusal
+            if refusal is Refusal.STRANGER:
                 self._is_heard(report.broker)
                 if report.broker in self._members:  # Where reports make members, it is one now.
                     refusal = self.exchange.receive(report, self._clock.monotonic_ns(), self._clock.wall_ms())
@@ -192,6 +197,7 @@ class LiveExchange:
             log.exception("a usage report was ignored")
         else:
             if refusal is None:
+                self._last.came(report)
                 self._sharing.received += 1
                 self._is_heard(report.broker)
             else:

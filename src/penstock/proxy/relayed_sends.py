@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client publishes through the proxy: its producers, and the limits of resource groups on them.
+"""What one client publishes through the proxy: its producers, and the limits of groups and of throttling on them.
 
-SENDs of a group in debt are held, as in the broker, and all others of the connection go on. A producer whose
+SENDs of a limit in debt are held, as in the broker, and all others of the connection go on. A producer whose
 CLOSE_PRODUCER waits behind held SENDs is closed after them. A PRODUCER with the id of one that still holds SENDs is the
 same producer again, after its broker has closed it: the client sends again what was not acknowledged, so the held SENDs
 are dropped.
@@ -11,6 +11,7 @@ Where: each `relay` has one.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.core.errors import InvalidTopicName, ServiceNotReady
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
     from penstock.net.connection import Connection
+    from penstock.proxy.published_topics import PublishedTopic
     from penstock.proxy.services import Services
     from penstock.wire import codec
     from penstock.wire.events import PublishRun
@@ -35,15 +37,20 @@ PRODUCER_BYTES: Final = 1_024
 
 
 class RelayedTopic:
-    """A topic that a client publishes to: what limits it here."""
+    """A topic that a client publishes to: what limits it here.
 
-    __slots__ = ("groups", "name", "publish_limited_times", "publish_lines")
+    Attributes:
+        all_producers: the topic with the producers of all clients; None without adaptive throttling.
+    """
+
+    __slots__ = ("all_producers", "groups", "name", "publish_limited_times", "publish_lines")
 
     def __init__(self, name: TopicName) -> None:
         self.name = name
         self.publish_limited_times = 0
         self.groups: tuple[Group, ...] = ()
         self.publish_lines: tuple[GroupPublish, ...] = ()
+        self.all_producers: PublishedTopic | None = None
 
     @property
     def publish_limiters(self) -> tuple[GroupPublish, ...]:
@@ -56,7 +63,16 @@ class RelayedTopic:
         for group in groups:
             group.topics += 1
         self.groups = groups
-        self.publish_lines = tuple(group.publish for group in groups)
+        if self.all_producers is not None:
+            self.all_producers.resource_groups = groups
+        self.set_lines()
+
+    def set_lines(self) -> None:
+        """Set the lines in which its producers wait."""
+        adaptive = self.all_producers.adaptive if self.all_producers is not None else None
+        throttle = adaptive.limiter if adaptive is not None else None
+        of_groups = (group.publish for group in self.groups)
+        self.publish_lines = (*of_groups, throttle) if throttle is not None else tuple(of_groups)
 
 
 class RelayedProducer:
@@ -109,8 +125,11 @@ class RelayedSends:
                 f"producers and consumers take {memory.used_bytes} of {memory.size_bytes} bytes; try again, or raise "
                 f"sessionsMB"
             )
-        topic.limit(self._services.groups.of_topic(topic.name))
         producer = RelayedProducer(body.producer_id, topic, nbytes)
+        if self._services.published is not None:
+            changed = partial(self._lines_changed, producer)
+            topic.all_producers = self._services.published.opened(topic.name, producer, changed)
+        topic.limit(self._services.groups.of_topic(topic.name))
         self.producers[body.producer_id] = producer
         self._hold_if_limited(producer)
         if self.usage is not None:
@@ -135,6 +154,9 @@ class RelayedSends:
             return
         if self._held is not None:
             self._held.forget(producer_id)
+        if producer.topic.all_producers is not None and self._services.published is not None:
+            self._services.published.closed(producer.topic.all_producers, producer)
+            producer.topic.all_producers = None
         producer.topic.limit(())
         if self.usage is not None:
             self.usage.forget(producer_id)
@@ -157,12 +179,17 @@ class RelayedSends:
             groups = self._services.groups.of_topic(producer.topic.name)
             if groups != producer.topic.groups:
                 producer.topic.limit(groups)
-                self._hold_if_limited(producer)
-                if self._held is not None:
-                    self._held.look_again(producer)
+                self._lines_changed(producer)
+
+    def _lines_changed(self, producer: RelayedProducer) -> None:
+        """A producer has other limits."""
+        producer.topic.set_lines()
+        self._hold_if_limited(producer)
+        if self._held is not None:
+            self._held.look_again(producer)
 
     def _hold_if_limited(self, producer: RelayedProducer) -> None:
-        if producer.topic.groups and self._held is None:
+        if producer.topic.publish_lines and self._held is None:
             self._held = HeldSends(
                 self,
                 self._services.held,
@@ -179,7 +206,9 @@ class RelayedSends:
         `lease` is charged for all runs of the read; the parts for what waits are taken from it.
         """
         if self._held is None:
-            if self.usage is not None:
+            if self._services.published is not None:
+                self._charge(run)
+            elif self.usage is not None:
                 self.usage.passed(run)
             return run
         passed = self._held.keep_back(run, lease)
@@ -214,5 +243,8 @@ class RelayedSends:
             return
         producer.messages_in += messages
         producer.bytes_in += nbytes
+        if producer.topic.all_producers is not None:
+            producer.topic.all_producers.messages_in += messages
+            producer.topic.all_producers.bytes_in += nbytes
         for line in producer.topic.publish_lines:
             line.accepted(producer, messages, nbytes)

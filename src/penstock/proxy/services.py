@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.proxy.client_identity import Authentication
     from penstock.proxy.groups import ProxyGroups
     from penstock.proxy.listings import Listings
+    from penstock.proxy.published_topics import PublishedTopics
     from penstock.proxy.session import Session
     from penstock.proxy.targets import Targets
     from penstock.proxy.traffic import Traffic
@@ -40,6 +41,7 @@ class Services:
     groups: ProxyGroups
     held: HeldMemory  # of SENDs that wait for a resource group
     permit_steps: PermitSteps
+    published: PublishedTopics | None = None  # None: adaptive throttling is off
     release: Callable[[Lease], None]  # of request memory
     commands_memory: CommandMemory
     sessions_memory: MemoryRow

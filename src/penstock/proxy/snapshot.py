@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.governance.memory_row import MemoryRow
+    from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
+    from penstock.proxy.published_topics import PublishedTopic
     from penstock.proxy.quota_sharing import ProxySharing
     from penstock.proxy.recorder import Recorder
     from penstock.proxy.services import Services
@@ -56,6 +58,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         sharing: ProxySharing,
         rows: Sequence[MemoryRow],
         loop_turns: LoopTurns,
+        throttling: AdaptiveThrottling[PublishedTopic] | None,
         stopping: Callable[[], bool],
         recorder: Recorder | None = None,
     ) -> None:
@@ -66,6 +69,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         self._sharing = sharing
         self._rows = rows
         self._loop_turns = loop_turns
+        self._throttling = throttling
         self._recorder = recorder
         self.is_stopping = stopping
         self._started_at_ms = services.clock.wall_ms()
@@ -98,6 +102,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
             usage_left_out=services.usage.left_out if services.usage is not None else 0,
             loop_turns=turns(self._loop_turns),
             process=process_use(),
+            throttling=self._throttling.snapshot() if self._throttling is not None else None,
             broker_connections=traffic.relays,
             connected=dict(traffic.connected),
             reads=traffic.reads,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.core.membership import Registration
     from penstock.governance.permit_types import PermitSnapshot
     from penstock.governance.snapshot import RequestMemorySnapshot
+    from penstock.groups.adaptive_throttling import ThrottlingSnapshot
     from penstock.net.topic_list_limiter import TopicListSnapshot
 
 
@@ -129,6 +130,7 @@ class ServerSnapshot:
     resource_groups: tuple[GroupTrafficSnapshot, ...] = ()
     sharing: SharingSnapshot = field(default_factory=SharingSnapshot)
     records: RecordsSnapshot | None = None  # None: nothing is recorded
+    throttling: ThrottlingSnapshot | None = None  # None: disabled
     loop_turns: LoopTurnsSnapshot = LoopTurnsSnapshot()
     process: ProcessUse
 

@@ -20,6 +20,7 @@ from penstock.telemetry.common_instruments import (
 )
 from penstock.telemetry.instrument import Instrument, Scope
 from penstock.telemetry.record_instruments import RECORD_INSTRUMENTS
+from penstock.telemetry.throttling_instruments import THROTTLING_INSTRUMENTS
 from penstock.telemetry.topic_list_instruments import topic_list_instruments
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ PROXY_INSTRUMENTS: Final[tuple[Instrument[ProxySnapshot, Any], ...]] = (
     *GROUP_INSTRUMENTS,
     *SHARING_INSTRUMENTS,
     *REGISTRATION_INSTRUMENTS,
+    # Adaptive throttling
+    *THROTTLING_INSTRUMENTS,
     # Records
     *RECORD_INSTRUMENTS,
     Instrument("penstock_usage_counted_topics", "gauge", "", USAGE, lambda s: s.usage_topics or 0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of adaptive publish throttling: six of the broker, and six of each topic on request.
+"""The metrics of adaptive publish throttling: six of a broker or proxy, and six of each topic on request.
 
 Where: `instruments` adds them to its list. While the feature is disabled, nothing of them is exported.
 """
@@ -14,16 +14,16 @@ from penstock.telemetry.instrument import Instrument, Scope
 if TYPE_CHECKING:
     from typing import Any
 
-    from penstock.broker.stats.snapshot import BrokerSnapshot
     from penstock.groups.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
+    from penstock.stats.server_snapshot import ServerSnapshot
 
-THROTTLING: Final[Scope[BrokerSnapshot, ThrottlingSnapshot]] = Scope(
+THROTTLING: Final[Scope[ServerSnapshot, ThrottlingSnapshot]] = Scope(
     ("cluster",),
     lambda snapshot: [((snapshot.cluster,), snapshot.throttling)] if snapshot.throttling is not None else [],
     optional=True,
 )
 
-OWNERS: Final[Scope[BrokerSnapshot, int]] = Scope(
+OWNERS: Final[Scope[ServerSnapshot, int]] = Scope(
     ("owner",),
     lambda snapshot: (
         [((owner,), nbytes) for owner, nbytes in snapshot.throttling.memory.owners.items()]
@@ -33,7 +33,7 @@ OWNERS: Final[Scope[BrokerSnapshot, int]] = Scope(
     optional=True,
 )
 
-THROTTLED_TOPIC: Final[Scope[BrokerSnapshot, TopicThrottling]] = Scope(
+THROTTLED_TOPIC: Final[Scope[ServerSnapshot, TopicThrottling]] = Scope(
     ("topic",),
     lambda snapshot: [((one.topic,), one) for one in (snapshot.throttling.topics if snapshot.throttling else ())],
     optional=True,
@@ -45,7 +45,7 @@ _TOPIC: Final = "pulsar_broker_topic_adaptive_throttle_"
 _OTEL_TOPIC: Final = "pulsar.broker.topic.adaptive.throttle."
 
 # fmt: off
-THROTTLING_INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
+THROTTLING_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
     Instrument(f"{_BROKER}memory_pressure", "gauge", "", THROTTLING, lambda s: s.memory_pressure,
                "Memory pressure, from 0 (below the low watermark) to 1 (at the high one)",
                otel=f"{_OTEL}memory.pressure"),

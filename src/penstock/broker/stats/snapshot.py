@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.governance.delayed_memory import DelayedMemory
-    from penstock.groups.adaptive_throttling import AdaptiveThrottling, ThrottlingSnapshot
+    from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
     from penstock.stats.disk_space import DiskSpace, DiskUse
@@ -128,7 +128,6 @@ class BrokerSnapshot(ServerSnapshot):
     disk: DiskUse | None = None  # None: not measured
     tail_cache: MemoryUse
     delayed_index: MemoryUse = NOTHING
-    throttling: ThrottlingSnapshot | None = None  # None: disabled
 
     def memory(self) -> Iterator[tuple[str, MemoryUse]]:
         """See `ServerSnapshot`."""
