@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One quota and two proxies: what passes in every five seconds, and after one proxy was killed.
 
-    python -m benchmarks.proxies [--peer pulsar] [--quota 1000] [--seconds 60]
+    python -m benchmarks.proxies [--peer pulsar] [--quota 1000] [--seconds 60] [--dispatch]
 
-Official clients, unbatched, offer more than twice the quota through both proxies; counted where the cluster's topics
-count. Two cycles after the start and after the kill are left out.
+Official clients, unbatched, offer more than twice the quota through both proxies; with --dispatch they consume stored
+messages instead. Counted where the cluster's topics count. Two cycles after the start and after the kill are left out.
 """
 
 from __future__ import annotations
@@ -35,15 +35,38 @@ end = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < end:
     producer.send_async(b"x" * 100, lambda result, message_id: None)
 """
+CONSUMER = """
+import pulsar, sys, time
+client = pulsar.Client(sys.argv[1], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+consumer = client.subscribe(sys.argv[2], "s", initial_position=pulsar.InitialPosition.Earliest)
+end = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    consumer.acknowledge(consumer.receive())
+"""
 
 
-def counted(admin_url: str, topics: list[str]) -> int:
-    """Messages that the cluster has accepted on these topics."""
+def fill(url: str, topics: list[str], count: int) -> None:
+    """Store so many messages in each topic, in batches of ten."""
+    import pulsar
+
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    for topic in topics:
+        producer = client.create_producer(
+            topic, batching_enabled=True, batching_max_messages=10, block_if_queue_full=True, send_timeout_millis=0
+        )
+        for _ in range(count):
+            producer.send_async(b"x" * 100, lambda _result, _id: None)
+        producer.flush()
+    client.close()
+
+
+def counted(admin_url: str, topics: list[str], counter: str) -> int:
+    """Messages that the cluster has accepted on these topics, or delivered."""
     total = 0
     for topic in topics:
         url = f"{admin_url}/admin/v2/{topic.replace('://', '/')}/stats"
         with urllib.request.urlopen(url, timeout=10) as response:
-            total += json.load(response)["msgInCounter"]
+            total += json.load(response)[counter]
     return total
 
 
@@ -53,15 +76,15 @@ def main() -> int:
     parser.add_argument("--peer", choices=("penstock", "pulsar"), default="penstock")
     parser.add_argument("--quota", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--dispatch", action="store_true")
     options = parser.parse_args()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="proxies-")))
         address = stack.enter_context(BROKERS[options.peer]())
         request = urllib.request.Request(f"{address.admin_url}/admin/v2/namespaces/{NAMESPACE}", method="PUT")
         urllib.request.urlopen(request, timeout=30).close()
-        (scratch / "groups.toml").write_text(
-            f'[all]\npublishRateInMsgs = {options.quota}\nnamespaces = ["{NAMESPACE}"]\n'
-        )
+        rate = "dispatchRateInMsgs" if options.dispatch else "publishRateInMsgs"
+        (scratch / "groups.toml").write_text(f'[all]\n{rate} = {options.quota}\nnamespaces = ["{NAMESPACE}"]\n')
         (scratch / "proxy.conf").write_text(f"resourceGroupsFile={scratch / 'groups.toml'}\nresourceUsageKey=bench\n")
         proxies = [
             ProxyProcess(
@@ -74,8 +97,12 @@ def main() -> int:
             stack.callback(lambda one=proxy: one.stop() if one._process is not None else None)  # noqa: SLF001
         topics = [f"persistent://{NAMESPACE}/t{number}" for number in range(4)]
         total_s = options.seconds + 15
+        if options.dispatch:
+            # After the kill, half of the topics get the whole quota.
+            fill(address.url, topics, options.quota * total_s // 2)
+        program, counter = (CONSUMER, "msgOutCounter") if options.dispatch else (PUBLISHER, "msgInCounter")
         publishers = [
-            subprocess.Popen([sys.executable, "-c", PUBLISHER, proxies[number % 2].url, topic, str(total_s)])
+            subprocess.Popen([sys.executable, "-c", program, proxies[number % 2].url, topic, str(total_s)])
             for number, topic in enumerate(topics)
         ]
         for publisher in publishers:
@@ -86,7 +113,7 @@ def main() -> int:
         killed_s = None
         end = time.monotonic() + options.seconds
         while time.monotonic() < end:
-            samples.append((time.monotonic(), counted(address.admin_url, topics)))
+            samples.append((time.monotonic(), counted(address.admin_url, topics, counter)))
             if killed_s is None and time.monotonic() > end - options.seconds / 2:
                 proxies[1].kill()
                 killed_s = time.monotonic()

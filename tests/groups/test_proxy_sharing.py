@@ -22,6 +22,7 @@ from penstock.proxy.groups import Definitions, ProxyGroups
 from penstock.proxy.quota_sharing import ProxySharing
 from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
 from penstock.wire.client.addresses import Address
+from tests.groups.permit_world import Consumer, World, windows
 from tests.net.harness import running
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tests.net.harness import Harness
 
 QUOTA = 1_000
-DEFINED = Definitions({"all": GroupRates(GroupRate(QUOTA))}, {"public/default": "all"})
+DEFINED = Definitions({"all": GroupRates(GroupRate(QUOTA), GroupRate(QUOTA))}, {"public/default": "all"})
 OPTIONS = SharingOptions(
     topic=TopicName.parse("non-persistent://public/default/proxy-usage"),
     enabled=True,
@@ -150,6 +151,54 @@ async def test_a_proxy_that_stops_leaves_its_share_at_once(tmp_path: Path) -> No
         await other.sharing.stop()
         await asyncio.sleep(1.5)
         assert one.share == pytest.approx(QUOTA, rel=0.05)
+
+
+@pytest.mark.parametrize(("batch", "precise"), [(1, True), (10, False)])
+async def test_two_proxies_deliver_a_dispatch_quota_within_five_percent(
+    tmp_path: Path, batch: int, precise: bool
+) -> None:
+    async with parts(tmp_path, b"k", b"k") as (one, other):
+        world = World()
+        # Three busy topics at one proxy, one at the other, and some that have nothing.
+        consumers = [
+            Consumer(world, part.group, backlog=backlog, batch=batch, precise=precise)
+            for part, backlog in ((one, 10**6), (one, 10**6), (one, 10**6), (other, 10**6), (one, 0), (other, 0))
+        ]
+        for consumer in consumers:
+            consumer.subscribe()
+        await asyncio.sleep(25)
+        assert all(0.95 * QUOTA <= rate <= 1.05 * QUOTA for rate in windows(consumers, start_s=6, stop_s=25))
+        await other.die()
+        consumers[3].permits.leave()
+        died_s = world.now_s()
+        await asyncio.sleep(15)
+        rates = windows(consumers, start_s=died_s + 5, stop_s=died_s + 15)
+        assert all(0.95 * QUOTA <= rate <= 1.05 * QUOTA for rate in rates)
+
+
+async def test_old_reports_of_a_dead_proxy_do_not_bring_it_back(tmp_path: Path) -> None:
+    async with parts(tmp_path, b"k", b"k") as (one, other):
+        running = one.sharing._running  # noqa: SLF001
+        assert running is not None
+        heard, recorded = running.topic._heard, []  # noqa: SLF001
+
+        def record(payload: bytes) -> None:
+            recorded.append(bytes(payload))
+            heard(payload)
+
+        running.topic._heard = record  # type: ignore[assignment] # noqa: SLF001
+        one.offers = other.offers = 2 * QUOTA
+        await asyncio.sleep(6)
+        await other.die()
+        await asyncio.sleep(5)
+        assert one.names.names == {"proxy-0"}
+        for _ in range(10):  # Somebody who may write to the topic.
+            for payload in recorded:
+                heard(payload)
+            await asyncio.sleep(0.5)
+            assert one.names.names == {"proxy-0"}
+        assert one.share == pytest.approx(QUOTA, rel=0.02)
+        assert one.sharing.refused["repeated"] > 0
 
 
 async def test_reports_with_another_key_count_for_nobody(tmp_path: Path) -> None:
