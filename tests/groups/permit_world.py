@@ -97,7 +97,7 @@ class Consumer:
         self.backlog -= entries
         self.broker_permits -= messages
         self.got.append((self.world.now_s(), messages))
-        self.permits.delivered(entries, messages, entries * self.entry_bytes, unread=0)
+        self.permits.delivered(messages, entries * self.entry_bytes, unread=0)
         self._send_soon()
         self._unreturned += messages
         if self.queue and self._unreturned >= max(1, self.queue // 2):

@@ -11,8 +11,8 @@ Messages themselves are never delayed.
     reserved     messages and bytes that the outstanding permits will cost, already taken from the balance
 
 A step. `reserve` what it will cost, send the FLOW, and settle when the messages have come: only the difference is
-charged then. A broker may take each permit for one entry (Apache Pulsar's default), so a permit is reserved for as many
-messages as the consumer's entries hold on average.
+charged then. What a permit costs is learnt: brokers may take it for a message, or for an entry (Apache Pulsar's default),
+and an entry is never divided.
 
 Consumers without messages. Each must have a permit to be sent its next message at all. What it does not use within
 `RESERVED_NS` returns to the balance, and its next steps begin small: steps double while their messages come at once.
@@ -61,9 +61,11 @@ class Permits:
 
     __slots__ = (
         "_bytes",
+        "_came",
+        "_cost",
         "_exact",
         "_grant",
-        "_messages",
+        "_passed",
         "_reserved",
         "_step",
         "_steps",
@@ -86,9 +88,11 @@ class Permits:
         self._exact = exact
         self._step = 1  # permits that may be outstanding
         self._reserved = _NOTHING
-        # Averages of its entries.
-        self._messages = 1.0
-        self._bytes = 0.0
+        self._cost = 1.0  # messages that a permit brings
+        self._bytes = 0.0  # of a message, on average
+        # Permits that were passed on since they were last used up, and messages that came.
+        self._passed = 0
+        self._came = 0
 
     # -- changes
 
@@ -121,11 +125,11 @@ class Permits:
         self.wanted = min(PERMITS_MAX, self.wanted + permits)
         self._look()
 
-    def delivered(self, entries: int, messages: int, nbytes: int, *, unread: int) -> None:
-        """The broker has sent entries; `unread`: how many of them may hold more messages than were counted."""
+    def delivered(self, messages: int, nbytes: int, *, unread: int) -> None:
+        """The broker has sent messages; `unread`: entries that may hold more messages than were counted."""
         now_ns = self._steps.clock.monotonic_ns()
-        self._messages += (messages / entries - self._messages) / _AVERAGED
-        self._bytes += (nbytes / entries - self._bytes) / (_AVERAGED if self._bytes else 1)
+        self._bytes += (nbytes / messages - self._bytes) / (_AVERAGED if self._bytes else 1)
+        self._came += messages
         before = self._reserved
         if unread:
             self._exact = False
@@ -138,7 +142,7 @@ class Permits:
         for line in self.lines:
             line.charge_reserved(self, messages, nbytes, used, now_ns)
         if self.outstanding <= 0:
-            self._step = min(_STEP_MAX, 2 * self._step)
+            self._used_up()
         self._look()
 
     def wake(self) -> None:
@@ -165,7 +169,8 @@ class Permits:
             return
         line = min(self.lines, key=lambda one: self._affordable(one, now_ns))
         permits = min(room, self._affordable(line, now_ns))
-        cost = Amount(round(permits * self._messages), round(permits * self._bytes))
+        self._passed += permits
+        cost = Amount(round(permits * self._cost), round(permits * self._cost * self._bytes))
         for one in self.lines:
             one.reserve(cost, now_ns)
         self._reserved = Amount(self._reserved.messages + cost.messages, self._reserved.bytes + cost.bytes)
@@ -190,6 +195,15 @@ class Permits:
 
     # -- decisions
 
+    def _used_up(self) -> None:
+        """All permits have been used: learn from it."""
+        if self._passed:
+            cost = self._came / self._passed
+            # Too little is exceeded at once; too much only takes more steps.
+            self._cost = max(1.0, cost, self._cost + (cost - self._cost) / _AVERAGED)
+        self._passed = self._came = 0
+        self._step = min(_STEP_MAX, 2 * self._step)
+
     def _look(self) -> None:
         if self.wanted and not any(line.waits(self) for line in self.lines):
             self.wake()
@@ -197,9 +211,9 @@ class Permits:
     def _affordable(self, line: GroupDispatch, now_ns: int) -> int:
         """Permits that a group's balance allows, at least one."""
         messages, nbytes = line.messages_left(now_ns), line.bytes_left(now_ns)
-        permits = PERMITS_MAX if messages is None else int(messages / self._messages)
+        permits = PERMITS_MAX if messages is None else int(messages / self._cost)
         if nbytes is not None and self._bytes:
-            permits = min(permits, int(nbytes / self._bytes))
+            permits = min(permits, int(nbytes / (self._cost * self._bytes)))
         return max(1, permits)
 
     def _room(self) -> int:
@@ -209,7 +223,7 @@ class Permits:
             share = line.limiter.share
             per_s = [
                 rate / each
-                for rate, each in ((share.messages, self._messages), (share.bytes, self._bytes))
+                for rate, each in ((share.messages, self._cost), (share.bytes, self._cost * self._bytes))
                 if rate is not None and each
             ]
             if per_s:

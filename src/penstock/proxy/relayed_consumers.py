@@ -158,7 +158,7 @@ class RelayedConsumers:
             if self._usage is not None and consumer.topic is not None:
                 self._usage.delivered(consumer.topic, seen)
             if consumer.permits is not None:
-                consumer.permits.delivered(seen.entries, seen.messages, seen.bytes, unread=seen.unread)
+                consumer.permits.delivered(seen.messages, seen.bytes, unread=seen.unread)
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
