@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from penstock.governance.resource_group import GroupRate, GroupRates
 from penstock.proxy.groups import Definitions
+from penstock.proxy.relay import Relay
 from penstock.proxy.relayed_consumers import UNSUBSCRIBING_MAX
 from penstock.testing.client import Type, entry, frame, send
+from penstock.wire.events import Relayed
 from tests.net.harness import Client, running, until
 from tests.proxied.harness import KEEP_ALIVE_NS, Proxied, proxied
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from penstock.groups.group import Group
@@ -270,3 +272,55 @@ async def test_without_a_group_messages_are_not_counted_and_flows_pass_as_they_c
         known.append(1)
         groups.look_again()
         assert memory.used_bytes < counting
+
+
+class BlockedUpstream:
+    """A socket that takes nothing until it is told to."""
+
+    unsent_bytes = 1
+
+    def __init__(self) -> None:
+        self.sent: list[Callable[[], None]] = []
+
+    def cork(self) -> None:
+        """Nothing is sent anyway."""
+
+    def uncork(self) -> None:
+        """Nothing is sent."""
+
+    def write(self, _buffers: object, _nbytes: int, sent: Callable[[], None] | None = None) -> None:
+        if sent is not None:
+            self.sent.append(sent)
+
+    def close(self, _reason: str) -> None:
+        for sent in self.sent:
+            sent()
+
+
+async def test_commands_that_were_read_without_memory_are_charged_until_the_broker_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Relay] = []
+
+    class Seen(Relay):
+        def __init__(self, *parts: Any, **named: Any) -> None:  # noqa: ANN401
+            super().__init__(*parts, **named)
+            made.append(self)
+
+    monkeypatch.setattr("penstock.proxy.session.Relay", Seen)
+    async with limited(tmp_path, Definitions()) as proxy:
+        client = await client_of(proxy)
+        memory, blocked = proxy.services.sessions_memory, BlockedUpstream()
+        relay = made[0]
+        real, relay._upstream = relay._upstream, cast("Any", blocked)  # noqa: SLF001
+        before = memory.used_bytes
+        relay.client_sent([Relayed(b"x" * 1_000)], None)
+        relay.client_sent([Relayed(b"x" * 500)], None)
+        assert memory.used_bytes == before + 1_500
+        blocked.sent.pop(0)()
+        assert memory.used_bytes == before + 500
+        blocked.sent.pop(0)()
+        assert memory.used_bytes == before
+        relay._upstream = real  # noqa: SLF001
+        client.write(frame(Type.PING))
+        await client.expect(Type.PONG)

@@ -11,8 +11,8 @@ Messages themselves are never delayed.
     reserved     messages and bytes that the outstanding permits will cost, already taken from the balance
 
 A step. `reserve` what it will cost, send the FLOW, and settle when the messages have come: only the difference is
-charged then. What a permit costs is learnt: brokers may take it for a message, or for an entry (Apache Pulsar's default),
-and an entry is never divided.
+charged then. What a permit costs is learnt: brokers may take it for a message, or for an entry (Apache Pulsar's
+default), and an entry is never divided.
 
 Consumers without messages. Each must have a permit to be sent its next message at all. What it does not use within
 `RESERVED_NS` returns to the balance, and its next steps begin small: steps double while their messages come at once.

@@ -160,6 +160,7 @@ class Relay:
         """Pass the events of one read on. The lease is released when the broker's socket has taken all of it."""
         self._traffic.reads += 1
         upstream, passed = self._upstream, []
+        before_bytes = self._traffic.to_brokers_bytes
         if upstream is not None:
             upstream.cork()
         for event in events:
@@ -181,11 +182,22 @@ class Relay:
                 break
         if lease is not None:
             self._forward(b"", lease)
+        elif upstream is not None:
+            self._charge_unleased(upstream, self._traffic.to_brokers_bytes - before_bytes)
         if upstream is not None:
             upstream.uncork()
             if not upstream.unsent_bytes and self._spare is not None:
                 for data in passed:
                     self._spare.give_back(data)
+
+    def _charge_unleased(self, upstream: UpstreamSocket, nbytes: int) -> None:
+        """Charge commands that were read without request memory, until the broker's socket has taken them.
+
+        They are few: a client is not read once `UNSENT_BYTES_MAX` wait. So they always fit.
+        """
+        memory = self._services.sessions_memory
+        memory.take(nbytes)
+        upstream.write((), 0, partial(memory.release, nbytes))
 
     def _forward(self, data: bytes | memoryview, lease: Lease | None) -> None:
         """Send frames to the broker; the lease is released when its socket has taken them, and all before."""
