@@ -3,7 +3,7 @@
 
     python -m benchmarks.throttling backlog [--quota-mib 1024]
     python -m benchmarks.throttling memory [--limit-mb 200]
-    python -m benchmarks.throttling calm [--pairs 16] [--rounds 12]
+    python -m benchmarks.throttling calm [--pairs 12] [--rounds 10]
 
 `backlog`: a topic with a backlog quota, whose consumer stops when 70 % of it are used, and producers at full speed;
 once without and once with throttling. The quota must be reached at least 4 times later; nobody publishes less than the
@@ -352,8 +352,8 @@ def main() -> int:
     one.add_argument("--seconds", type=float, default=8)
     one.set_defaults(case=memory)
     one = cases.add_parser("calm")
-    one.add_argument("--pairs", type=int, default=16, help="of brokers")
-    one.add_argument("--rounds", type=int, default=12, help="with each pair")
+    one.add_argument("--pairs", type=int, default=12, help="of brokers")
+    one.add_argument("--rounds", type=int, default=10, help="with each pair")
     one.add_argument("--blocks", type=int, default=40, help="of 2,000 messages in a round")
     one.set_defaults(case=calm)
     options = parser.parse_args()
