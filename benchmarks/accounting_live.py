@@ -84,11 +84,11 @@ def topic_of(tenant: int) -> str:
 def _prepare(broker: BrokerProcess) -> None:
     port = broker.admin_port
     for group, (quota, tenants) in GROUPS.items():
-        ask(port, "PUT", f"/admin/v2/resourcegroups/{group}", {"publishRateInMsgs": quota})
+        ask(port, "PUT", f"resourcegroups/{group}", {"publishRateInMsgs": quota})
         for tenant in tenants:
-            ask(port, "PUT", f"/admin/v2/tenants/tenant-{tenant}", {"allowedClusters": ["standalone"]})
-            ask(port, "PUT", f"/admin/v2/namespaces/tenant-{tenant}/n")
-            ask(port, "POST", f"/admin/v2/tenants/tenant-{tenant}/resourcegroup/{group}")
+            ask(port, "PUT", f"tenants/tenant-{tenant}", {"allowedClusters": ["standalone"]})
+            ask(port, "PUT", f"namespaces/tenant-{tenant}/n")
+            ask(port, "POST", f"tenants/tenant-{tenant}/resourcegroup/{group}")
 
 
 def _reconcile(spark: SparkSession, where: Path, minutes: int) -> int:
@@ -159,7 +159,7 @@ def _last_counters(url: str) -> dict[str, tuple[int, int]]:
 
 
 def _stored(broker: BrokerProcess, topic: str) -> int:
-    return int(ask(broker.admin_port, "GET", f"/admin/v2/{topic.replace('://', '/')}/stats")["storageSize"])
+    return int(ask(broker.admin_port, "GET", f"{topic.replace('://', '/')}/stats")["storageSize"])
 
 
 def _predict(spark: SparkSession, where: Path, minutes: int) -> int:
@@ -179,7 +179,9 @@ def _predict(spark: SparkSession, where: Path, minutes: int) -> int:
         accounting = Accounting(spark=spark, source=Source(url=broker.url), tables=tables)
         accounting.run_once()
         groups = open_store(tables, "parquet").frame(spark, GROUP_USAGE)
-        whole = groups.where(f"minute > (select min(minute) from {_view(groups)})")
+        # The first minute and the last one are no whole ones.
+        ends = f"(select min(minute) from {_view(groups)}) and minute < (select max(minute) from {_view(groups)})"
+        whole = groups.where(f"minute > {ends}")
         same = {row["resource_group"]: row for row in whatif(whole, {})}
         half = whatif(whole, {"gold": Change(factor=0.5)})
         predicted = {row["resource_group"]: row["passed"] / row["minutes"] for row in half}

@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody who writes Spark knows it
 
 from examples.flight_demo import gather, pipeline, tally
+from examples.flight_demo.accounts import account
 from examples.flight_demo.findings import Movement, total
 from examples.flight_demo.page.document import render
 from examples.flight_demo.places import make_namespace
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
 TENANT, NAMESPACE = "nyc", "delays"
 TOPIC: Final = f"persistent://{TENANT}/{NAMESPACE}/by-hour"
-# An eighth of the year: enough batches to see it move, few enough that what each costs does not count.
-BATCHES: Final = 8
+# A fifth of the year: enough batches to see it move, few enough that what each costs does not count.
+BATCHES: Final = 5
 BATCH_FLIGHTS_MIN: Final = 1_000
 # How late a message may come in a stream that goes on; so many hours stay open when this one ends.
 WATERMARK: Final = "6 hours"
@@ -102,6 +103,9 @@ class Analysis:
         self.screen.say("comparing what came out with the file, and drawing it")
         self.judge(flown, hours, expected)
         self.write_page(flown, hours)
+        self.screen.say("accounting for what everybody used")
+        usage = self.page.with_name("usage.html")
+        account(spark, self.broker, self.year, self.directory, usage, self.report)
 
     # ------------------------------------------------------------------------------------------------------- queries
 

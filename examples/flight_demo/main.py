@@ -20,7 +20,7 @@ from rich.console import Console
 
 from examples.flight_demo.flights import FlightsMissing, read_flights
 from examples.flight_demo.flood import CONFIGURATION, Flood
-from examples.flight_demo.replay import Replay
+from examples.flight_demo.replay import RECORDING, Replay
 from examples.flight_demo.screen import Screen
 from penstock.testing.process import BrokerProcess
 
@@ -97,7 +97,9 @@ def _run(options: argparse.Namespace, directory: Path, console: Console) -> list
     configuration = directory / "flood.conf"
     configuration.write_text(CONFIGURATION)
     messages = QUICK_FLOOD_MESSAGES if options.quick else FLOOD_MESSAGES
-    kept = BrokerProcess(directory / "replay")
+    recording = directory / "replay.conf"
+    recording.write_text(RECORDING)
+    kept = BrokerProcess(directory / "replay", ["--config", str(recording)])
     with Screen(console) as screen:
         reports = [
             _with_broker(kept, lambda broker: Replay(broker, year, _duration_s(year), screen).run()),

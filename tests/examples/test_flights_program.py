@@ -50,6 +50,8 @@ def test_spark_adds_up_what_the_demo_published_and_draws_a_page(tmp_path: Path) 
     assert "✗" not in output
     assert "Spark's table holds every flight that was published, once, as it was sent: 2,000 of 2,000" in output
     assert "2,000 flights were to leave" in page.read_text(encoding="utf-8")
+    assert "the tables of usage, made of the broker's records, have every flight: 2,000 of 2,000" in output
+    assert "<h2>Top talkers" in page.with_name("usage.html").read_text(encoding="utf-8")
     assert list(temporary.iterdir()) == []
 
 

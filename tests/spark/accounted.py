@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import USAGE, Batches
 from penstock.spark.accounting.differing import FIELDS, RATES, SERIES_SCHEMA, find
 from penstock.spark.accounting.store import open_store
+from tests.spark.conftest import SPARK_TIMEOUT_S
 from tests.spark.topics import ask, path_of
 
 if TYPE_CHECKING:
@@ -54,6 +57,20 @@ def wait_until_recorded(client: pulsar.Client, admin_url: str) -> None:
             if record["scope"] == "broker" and record["time_ms"] > now_ms:
                 break
         reader.close()
+
+
+def in_process_of_its_own(command: list[str], where: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=where,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SPARK_TIMEOUT_S - 30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 # -- without a broker

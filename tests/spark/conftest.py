@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -55,6 +55,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_url(spark: SparkSession) -> str:
+    """Spark Connect, served by the virtual machine that all tests share."""
+    machine: Any = spark.sparkContext._jvm  # noqa: SLF001 -- Spark has no other way to serve a session that is there
+    service = machine.org.apache.spark.sql.connect.service
+    service.SparkConnectService.start(spark.sparkContext._jsc.sc())  # noqa: SLF001
+    server = getattr(getattr(service, "SparkConnectService$"), "MODULE$").server()
+    return f"sc://127.0.0.1:{server.getPort()}"
 
 
 @pytest.fixture(scope="session")

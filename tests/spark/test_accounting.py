@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from penstock.cli.main import build_parser, main
@@ -16,7 +18,7 @@ from penstock.spark import session
 from penstock.spark.accounting.batches import USAGE
 from penstock.spark.accounting.stream import Accounting, Source
 from penstock.testing.process import BrokerProcess
-from tests.spark.accounted import RECORDING, rows_of, wait_until_recorded
+from tests.spark.accounted import RECORDING, in_process_of_its_own, rows_of, wait_until_recorded
 from tests.spark.topics import ask, path_of
 from tools.pages import blocks
 
@@ -98,8 +100,21 @@ def test_tables_have_what_the_broker_counted_through_restarts(
     assert sum(row["published_bytes"] for row in brokers) >= sum(nbytes for _, nbytes in expected.values())
 
 
+def run_pipeline(where: Path, broker: str, connect_url: str) -> None:
+    """Run the declarative pipeline of the guide as `spark-pipelines` does, with a server that is there already."""
+    (spec,) = [block.text for block in blocks(GUIDE) if block.kind == "yaml"]
+    (program,) = [block.text for block in blocks(GUIDE) if block.kind == "py"]
+    (command,) = [block.text for block in blocks(GUIDE) if block.kind == "bash"]
+    (where / "pipeline.yml").write_text(spec.replace("/var/lib/pipelines/accounting", str(where / "storage")))
+    (where / "transformations").mkdir()
+    (where / "transformations/usage.py").write_text(program.replace("localhost:6650", broker))
+    started = [sys.executable, str(Path(pyspark.__file__).parent / "pipelines/cli.py"), *command.split()[1:]]
+    in_process_of_its_own(started, where, SPARK_REMOTE=connect_url)
+
+
 def test_the_guide_makes_tables_and_a_report_in_the_order_that_it_shows(
     spark: SparkSession,
+    connect_url: str,
     official: Official,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -124,6 +139,11 @@ def test_the_guide_makes_tables_and_a_report_in_the_order_that_it_shows(
         wait_until_recorded(client, broker.admin_url)
         for command in commands:
             assert main(command.replace("localhost:6650", f"127.0.0.1:{broker.port}").split()[1:]) == 0
+        run_pipeline(tmp_path, f"127.0.0.1:{broker.port}", connect_url)
+    used = spark.table("topic_usage").where("topic like '%orders'").groupBy("late").sum("published_messages").collect()
+    for table in ("topic_usage", "usage_records"):
+        spark.sql(f"drop table if exists {table}")
+    assert [tuple(row) for row in used] == [(False, 30)]
     said = capsys.readouterr().out
     assert " 0 refused" in said
     assert re.search(r"^gold +publish_messages", said, re.MULTILINE)

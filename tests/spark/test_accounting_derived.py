@@ -13,11 +13,13 @@ from penstock.accounting.differences import MINUTE_MS
 from penstock.accounting.prices import of_toml
 from penstock.accounting.tables import DECISIONS, TABLES, TOPIC_USAGE
 from penstock.core.errors import ConfigurationError
+from penstock.spark.accounting.batch import usage_of
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import GOVERNANCE, Batches
 from penstock.spark.accounting.derived import compact, refresh
+from penstock.spark.accounting.differing import SERIES_SCHEMA, find
 from penstock.spark.accounting.store import open_store
-from tests.spark.accounted import NOON, QUERY, add, minutes_of, record, rows_of
+from tests.spark.accounted import NOON, QUERY, RECORDS, add, minutes_of, record, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,3 +139,25 @@ def test_merged_files_mean_the_same(kind: str, spark: SparkSession, tmp_path: Pa
     assert (late["published_bytes"], late["published_messages"], late["day"]) == (700, 7, day)
     assert store.frame(spark, DECISIONS).count() == 0
     assert set(store.frame(spark, TOPIC_USAGE).columns) == {*(one.name for one in TABLES["topic_usage"].columns), "day"}
+
+
+def test_all_records_at_once_have_the_same_sums(spark: SparkSession) -> None:
+    first, second, third, fourth = minutes_of([5, 7, 12, 30])
+    bad = [{**third[0], "published_bytes": -1}, {**third[0], "time_ms": 1 << 60}, {**third[0], "broker": None}]
+    later = [record(0, 5, epoch=2, published_bytes=9_000), record(1, 6, topic="persistent://t/n/b", published_bytes=7)]
+    records = [*fourth, *first, *first, *bad, *second, *later]  # the third is lost
+    given = pa.Table.from_pylist(records, schema=RECORDS)
+    found = find(given, SERIES_SCHEMA.empty_table()).to_pylist()
+    expected: dict[tuple[str, int], int] = {}
+    for row in found:
+        if row["kind"] == "used" and row["scope"] == "topic":
+            key = row["topic"], row["minute_ms"]
+            expected[key] = expected.get(key, 0) + row["published_bytes"]
+    rows = usage_of(spark.createDataFrame(given)).collect()
+    sums: dict[tuple[str, int], int] = {}
+    for row in rows:
+        key = row["topic"], round(row["minute"].timestamp() * 1_000)
+        sums[key] = sums.get(key, 0) + row["published_bytes"]
+    assert sums == expected
+    assert sum(sums.values()) == 9_007
+    assert rows[0].asDict().keys() == {one.name for one in TOPIC_USAGE.columns}

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.conftest import SPARK_TIMEOUT_S
+from tests.spark.accounted import in_process_of_its_own
 from tests.spark.topics import payloads, write
 from tools.pages import Block, blocks
 
@@ -41,30 +39,6 @@ def with_orders(spark: SparkSession, own_broker: BrokerProcess) -> BrokerProcess
     rows = spark.sql(f"select * from values {ORDERS} as t(customer, amount, at)").coalesce(1)
     write(rows, own_broker, topic="orders")
     return own_broker
-
-
-@pytest.fixture(scope="session")
-def connect_url(spark: SparkSession) -> str:
-    """Spark Connect, served by the virtual machine that all tests share."""
-    machine: Any = spark.sparkContext._jvm  # noqa: SLF001 -- Spark has no other way to serve a session that is there
-    service = machine.org.apache.spark.sql.connect.service
-    service.SparkConnectService.start(spark.sparkContext._jsc.sc())  # noqa: SLF001
-    server = getattr(getattr(service, "SparkConnectService$"), "MODULE$").server()
-    return f"sc://127.0.0.1:{server.getPort()}"
-
-
-def in_process_of_its_own(command: list[str], where: Path, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=where,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SPARK_TIMEOUT_S - 30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_repeated_micro_batch_adds_nothing_to_a_delta_table(

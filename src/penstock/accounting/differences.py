@@ -19,7 +19,7 @@ MINUTE_MS: Final = 60_000
 # A broker reads its counters a moment after the minute has ended. What is this close is of the minute before.
 CLOSE_MS: Final = 5_000
 # Shorter intervals are taken as they are.
-_LONG_MS: Final = 30_000
+LONG_MS: Final = 30_000
 # What was used in a longer interval, by a broker that could not record for so long, is put in its last day.
 SPREAD_MINUTES_MAX: Final = 1_440
 # 1 January 2000 and 2200: other times are not times.
@@ -96,7 +96,7 @@ def increased(before: Counters, now: Counters) -> tuple[Counters, Counters]:
 
 def by_minute(used: Counters, from_ms: int, time_ms: int) -> list[Increase]:
     """Divide what was used in an interval among its minutes, in proportion to time; the sum is exact."""
-    if time_ms - from_ms >= _LONG_MS:
+    if time_ms - from_ms >= LONG_MS:
         from_ms, time_ms = _rounded(from_ms), _rounded(time_ms)
     last = max(from_ms, time_ms - 1) // MINUTE_MS * MINUTE_MS
     from_ms = max(from_ms, last - (SPREAD_MINUTES_MAX - 1) * MINUTE_MS)
