@@ -23,7 +23,8 @@ from penstock.testing.certificates import Certificate
 from penstock.testing.process import BrokerProcess
 from penstock.testing.tokens import SECRET, token, unsigned
 from tests.compat.clients import TIMEOUT_MS, TIMEOUT_S, connect, until
-from tests.compat.conftest import PEER, Subject
+from tests.compat.conftest import PEER, PROXY, Subject
+from tests.compat.proxied import proxy_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,8 +60,14 @@ org.apache.pulsar.broker.authentication.AuthenticationProviderBasic
 authenticationRefreshCheckSeconds=1
 authorizationEnabled=true
 tokenSecretKey=file://{secret}
-superUserRoles=localhost,superUser,admin
+superUserRoles=localhost,superUser,admin,proxy
+proxyRoles=proxy
 brokerClientAuthenticationPlugin=
+"""
+# What the proxy says besides, if there is one: who it is itself.
+AS_PROXY = """\
+brokerClientAuthenticationPlugin={plugin}
+brokerClientAuthenticationParameters=token:{token}
 """
 
 
@@ -76,7 +83,7 @@ class Guarded(Subject):
     admin_tls_url: str
     certificate: Certificate
     directory: Path
-    process: BrokerProcess | None = None  # of penstock
+    process: BrokerProcess | None = None  # of penstock: what the clients talk to
 
     @property
     def log(self) -> str:
@@ -120,7 +127,23 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     conf = write_files(directory, certificate)
     with (guarded_pulsar if PEER == "pulsar" else guarded_penstock)(conf, certificate) as broker:
         set_up(broker)
-        yield broker
+        if not PROXY:
+            yield broker
+            return
+        with guarded_proxy(broker, conf) as proxy:
+            yield proxy
+
+
+@contextmanager
+def guarded_proxy(broker: Guarded, conf: Path) -> Iterator[Guarded]:
+    """A proxy that asks who clients are as the broker does, and tells the broker."""
+    text = conf.read_text().replace("brokerClientAuthenticationPlugin=\n", "")
+    text += AS_PROXY.format(plugin=PULSAR_CLIENT, token=token("proxy"))
+    file = conf.with_name("proxy.conf")
+    file.write_text(text + f"basicAuthConf=file://{conf.parent}/.htpasswd\n")
+    arguments = ["--config", str(file)]
+    with proxy_before([broker.url], [broker.admin_url], conf.with_name("proxy.log"), arguments) as process:
+        yield guarded_by(process, broker.certificate)
 
 
 @contextmanager

@@ -159,7 +159,7 @@ class ClientIdentity:
         if self.role is not None and found.role != self.role:
             raise AuthenticationFailed(
                 "Failed to authenticate: the role of a connection cannot change; open another connection"
-            )
+            ) from AuthenticationFailed(f"role {self.role!r} cannot become {found.role!r} in a refresh")
         if found.role in authentication.proxy_roles:
             raise AuthorizationFailed(f"Invalid roles: {found.role!r} is a proxy's (proxyRoles), and no client's")
         self.role, self._expires_ms = found.role, found.expires_ms
@@ -286,6 +286,7 @@ class ClientIdentity:
             self._reply(codec.error(NO_REQUEST, error.wire_code, str(error)))
             self._connection.close_after_flush(f"refused: {error}")
             return
+        log.info("connection %s refreshed its credentials as role %r", self._connection.peer, self.role)
         self._renew(identity)
         if not ours and authentication.forward:
             to_broker(body)
