@@ -2,9 +2,10 @@
 """Streams of Spark with and without limits, many small topics, and a stream that follows a producer.
 
 Why beside `benchmarks.spark`: there a stream reads all at once. With a limit, what counts is the time between two
-micro-batches: planning, starting tasks, opening connections.
-Where: part of `make bench`; by hand `python -m benchmarks.spark_streams --messages 300000 --only 16`. To compare two
-versions, run it with each one's `src` first in PYTHONPATH, on the same day.
+micro-batches: planning, starting tasks, opening connections. Each aggregation of a topic is run in turn with one of a
+source that costs nothing, which has the same limit and as many tasks: what that does not reach is Spark's own.
+Where: part of `make bench`; by hand `python -m benchmarks.spark_streams --messages 300000 --only 16 --rounds 3`. To
+compare two versions, run it with each one's `src` first in PYTHONPATH, on the same day.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pulsar
 
+from benchmarks import spark_free_stream
 from benchmarks.brokers import penstock
 from benchmarks.process import ask
 from penstock.spark.session import local_session
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results"
 PAYLOAD_BYTES = 100
+LIMITS = (None, 100_000, 20_000)
 SMALL_TOPICS, SMALL_ROWS = 200, 50
 FOLLOWED_PER_S, FOLLOWED_S = 2_000, 15
 
@@ -48,6 +51,8 @@ class Line(NamedTuple):
     batches: int = 0
     planning_ms: float = 0.0
     note: str = ""
+    of_unlimited: float = 0.0
+    of_free: float = 0.0
 
 
 class Streams:
@@ -94,10 +99,18 @@ class Streams:
         reader = self.spark.readStream.format("pulsar").options(**self.options, **options)
         return reader.option("startingOffsets", "earliest").load()
 
-    def aggregate(self, name: str, topic: str, rows: int, limit: int | None) -> Line:
-        """Count in windows of ten seconds, with a watermark of five minutes, until all is read."""
+    def topic(self, name: str, limit: int | None) -> DataFrame:
+        """The columns of a topic that are aggregated."""
         options = {} if limit is None else {"maxMessagesPerTrigger": str(limit)}
-        read = self.stream(topic=topic, columns="__key,__eventTime", **options)
+        return self.stream(topic=name, columns="__key,__eventTime", **options)
+
+    def free(self, rows: int, partitions: int, limit: int | None) -> DataFrame:
+        """As many rows that cost nothing."""
+        options = {"rows": rows, "partitions": partitions, "limit": limit or 0}
+        return self.spark.readStream.format(spark_free_stream.NAME).options(**options).load()
+
+    def aggregate(self, name: str, read: DataFrame, rows: int) -> Line:
+        """Count in windows of ten seconds, with a watermark of five minutes, until all is read."""
         counted = (
             read.withWatermark("__eventTime", "5 minutes")
             .selectExpr("window(__eventTime, '10 seconds') as at")
@@ -183,17 +196,32 @@ class Streams:
         return Line("followed at 2,000 messages/s, 100 ms trigger", sent, seconds, len(latencies), 0.0, note_)
 
 
-def lines_of(streams: Streams, messages: int, only: str) -> Iterator[Line]:
+def aggregations(streams: Streams, messages: int, partitions: int, rounds: int) -> Iterator[Line]:
+    """Of a topic and of the free source, in turn; medians."""
+    topic = streams.partitioned(f"aggregated-{partitions}", partitions, messages)
+    rows = messages // partitions * partitions
+    for limit in (None, rows // 4):
+        streams.aggregate("warm-up", streams.topic(topic, limit), rows)
+    taken: dict[tuple[int | None, str], list[Line]] = {}
+    for _ in range(rounds):
+        for limit in LIMITS:
+            shown = f"{partitions} partitions, " + ("no limit" if limit is None else f"{limit:,}")
+            ours = streams.aggregate(f"aggregation, {shown}", streams.topic(topic, limit), rows)
+            free = streams.aggregate(f"free source, {shown}", streams.free(rows, partitions, limit), rows)
+            taken.setdefault((limit, "ours"), []).append(ours)
+            taken.setdefault((limit, "free"), []).append(free)
+    median = {key: sorted(lines, key=lambda line: line.seconds)[len(lines) // 2] for key, lines in taken.items()}
+    for (limit, whose), line in median.items():
+        of_unlimited = median[None, whose].seconds / line.seconds
+        of_free = median[limit, "free"].seconds / line.seconds
+        yield line._replace(of_unlimited=of_unlimited, of_free=of_free)
+
+
+def lines_of(streams: Streams, messages: int, only: str, rounds: int) -> Iterator[Line]:
     """Measure, one after the other."""
     for partitions in (1, 16):
-        if only and only not in f"{partitions} partitions":
-            continue
-        topic = streams.partitioned(f"aggregated-{partitions}", partitions, messages)
-        rows = messages // partitions * partitions
-        streams.aggregate("warm-up", topic, rows, None)
-        for limit in (None, 100_000, 20_000):
-            shown = "no limit" if limit is None else f"{limit:,}"
-            yield streams.aggregate(f"aggregation, {partitions} partitions, {shown}", topic, rows, limit)
+        if not only or only in f"{partitions} partitions":
+            yield from aggregations(streams, messages, partitions, rounds)
     if not only or only in "200 topics":
         yield from streams.small_topics()
     if not only or only in "followed":
@@ -204,6 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench-spark-streams", description="Measure Spark's streams.")
     parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", default="", help="1 partitions, 16 partitions, 200 topics or followed")
     options = parser.parse_args(argv)
     os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:1], os.environ.get("PYTHONPATH", "")])
@@ -217,9 +246,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         spark = local_session("bench", settings=places)
         stack.callback(spark.stop)
+        spark.dataSource.register(spark_free_stream.FreeStream)
         streams = Streams(spark, address.port, address.admin_port, scratch)
         found = []
-        for line in lines_of(streams, options.messages, options.only):
+        for line in lines_of(streams, options.messages, options.only, options.rounds):
             print(json.dumps(line._asdict()), flush=True)
             found.append(line)
     table = markdown(found)
@@ -231,13 +261,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def markdown(lines: Sequence[Line]) -> str:
     """The table."""
-    head = "| measure | rows/s | seconds | micro-batches | planning of one, ms | |"
+    head = "| measure | rows/s | seconds | micro-batches | planning of one, ms | × no limit | × free source | |"
     rows = [
         f"| {one.name} | {one.rows / one.seconds:,.0f} | {one.seconds:.1f} | {one.batches or ''} | "
-        f"{f'{one.planning_ms:.0f}' if one.planning_ms else ''} | {one.note} |"
+        f"{f'{one.planning_ms:.0f}' if one.planning_ms else ''} | {_ratio(one.of_unlimited)} | {_ratio(one.of_free)} | "
+        f"{one.note} |"
         for one in lines
     ]
-    return "\n".join([head, "|---|---|---|---|---|---|", *rows]) + "\n"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows]) + "\n"
+
+
+def _ratio(found: float) -> str:
+    return f"{found:.2f}" if found else ""
 
 
 if __name__ == "__main__":
