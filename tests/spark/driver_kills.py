@@ -158,7 +158,7 @@ def _killed_run(
 
 def _run_through(broker: BrokerProcess, directory: Path, per_batch: int) -> None:
     """Let a driver run to its end; start it again if it was Spark that did not wait for a Python process to start."""
-    log = directory / "driver.log"
+    log, status, said = directory / "driver.log", 0, ""
     for _ in range(STARTS_MAX):
         before = log.stat().st_size if log.exists() else 0
         driver = _start(broker, directory, per_batch)
