@@ -66,6 +66,7 @@ crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS), while usage is
 	$(PY) tests/crash/run.py --rounds $(or $(CRASH_ROUNDS),200)
 	$(PY) tests/crash/usage.py --rounds $(or $(CRASH_USAGE_ROUNDS),50)
 	$(PY) tests/crash/brokers.py --rounds $(or $(CRASH_BROKER_ROUNDS),20)
+	$(PY) tests/crash/proxies.py --rounds $(or $(CRASH_PROXY_ROUNDS),20)
 	$(PY) tests/crash/proxy_churn.py --seconds $(or $(CRASH_CHURN_S),300)
 	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
 	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py
