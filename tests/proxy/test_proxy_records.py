@@ -79,12 +79,13 @@ def stats_of(broker: BrokerProcess, topic: str) -> dict[str, Any]:
     return stats
 
 
+@pytest.mark.timeout(180)  # the client may wait half a minute before it tries a broker again
 def test_usage_is_what_the_broker_has_stored_to_the_byte_also_after_it_was_killed(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, proxy_before(broker, tmp_path) as proxy:
         client = client_of(proxy)
         try:
             batched = client.create_producer(TOPIC, batching_enabled=True, block_if_queue_full=True)
-            single = client.create_producer(TOPIC, batching_enabled=False)
+            single = client.create_producer(TOPIC, batching_enabled=False, send_timeout_millis=150_000)
             failed: list[object] = []
             for number in range(500):
                 batched.send_async(

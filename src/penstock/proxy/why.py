@@ -170,7 +170,8 @@ class Why:
         }
         wait = f"wait {-(-limiter.delay_ns(now_ns) // NS_PER_MS)} ms for its turn"
         if group is None:
-            return self._finding(subject, line.owner, "adaptive-publish-rate", since_ns, numbers, wait)
+            limit = f"adaptive publish throttle of {line.owner}"
+            return self._finding(subject, limit, "adaptive-publish-rate", since_ns, numbers, wait)
         remedy = f"{wait}, or raise {traffic}RateInMsgs or {traffic}RateInBytes of the group"
         limit = f"{traffic} quota of resource group {line.owner}"
         return self._finding(subject, limit, "group-quota", since_ns, numbers, remedy)
