@@ -112,7 +112,7 @@ class MessageCounter:
                 self.begin(data, begin, size)
         return pos
 
-    # Budget: 1.2 µs per entry of one message (benchmarks of the proxy).
+    # Budget: 2 µs per entry of one message on one core, 3 µs per batch; without a counter 0.1 µs.
     def begin(self, data: bytes, begin: int, size: int) -> None:
         """Count a frame of this size whose command's size is at `begin`; it may not have come whole."""
         try:
