@@ -435,7 +435,7 @@ def subject(scratch: Path, *, hard: bool = True, brokers: int = 1, proxied: bool
         stack.enter_context(broker)
         if proxied:
             tls_port, settings = free_ports(1), scratch / "proxy.conf"
-            settings.write_text(f"memoryLimitMB={limit_mb}\nbrokerShutdownTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n")
+            settings.write_text(f"memoryLimitMB={limit_mb}\nproxyDrainTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n")
             arguments = ["--upstream-admin", broker.admin_url, "--config", str(settings), "--tls-port", str(tls_port)]
             arguments += ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key)]
             proxy = ProxyProcess(broker.url, arguments, log_path=scratch / "proxy.log")
