@@ -396,3 +396,14 @@ async def test_a_client_that_is_not_read_has_longer_to_answer_but_not_for_ever(t
         assert proxy.closed == []
         await passes(proxy, REFRESH_NS + NS_PER_S)
         assert proxy.closed == ["the credentials have expired, and the client did not refresh them in time"]
+
+
+async def test_answers_that_are_being_checked_are_charged(tmp_path: Path) -> None:
+    async with both(tmp_path) as proxy:
+        client = await proxy.connected(token("root"), proxy_to_broker_url=proxy.target)
+        for number in range(50):
+            client.write(answer(token("root", padding="x" * 100 * number)))
+        client.write(frame(Type.PING))
+        await client.expect(Type.PONG)
+        await until(lambda: proxy.services.commands_memory.used_bytes == 0)
+        assert proxy.closed == []

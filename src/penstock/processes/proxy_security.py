@@ -18,6 +18,7 @@ from penstock.proxy.client_identity import Authentication
 from penstock.proxy.own_credentials import own_credentials
 from penstock.proxy.upstreams import Identity
 from penstock.settings.security import provider_options, tls_options
+from penstock.settings.sources import DEFAULT
 
 if TYPE_CHECKING:
     import contextlib
@@ -55,7 +56,9 @@ def authentication(settings: Settings, clock: Clock, stack: contextlib.AsyncExit
 
 def own_identity(settings: Settings) -> Identity:
     """Return who the proxy is for topics of its own. Raises ConfigurationError."""
-    own = own_credentials("proxyTopicsAuthentication", settings.own_topics_method, settings.own_topics_parameters)
+    same = settings.sources["proxyTopicsAuthenticationPlugin"] == DEFAULT
+    key = "brokerClientAuthentication" if same else "proxyTopicsAuthentication"
+    own = own_credentials(key, settings.own_topics_method, settings.own_topics_parameters)
     return Identity(own.method, b"", own=own)
 
 

@@ -265,6 +265,7 @@ class ClientIdentity:
         ours = self._challenges > 0
         self._challenges -= ours
         if self._services.authentication is not None:
+            self._requests.command_bytes = body.ByteSize()
             refresh = partial(self._refresh, self._services.authentication, body, ours, to_broker)
             self._requests.start(NO_REQUEST, refresh)
         elif ours and self.identity is not None:
