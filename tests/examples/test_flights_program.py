@@ -15,7 +15,7 @@ import pytest
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "flights.py"
 TIMEOUT_S = 170
 # Spark's virtual machine and its first query take as long as everything else together.
-SPARK_TIMEOUT_S = 360
+SPARK_TIMEOUT_S = 480
 
 
 def start(*arguments: str, directory: Path) -> subprocess.Popen[str]:
