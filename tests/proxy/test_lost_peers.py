@@ -55,7 +55,7 @@ async def test_a_client_that_dies_while_its_broker_says_nothing_leaves_no_connec
 async def test_a_broker_that_accepts_and_never_answers_is_given_up_with_its_client() -> None:
     async with (
         scripted_broker(greets=False) as broker,
-        running_proxy(broker.url, keepAliveIntervalSeconds="1") as proxy,
+        running_proxy(broker.url, keepAliveIntervalSeconds="3") as proxy,
     ):
         client = await proxy.client()
         proxy.connect(client)
@@ -77,8 +77,9 @@ async def test_a_lookup_at_a_broker_that_never_answers_is_refused_in_time() -> N
         assert await client.read() is None
 
 
-async def test_when_both_sides_have_fallen_silent_both_are_closed() -> None:
-    async with scripted_broker() as broker, running_proxy(broker.url, keepAliveIntervalSeconds="1") as proxy:
+async def test_when_both_sides_have_fallen_silent_both_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.proxy.session.SILENT_INTERVALS", 0)  # at the second look that finds nothing new
+    async with scripted_broker() as broker, running_proxy(broker.url) as proxy:
         client, peer = await connected(proxy, broker)
         assert await client.read() is None
         assert await peer.read() is None
