@@ -136,6 +136,7 @@ async def proxied(
     providers: Callable[[], Authenticator] = tokens,
     own: OwnCredentials | None = None,
     brokers_tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+    keep_alive_ns: int = KEEP_ALIVE_NS,
 ) -> AsyncIterator[Proxied]:
     """Compose a proxy as `penstock.proxy_app` does; at the end nothing may be charged.
 
@@ -165,7 +166,7 @@ async def proxied(
     services = Services(
         loop=loop,
         clock=clock,
-        limits=_Limits,
+        limits=lambda: _Limits(keep_alive_ns),
         upstreams=upstreams,
         listings=Listings(limiter, upstreams, clock, loop),
         groups=ProxyGroups(clock, loop),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.resource_group import GroupRate, GroupRates
 from penstock.proxy.groups import Definitions
 from penstock.proxy.relay import Relay
@@ -128,6 +129,25 @@ async def test_pings_pass_while_sends_are_held(tmp_path: Path) -> None:
         assert set(kinds) <= {Type.SEND_RECEIPT}
         assert 1 <= len(kinds) < 4 * RATE
         await client.receipts(5 * RATE - len(kinds))
+
+
+async def test_a_client_that_is_not_read_is_kept_alive_at_the_broker(tmp_path: Path) -> None:
+    interval_ns = 30 * NS_PER_S
+    async with (
+        running(tmp_path, keep_alive_ns=interval_ns) as broker,
+        proxied(broker, authenticates=False, keep_alive_ns=interval_ns) as proxy,
+    ):
+        proxy.services.groups.define(PUBLISH)
+        client = await client_of(proxy)
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        group_of(proxy).limiter.publish.charge(300 * RATE, 0, broker.clock.monotonic_ns())
+        large = entry(bytes(MIB - 1_000), sequence_id=0)
+        for _ in range(4):
+            client.write(send(0, 0, large))
+        (connection,) = proxy.connections.all()
+        await until(lambda: bool(connection.muted))
+        await asyncio.sleep(250)
+        assert (bool(connection.muted), proxy.closed) == (True, [])
 
 
 async def test_a_consumer_that_closes_while_its_permits_wait_leaves_nothing(tmp_path: Path) -> None:

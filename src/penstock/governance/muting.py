@@ -53,6 +53,10 @@ class MuteReasons:
         """Return whether this reason of the connection itself is the only one."""
         return self._mutes.keys() == {(reason, None)}
 
+    def but_for(self, reason: MuteReason) -> bool:
+        """Return whether there are others than this reason."""
+        return any(active is not reason for active, _ in self._mutes)
+
     @property
     def since_ns(self) -> int | None:
         """When the oldest active reason was added; None while reading."""

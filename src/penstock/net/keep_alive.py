@@ -56,7 +56,7 @@ class KeepAlive:
             return
         came, went = connection.read_count, connection.bytes_out
         moved = (came, went) != self._movement if connection.muted else came != self._movement[0]
-        excused = any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot())
+        excused = connection.muted.but_for(MuteReason.OUTBOUND)
         if self._ping_outstanding and not moved and not excused:
             connection.close("no answer to PING")
             return

@@ -119,6 +119,11 @@ class Relay:
         """Bytes that the broker's socket has not taken yet."""
         return self._upstream.unsent_bytes if self._upstream is not None else 0
 
+    def excuse(self) -> None:
+        """Answer PINGs for a client that is not read."""
+        if not self.unsent_bytes:
+            self._send(codec.pong())
+
     def answer_challenge(self, body: codec.CommandAuthResponse) -> None:
         """Answer the broker's challenge."""
         self._send(encode(body))

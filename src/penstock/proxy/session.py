@@ -58,6 +58,7 @@ class Session:
         self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
         self._came = (0, 0)  # reads from the client and from its broker, at the last look
         self._silent_since_ns = 0
+        self._excused_ns = 0
         self._gone: asyncio.Event | None = None  # while it is drained
         connection.admit()
 
@@ -133,10 +134,15 @@ class Session:
 
     def _check_silence(self, relay: Relay, now_ns: int) -> None:
         """Close the connection if the client and the broker are silent: each of them sends a PING at each interval."""
-        came = self.connection.read_count, relay.read_count
-        if came != self._came or self.connection.muted or not self._silent_since_ns:
+        keep_alive_ns = self._services.limits().keep_alive_ns
+        came, muted = (self.connection.read_count, relay.read_count), self.connection.muted
+        if muted.but_for(MuteReason.OUTBOUND) and now_ns - self._excused_ns > keep_alive_ns // 2:
+            # What the client answers to PINGs is not read: the broker would take it for lost.
+            self._excused_ns = now_ns
+            relay.excuse()
+        if came != self._came or muted or not self._silent_since_ns:
             self._came, self._silent_since_ns = came, now_ns
-        elif now_ns - self._silent_since_ns > SILENT_INTERVALS * self._services.limits().keep_alive_ns:
+        elif now_ns - self._silent_since_ns > SILENT_INTERVALS * keep_alive_ns:
             self.connection.close(
                 "neither the client nor its broker has sent anything for several keep-alive intervals"
             )
