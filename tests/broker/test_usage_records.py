@@ -35,6 +35,19 @@ async def cycle(harness: Harness) -> None:
     await until(lambda: usage.cycles > before)
 
 
+async def grouped(harness: Harness) -> None:
+    """Let a resource group limit the namespace."""
+    broker = harness.broker
+    put, namespace = broker.catalog.put_document, broker.catalog.namespaces()["public/default"]
+    await broker.changes.stored(
+        lambda done: put("resource-group", "gold", {"publishRateInMsgs": 100, "publishRateInBytes": -1}, done)
+    )
+    await broker.changes.stored(
+        lambda done: broker.catalog.put_namespace("public/default", {**namespace, "resource_group_name": "gold"}, done)
+    )
+    broker.policies.refresh()
+
+
 async def test_what_a_topic_has_used_is_recorded_within_an_interval(tmp_path: Path) -> None:
     async with running(tmp_path, **ON) as harness:
         client = await Client.producing(harness.port)
@@ -187,17 +200,7 @@ async def test_counters_are_stored_early_when_much_is_published(
 
 async def test_a_resource_group_is_recorded_with_its_quota_and_share(tmp_path: Path) -> None:
     async with running(tmp_path, **ON) as harness:
-        broker = harness.broker
-        put, namespace = broker.catalog.put_document, broker.catalog.namespaces()["public/default"]
-        await broker.changes.stored(
-            lambda done: put("resource-group", "gold", {"publishRateInMsgs": 100, "publishRateInBytes": -1}, done)
-        )
-        await broker.changes.stored(
-            lambda done: broker.catalog.put_namespace(
-                "public/default", {**namespace, "resource_group_name": "gold"}, done
-            )
-        )
-        broker.policies.refresh()
+        await grouped(harness)
         await (await Client.producing(harness.port)).published(b"hello", b"hello")
         await cycle(harness)
 
@@ -209,6 +212,29 @@ async def test_a_resource_group_is_recorded_with_its_quota_and_share(tmp_path: P
         assert (group["published_messages"], group["quota_publish_messages"]) == (2, 100)
         assert group["share_publish_messages"] == 100
         assert group["quota_publish_bytes"] is None
+
+
+async def test_a_resource_group_that_could_not_be_recorded_is_recorded_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **ON) as harness:
+        await grouped(harness)
+        await cycle(harness)
+        topic = usage_of(harness)._topic  # noqa: SLF001
+        write = topic.write
+
+        async def fail_for_groups(records: list[bytes], time_ms: int) -> None:
+            if any(b"gold" in record and TOPIC.encode() not in record for record in records):
+                raise StorageReadOnly("only for a while")
+            await write(records, time_ms)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(topic, "write", fail_for_groups)
+            await (await Client.producing(harness.port)).published(b"hello", b"hello")
+            await until(lambda: usage_of(harness).failures > 0)
+        await cycle(harness)
+
+        assert [one["published_messages"] for one in await records_of(harness) if one["scope"] == "group"][-1:] == [2]
 
 
 async def test_each_of_several_brokers_records_on_its_own_partition(tmp_path: Path) -> None:

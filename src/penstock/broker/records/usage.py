@@ -313,6 +313,7 @@ class UsageRecords:
         self._running = None
         if not task.cancelled() and task.exception() is not None:
             self.failures += 1
+            self._group_usage.repeat()
             error = task.exception()
             if not isinstance(error, PenstockError):
                 log.error("usage records failed, trying again", exc_info=error)
