@@ -19,6 +19,7 @@ from penstock.governance.allocation import (
     Strategy,
     allocate,
     max_min,
+    max_min_settling,
     max_min_share,
     max_min_shares,
     water_level,
@@ -345,3 +346,22 @@ def test_the_own_share_alone_is_the_last_of_all_when_demand_is_about_the_quota(
     shares = [report.share * scale for report in reports]
     quota = max(0, sum(demands) * (100 + more) // 100)
     assert max_min_share(quota, demands, shares, cluster) == max_min_shares(quota, demands, shares, cluster)[-1]
+
+
+@given(
+    demands=st.lists(st.one_of(st.just(0), st.just(50), FEW), min_size=1, max_size=8),
+    shares=st.lists(st.one_of(st.just(0), FEW), min_size=8, max_size=8),
+    scale=st.sampled_from((1, 1_000)),
+    more=st.one_of(st.integers(-10, 30), st.integers(-100, 900)),
+)
+@settings(max_examples=500)
+def test_all_shares_without_objects_are_the_same_and_stay_once_settled(
+    demands: list[int], shares: list[int], scale: int, more: int
+) -> None:
+    demands = [demand * scale for demand in demands]
+    shares = [share * scale for share in shares[: len(demands)]]
+    quota = sum(demands) * (100 + more) // 100
+    found, settled = max_min_settling(quota, demands, shares)
+    assert found == max_min_shares(quota, demands, shares)
+    if settled:
+        assert max_min_settling(quota, demands, found) == (found, True)

@@ -7,11 +7,12 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.governance.allocation import Strategy
 from penstock.governance.quota_replay import QuotaReplay, Used, recommend, replay
+from tests.governance.replay_model import ReplayModel
 from tests.simulation.quota_world import Scenario, World, name
 
 if TYPE_CHECKING:
@@ -115,3 +116,38 @@ def test_nothing_is_lost_and_no_quota_is_exceeded(minutes: list[Minute], quota: 
     assert outcome.passed[0] + outcome.waiting[0] >= outcome.recorded[0] * (1 - 1e-9) - 1e-6
     assert 0 <= outcome.limited <= outcome.minutes
     assert 0 < outcome.fairness <= 1 + 1e-9
+
+
+def columns_of(quota: float | None, wait: int) -> st.SearchStrategy[Minute]:
+    """Minutes of up to six brokers, with messages and bytes that do not go together."""
+    one = st.builds(
+        Used,
+        st.integers(0, 60_000),
+        st.integers(0, 6_000_000),
+        st.integers(0, wait),
+        st.tuples(st.just(quota), st.one_of(st.none(), st.just(50_000.0))),
+        st.tuples(st.one_of(st.none(), st.floats(0, 500)), st.none()),
+    )
+    return st.dictionaries(st.sampled_from("abcdef"), one, max_size=6)
+
+
+@given(
+    st.one_of(st.lists(columns_of(500.0, 0), max_size=6), st.lists(columns_of(500.0, 60_000), max_size=6)),
+    st.one_of(st.none(), st.integers(0, 8_000)),
+    st.one_of(st.none(), st.integers(0, 1_000_000)),
+    st.sampled_from(Strategy),
+)
+@settings(max_examples=200)
+def test_short_cuts_change_nothing(
+    minutes: list[Minute], messages: int | None, nbytes: int | None, rule: Strategy
+) -> None:
+    quotas = (messages, nbytes)
+    short, long = QuotaReplay(quotas, strategy=rule), ReplayModel(quotas, strategy=rule)
+    for minute in minutes:
+        assert short.feed(minute) == long.feed(minute)
+    found, want = short.outcome, long.outcome
+    assert (found.minutes, found.limited, found.recorded) == (want.minutes, want.limited, want.recorded)
+    assert (found.waiting, found.waiting_max) == (want.waiting, want.waiting_max)
+    assert found.passed == pytest.approx(want.passed)
+    assert found.fairness == pytest.approx(want.fairness)
+    assert replay(minutes, quotas, strategy=rule) == found

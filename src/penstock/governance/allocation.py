@@ -218,6 +218,50 @@ def max_min_share(quota: int, demands: list[int], shares: list[int], cluster: Cl
     return max(floor, want)
 
 
+def max_min_settling(quota: int, demands: list[int], shares: list[int]) -> tuple[list[int], bool]:
+    """Return `max_min_shares` of all members, and whether all have what they should have.
+
+    If they have, dividing again gives the same. No objects, few calls, as in `max_min_share`: a replay divides millions
+    of times.
+    """
+    count = len(demands)
+    floor = quota * RESERVE_PERCENT // (100 * max(1, count))
+    active = count - demands.count(0)
+    idle = count - active
+    rest = quota - sum(demands)
+    slack = quota * SLACK_PERCENT // (100 * active) if active else 0
+    spare = rest // (active + (idle > 0)) if rest > 0 and count else 0
+    unused = max(floor, spare // idle) if idle else 0
+    if rest >= slack:
+        step = max(slack, spare)
+        wanted = [demand + step if demand else unused for demand in demands]
+    else:
+        level = water_level(quota, demands) if rest < 0 else max(demands)
+        rest = max(0, rest)
+        at_level = sum([demand >= level for demand in demands])
+        pool = rest + at_level * level
+        most = level + max(spare, min(slack, rest))
+        wanted = [
+            unused
+            if demand == 0
+            else most
+            if demand >= level
+            else demand + max(spare, min(slack, max(rest, (demand + pool) // (at_level + 1) - demand)))
+            for demand in demands
+        ]
+    free = max(0, quota * (100 + SLACK_PERCENT) // 100 - sum(shares))
+    missing = sum([want - share for want, share in zip(wanted, shares, strict=True) if want > share])
+    settled = free >= missing
+    if not settled:
+        wanted = [
+            want if want <= share else share + (want - share) * free // missing
+            for want, share in zip(wanted, shares, strict=True)
+        ]
+    if min(wanted, default=floor) < floor:
+        wanted = [max(floor, want) for want in wanted]
+    return wanted, settled
+
+
 class _Terms(NamedTuple):
     """What the shares of all brokers depend on."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.governance.quota_replay import QuotaReplay, Used
+from penstock.governance.quota_replay import Columns, QuotaReplay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,14 +55,11 @@ def of_group(group: int, *, brokers: int, minutes: int, seed: int) -> Totals:
     chance = random.Random(seed * 1_000_003 + group)
     load = QUOTA * (chance.uniform(1.1, 2.0) if group % 4 == 0 else chance.uniform(0.05, 0.9))
     weights = [chance.paretovariate(1.2) for _ in range(brokers)]
-    all_weights = sum(weights)
     replay = QuotaReplay((float(QUOTA), None))
+    per_weight, number = load * 60 / sum(weights), chance.random
     for _ in range(minutes):
-        minute = {}
-        for number, weight in enumerate(weights):
-            messages = round(load * 60 * weight / all_weights * chance.uniform(0.5, 1.5))
-            minute[f"broker-{number}"] = Used(messages, messages * MESSAGE_BYTES, 0, (None, None), (None, None))
-        replay.feed(minute)
+        messages = [round(weight * per_weight * (0.5 + number())) for weight in weights]
+        replay.feed_columns(Columns(messages, [one * MESSAGE_BYTES for one in messages]))
     outcome = replay.outcome
     return Totals(1, outcome.minutes, outcome.limited, outcome.recorded[0], outcome.passed[0], outcome.fairness_sum)
 
