@@ -62,11 +62,11 @@ fuzz: $(SETUP)  ## ten minutes of random bytes for the parser (FUZZ_SECONDS); th
 	PENSTOCK_API_CASES=$(or $(FUZZ_CASES),50) $(PY) -m pytest --quiet --timeout 3600 tests/admin/test_openapi.py
 
 .PHONY: crash
-crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS), while usage is counted 50 times (CRASH_USAGE_ROUNDS), of one of three brokers 20 times, and behind a proxy with 1,000 connections for CRASH_CHURN_S=300; then simulated disk faults, 2,000 cases (CRASH_CASES)
+crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS), while usage is counted 50 times (CRASH_USAGE_ROUNDS), of one of three brokers 20 times, behind two proxies (PEER=pulsar: of Apache Pulsar's), and behind a proxy with 1,000 connections for CRASH_CHURN_S=300; then simulated disk faults, 2,000 cases (CRASH_CASES)
 	$(PY) tests/crash/run.py --rounds $(or $(CRASH_ROUNDS),200)
 	$(PY) tests/crash/usage.py --rounds $(or $(CRASH_USAGE_ROUNDS),50)
 	$(PY) tests/crash/brokers.py --rounds $(or $(CRASH_BROKER_ROUNDS),20)
-	$(PY) tests/crash/proxies.py --rounds $(or $(CRASH_PROXY_ROUNDS),20)
+	$(PY) tests/crash/proxies.py --rounds $(or $(CRASH_PROXY_ROUNDS),20) $(if $(PEER),--peer $(PEER))
 	$(PY) tests/crash/proxy_churn.py --seconds $(or $(CRASH_CHURN_S),300)
 	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
 	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py

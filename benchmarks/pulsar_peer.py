@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, Self
 from benchmarks.process import Address, PeerError, free_port, stop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 PULSAR_VERSION = "4.2.4"
@@ -39,6 +39,7 @@ RESOLVE_TIMEOUT_S = 900.0
 # 7 s when the machine is idle; 36 s was seen under load.
 START_TIMEOUT_S = 120.0
 POLL_S = 0.05
+READY_PATHS: Final = ("brokers/ready", "namespaces/public/default")
 # What a Java machine ends with when SIGTERM has run its shutdown hooks.
 ENDED_AS_TOLD: Final = 128 + signal.SIGTERM
 CLASSPATH_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
@@ -249,13 +250,31 @@ def resolve() -> str:
 
 
 def spawn(java: str, class_path: str, home: Path, said: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Write the settings and start the virtual machine; everything it writes stays under `home`."""
-    settings, logging, scratch = home / "standalone.conf", home / "log4j2.xml", home / "tmp"
+    """Write the settings and start a standalone broker; everything it writes stays under `home`."""
+    settings = home / "standalone.conf"
+    write_settings(settings, said)
+    main: list[str | Path] = [
+        *("org.apache.pulsar.PulsarStandaloneStarter", "--config", settings, "-nfw", "-nss"),
+        *("--bookkeeper-port", str(free_port())),
+        *("--metadata-dir", home / "metadata", "--bookkeeper-dir", home / "bookkeeper"),
+    ]
+    return run_java(java, class_path, home, [*MEMORY, f"-Dpulsar.config.file={settings}"], main)
+
+
+def write_settings(path: Path, said: Mapping[str, str]) -> None:
+    """Write a file of settings, one a line."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in said.items()))
+
+
+def run_java(
+    java: str, class_path: str, home: Path, options: Sequence[str], main: Sequence[str | Path]
+) -> subprocess.Popen[bytes]:
+    """Start a virtual machine with one of the peer's programs; its log and scratch files stay under `home`."""
+    logging, scratch = home / "log4j2.xml", home / "tmp"
     scratch.mkdir(exist_ok=True)
-    settings.write_text("".join(f"{key}={value}\n" for key, value in said.items()))
     logging.write_text(LOGGING)
-    options = [
-        *MEMORY,
+    words = [
+        *options,
         *(word for package in OPENED_TO_ALL for word in ("--add-opens", f"{package}=ALL-UNNAMED")),
         "-Djava.net.preferIPv4Stack=true",
         "-Dio.netty.tryReflectionSetAccessible=true",
@@ -265,24 +284,26 @@ def spawn(java: str, class_path: str, home: Path, said: Mapping[str, str]) -> su
         f"-Djava.io.tmpdir={scratch}",
         "-XX:-UsePerfData",
         f"-Dpulsar.log.dir={home}",
-        f"-Dpulsar.config.file={settings}",
         f"-Dlog4j.configurationFile={logging}",
         "-Dlog4j2.is.webapp=false",
     ]
-    command: list[str | Path] = [
-        *(java, "-cp", class_path, *options, "org.apache.pulsar.PulsarStandaloneStarter"),
-        *("--config", settings, "-nfw", "-nss", "--bookkeeper-port", str(free_port())),
-        *("--metadata-dir", home / "metadata", "--bookkeeper-dir", home / "bookkeeper"),
-    ]
     with (home / "stdout.log").open("wb") as output:
-        return subprocess.Popen(command, cwd=home, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        return subprocess.Popen(
+            [java, "-cp", class_path, *words, *main], cwd=home, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], admin_port: int, home: Path, token: str) -> None:
-    """Return once the broker says it is ready and has made the namespace everybody uses."""
+def wait_until_ready(
+    process: subprocess.Popen[bytes], admin_port: int, home: Path, token: str, paths: Sequence[str] = READY_PATHS
+) -> None:
+    """Return once the broker serves these paths, by default that it is ready, and the namespace everybody uses."""
+    wait_for(process, home, lambda: all(answers(admin_port, path, token) for path in paths))
+
+
+def wait_for(process: subprocess.Popen[bytes], home: Path, is_ready: Callable[[], bool]) -> None:
+    """Return once a program of the peer is ready. Raises PeerError, with the end of its log."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    paths = ("brokers/ready", "namespaces/public/default")
-    while not all(answers(admin_port, path, token) for path in paths):
+    while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
             log = home / "pulsar.log"
             tail = (log if log.exists() else home / "stdout.log").read_text(errors="replace")[-2000:]

@@ -5,7 +5,10 @@ Every topic is published to through one proxy and consumed through the other. In
 is killed, a topic is unloaded, a proxy is stopped and started again, or killed. At the end all that was published must
 have been received, in the order of publishing, beside what came twice.
 
-    python tests/crash/proxies.py --rounds 20 [--brokers 2] [--topics 6] [--seed 1]
+Topics of penstock brokers stay with their broker. With `--peer pulsar` the brokers are Apache Pulsar's, on one
+ZooKeeper: they are also told to move topics to one another, and a broker that is killed loses its topics to the others.
+
+    python tests/crash/proxies.py --rounds 20 [--peer pulsar] [--brokers 2] [--topics 6] [--seed 1]
 
 Ends with status 1 at the first violation.
 """
@@ -25,15 +28,20 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.pulsar_cluster import PulsarCluster
 from penstock.testing.process import ProxyProcess
-from tests.processes.cluster import Cluster
-from tests.proxy.official import Publisher, Receiver, client_of
+from tests.processes.cluster import Cluster, until
+from tests.proxy.official import WITHIN_S, Publisher, Receiver, client_of
 
 # Each proxy is told of one broker only: lookups name the others, but a proxy that was restarted knows only its own.
 SETTINGS: Final = "brokerProxyAllowedIPAddresses=127.0.0.1\nbrokerProxyAllowedTargetPorts=*\n"
 RECEIPTS: Final = 100
 PAUSE_S: Final = 0.002
+ASK_TIMEOUT_S: Final = 60
 EVENTS: Final = ("kill broker", "unload", "restart proxy", "kill proxy")
+PULSAR: Final = "pulsar"
+# Half of the events move topics to another broker.
+PULSAR_EVENTS: Final = (*EVENTS, *["move"] * len(EVENTS))
 
 
 class Story:
@@ -41,7 +49,13 @@ class Story:
 
     def __init__(self, stack: ExitStack, scratch: Path, options: argparse.Namespace) -> None:
         self.rng = random.Random(options.seed)
-        self.cluster = stack.enter_context(Cluster(scratch / "data", options.brokers))
+        self.is_pulsar = options.peer == PULSAR
+        self.cluster: Cluster | PulsarCluster
+        if self.is_pulsar:
+            self.cluster = stack.enter_context(PulsarCluster(scratch / "data", options.brokers))
+        else:
+            self.cluster = stack.enter_context(Cluster(scratch / "data", options.brokers))
+        self.http = stack.enter_context(httpx.Client(trust_env=False, timeout=ASK_TIMEOUT_S, follow_redirects=True))
         config = scratch / "proxy.conf"
         config.write_text(SETTINGS)
         self.proxies = [
@@ -62,22 +76,58 @@ class Story:
         self.publishers = [
             Publisher(clients[number % 2], topic, pause_s=PAUSE_S) for number, topic in enumerate(self.topics)
         ]
+        self.moves = 0
+        self.owners = self._owners()
 
     def progress(self) -> None:
-        """Wait until all topics have receipts again."""
+        """Wait until all topics have receipts again, and count those that have another broker than before."""
         for publisher in self.publishers:
             publisher.wait_for_more(RECEIPTS)
+        owners = self._owners()
+        self.moves += sum(old != new for old, new in zip(self.owners, owners, strict=True))
+        self.owners = owners
+
+    def _owners(self) -> list[str]:
+        """The brokers of all topics; of penstock's, which never change, nothing is asked."""
+        if not isinstance(self.cluster, PulsarCluster):
+            return []
+        self.cluster.wait()
+        return [self.owner(topic) for topic in self.topics]
+
+    def owner(self, topic: str) -> str:
+        """The service URL of the broker that serves a topic, as the brokers say."""
+        answer = self.http.get(f"{self.cluster.admin_urls[0]}/lookup/v2/topic/{topic.replace('://', '/')}")
+        return str(answer.raise_for_status().json()["brokerUrl"])
+
+    def move(self, topic: str) -> None:
+        """Unload the topics of one's bundle to another broker, again until that has them.
+
+        A client that looks its topic up in the middle of it may bring all of them back.
+        """
+        path, admin_url = topic.replace("://", "/"), self.cluster.admin_urls[0]
+        owner = self.owner(topic)
+        target = self.rng.choice([one for one in range(self.cluster.brokers) if self.cluster.url_of(one) != owner])
+        bundle = self.http.get(f"{admin_url}/lookup/v2/topic/{path}/bundle").raise_for_status().text
+        url = f"{admin_url}/admin/v2/namespaces/public/default/{bundle}/unload"
+        destination = self.cluster.admin_urls[target].removeprefix("http://")
+
+        def is_moved() -> bool:
+            self.http.put(url, params={"destinationBroker": destination}).raise_for_status()
+            return self.owner(topic) == self.cluster.url_of(target)
+
+        until(is_moved, WITHIN_S)
 
     def happen(self) -> str:
-        """Do one of `EVENTS`."""
-        event = self.rng.choice(EVENTS)
+        """Do one of the events."""
+        event = self.rng.choice(PULSAR_EVENTS if self.is_pulsar else EVENTS)
         proxy = self.rng.choice(self.proxies)
         if event == "kill broker":
             self.cluster.kill_broker(self.rng.randrange(self.cluster.brokers))
         elif event == "unload":
             path = self.rng.choice(self.topics).replace("://", "/")
-            url = f"{self.rng.choice(self.cluster.admin_urls)}/admin/v2/{path}/unload"
-            httpx.put(url, trust_env=False, timeout=60).raise_for_status()
+            self.http.put(f"{self.rng.choice(self.cluster.admin_urls)}/admin/v2/{path}/unload").raise_for_status()
+        elif event == "move":
+            self.move(self.rng.choice(self.topics))
         else:
             port, admin_port = proxy.port, proxy.admin_port
             if event == "kill proxy":
@@ -101,6 +151,7 @@ def main() -> int:
     """Run the rounds; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--peer", choices=[PULSAR], help="put Apache Pulsar brokers behind the proxies")
     parser.add_argument("--brokers", type=int, default=2)
     parser.add_argument("--topics", type=int, default=6)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
@@ -117,12 +168,13 @@ def main() -> int:
                 print(f"round {number + 1}/{options.rounds}: {event}", file=sys.stderr)
             story.progress()
             sent, again = story.check()
+            moves = story.moves
         except AssertionError as violation:
             print(f"--seed {options.seed}: {violation}", file=sys.stderr)
             return 1
-    said = ", ".join(f"{events[event]} × {event}" for event in EVENTS)
-    print(f"{said}, seed {options.seed}: {sent} messages on {options.topics} topics through two proxies, 0 lost, "
-          f"0 out of order, {again} received again")  # fmt: skip
+    said = ", ".join(f"{count} × {event}" for event, count in sorted(events.items()))
+    print(f"{said}, seed {options.seed}: {sent} messages on {options.topics} topics through two proxies, "
+          f"{moves} × a topic came to another broker, 0 lost, 0 out of order, {again} received again")  # fmt: skip
     return 0
 
 
