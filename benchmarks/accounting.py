@@ -166,6 +166,7 @@ def _made_up(spark: SparkSession, topics: int, minutes: range) -> DataFrame:
     namespace = f.when(is_topic, f.concat(f.lit("tenant-"), number % 100, f.lit("/namespace"))).otherwise("")
     counters = [(used if name == "published_bytes" else f.lit(0)).cast("long").alias(name) for name in COUNTERS]
     return rows.select(
+        f.lit(1).cast("long").alias("version"),
         f.lit("broker-0").alias("broker"),
         f.lit(1).cast("long").alias("epoch"),
         f.col("id").alias("sequence"),

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from penstock.accounting.closing import ABSENT_AFTER_MS
 from penstock.accounting.differences import COUNTERS, MINUTE_MS
+from penstock.accounting.records import RECORD_VERSION
 from penstock.accounting.records import USAGE as USAGE_CODEC
 from penstock.core.names import USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState
@@ -79,7 +80,7 @@ NOON = 1_800_000_000_000 // MINUTE_MS * MINUTE_MS
 QUERY = "the checkpoint"
 Record = dict[str, Any]
 
-_NUMBERS = ("epoch", "sequence", "from_ms", "time_ms", "counters_since_ms", *COUNTERS)
+_NUMBERS = ("version", "epoch", "sequence", "from_ms", "time_ms", "counters_since_ms", *COUNTERS)
 RECORDS = pa.schema(
     [
         *(
@@ -109,6 +110,7 @@ def record(sequence: int, minute: int, scope: str = "topic", **given: object) ->
     return {
         **dict.fromkeys(FIELDS),
         **dict.fromkeys(COUNTERS[:-2], 0),
+        "version": RECORD_VERSION,
         "broker": "broker-0",
         "epoch": 1,
         "sequence": sequence,

@@ -33,6 +33,7 @@ def decision(sequence: int, kind: str, **given: object) -> dict[str, Any]:
     texts = ("reason", "tenant", "namespace", "topic", "client", "unit")
     return {
         **dict.fromkeys(texts, ""),
+        "version": 1,
         "broker": "broker-0",
         "epoch": 1,
         "sequence": sequence,

@@ -22,6 +22,7 @@ from penstock.accounting.tables import (
     SCHEMA_VERSION,
     TOPIC_USAGE,
 )
+from penstock.accounting.versions import with_version
 from penstock.spark.accounting.differing import SERIES_SCHEMA
 from penstock.spark.accounting.schemas import arrow_schema
 from penstock.spark.accounting.store import by_day
@@ -162,9 +163,10 @@ def _decided(rows: Rows) -> tuple[Rows, Rows]:
         fault = "not Avro" if row["broken"] else fault_of_decision(row)
         good.append(fault is None)
         if fault is not None:
-            one = refused.setdefault((row["__topic"], fault), [0, 0])
+            one = refused.setdefault((row["__topic"], with_version(fault, row["version"])), [0, 0])
             one[:] = one[0] + 1, max(one[1], row["published_ms"])
-    used = rows.filter(pa.array(good, pa.bool_()))
+    # The table has a version of its own.
+    used = rows.filter(pa.array(good, pa.bool_())).drop_columns("version")
     since = pc.if_else(pc.equal(used["since_ms"], 0), used["time_ms"], used["since_ms"])
     used = used.append_column("at", used["time_ms"]).append_column("since", since)
     return used, _refusals(refused)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.accounting.differences import COUNTERS, ZERO, Reading, fault_of, follow, increased
 from penstock.accounting.tables import KINDS
+from penstock.accounting.versions import with_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,11 +28,11 @@ SERIES: Final = ("broker", "scope", "name", "since_ms")
 
 # What is read of usage records, and of decision records.
 FIELDS: Final = (
-    "broker", "epoch", "sequence", "from_ms", "time_ms", "scope", "counters_since_ms", *NAMES, "resource_groups",
-    *COUNTERS, *RATES,
+    "version", "broker", "epoch", "sequence", "from_ms", "time_ms", "scope", "counters_since_ms", *NAMES,
+    "resource_groups", *COUNTERS, *RATES,
 )  # fmt: skip
 DECIDED: Final = (
-    "broker", "epoch", "sequence", "time_ms", "kind", "limiter", "reason", "tenant", "namespace", "topic",
+    "version", "broker", "epoch", "sequence", "time_ms", "kind", "limiter", "reason", "tenant", "namespace", "topic",
     "resource_group", "client", "unit", "before", "after", "since_ms", "times", "held_ms", "observed_only",
 )  # fmt: skip
 
@@ -136,7 +137,7 @@ def _readings(records: Any) -> tuple[dict[Reading, int], list[dict[str, Any]]]: 
     good: dict[Reading, int] = {}
     refused: dict[tuple[str, str], list[int]] = {}
     of_topic = ("broker", "epoch", "sequence", "from_ms", "time_ms", "scope", "topic", "resource_groups")
-    rows = _rows(records, (*of_topic, "counters_since_ms", *COUNTERS, "broken", "__topic", "published_ms"))
+    rows = _rows(records, (*of_topic, "counters_since_ms", *COUNTERS, "broken", "__topic", "published_ms", "version"))
     for place, row in enumerate(rows):
         broker, epoch, sequence, from_ms, time_ms, scope, name, groups, since_ms = row[:9]
         if scope != "topic":
@@ -148,7 +149,7 @@ def _readings(records: Any) -> tuple[dict[Reading, int], list[dict[str, Any]]]: 
         if fault is None:
             good.setdefault(one, place)
         else:
-            refused.setdefault((row[17], fault), []).append(row[18])
+            refused.setdefault((row[17], with_version(fault, row[19])), []).append(row[18])
     found = [
         {**_EMPTY, "kind": "refused", "topic": topic, "name": fault, "records": len(times), "time_ms": max(times)}
         for (topic, fault), times in refused.items()
