@@ -43,6 +43,13 @@ BROKER_SETTINGS: Final = {
     "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
     "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
 }
+LOAD_MANAGERS: Final = {
+    "modular": BROKER_SETTINGS["loadManagerClassName"],
+    # Tells clients of a topic that moves where it is now, so that they need no lookup.
+    "extensible": "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
+}
+# The extensible one keeps its state in ZooKeeper, as the other does, and not in a topic.
+TABLE_VIEW: Final = "org.apache.pulsar.broker.loadbalance.extensions.channel.ServiceUnitStateMetadataStoreTableViewImpl"
 # The bookie listens on the interface that is named, and not on all.
 BOOKIE_SETTINGS: Final = {**SETTINGS, "allowLoopback": "true", "listeningInterface": "lo"}
 
@@ -50,9 +57,10 @@ BOOKIE_SETTINGS: Final = {**SETTINGS, "allowLoopback": "true", "listeningInterfa
 class PulsarCluster:
     """Brokers of one cluster, each with its ports, which it keeps when it is started again."""
 
-    def __init__(self, data_dir: Path, brokers: int) -> None:
+    def __init__(self, data_dir: Path, brokers: int, load_manager: str = "modular") -> None:
         self.data_dir = data_dir
         self.brokers = brokers
+        self._load_manager = LOAD_MANAGERS[load_manager]
         self._java, self._class_path = "", ""
         self._ports = [(free_port(), free_port()) for _ in range(brokers)]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -75,7 +83,7 @@ class PulsarCluster:
             self._start_storage()
             for number in range(self.brokers):
                 self._start_broker(number)
-            self.wait()
+                self._wait_for_broker(number)  # The first one makes what all of them need.
             wait_for(self._running["bookie"], self._home("bookie"), self._has_bookie)
             self._make_namespace()
         except BaseException:
@@ -110,6 +118,8 @@ class PulsarCluster:
         settings = self._home(name) / "broker.conf"
         write_settings(settings, {
             **BROKER_SETTINGS,
+            "loadManagerClassName": self._load_manager,
+            "loadManagerServiceUnitStateTableViewClassName": TABLE_VIEW,
             "brokerServicePort": str(port), "webServicePort": str(admin_port),
             "metadataStoreUrl": self._metadata_url, "configurationMetadataStoreUrl": self._metadata_url,
         })  # fmt: skip
@@ -141,9 +151,12 @@ class PulsarCluster:
 
     def wait(self) -> None:
         """Return when all brokers are ready. Raises PeerError."""
-        for number, (_, admin_port) in enumerate(self._ports):
-            name = f"broker-{number}"
-            wait_until_ready(self._running[name], admin_port, self._home(name), "", ["brokers/ready"])
+        for number in range(self.brokers):
+            self._wait_for_broker(number)
+
+    def _wait_for_broker(self, number: int) -> None:
+        name = f"broker-{number}"
+        wait_until_ready(self._running[name], self._ports[number][1], self._home(name), "", ["brokers/ready"])
 
     def kill_broker(self, number: int) -> None:
         """End one (SIGKILL), and start it again without waiting for it."""

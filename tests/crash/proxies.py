@@ -8,7 +8,8 @@ have been received, in the order of publishing, beside what came twice.
 Topics of penstock brokers stay with their broker. With `--peer pulsar` the brokers are Apache Pulsar's, on one
 ZooKeeper: they are also told to move topics to one another, and a broker that is killed loses its topics to the others.
 
-    python tests/crash/proxies.py --rounds 20 [--peer pulsar] [--brokers 2] [--topics 6] [--seed 1]
+    python tests/crash/proxies.py --rounds 20 [--brokers 2] [--topics 6] [--seed 1]
+    python tests/crash/proxies.py --rounds 20 --peer pulsar [--load-manager extensible]
 
 Ends with status 1 at the first violation.
 """
@@ -28,7 +29,7 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.pulsar_cluster import PulsarCluster
+from benchmarks.pulsar_cluster import LOAD_MANAGERS, PulsarCluster
 from penstock.testing.process import ProxyProcess
 from tests.processes.cluster import Cluster, until
 from tests.proxy.official import WITHIN_S, Publisher, Receiver, client_of
@@ -52,7 +53,7 @@ class Story:
         self.is_pulsar = options.peer == PULSAR
         self.cluster: Cluster | PulsarCluster
         if self.is_pulsar:
-            self.cluster = stack.enter_context(PulsarCluster(scratch / "data", options.brokers))
+            self.cluster = stack.enter_context(PulsarCluster(scratch / "data", options.brokers, options.load_manager))
         else:
             self.cluster = stack.enter_context(Cluster(scratch / "data", options.brokers))
         self.http = stack.enter_context(httpx.Client(trust_env=False, timeout=ASK_TIMEOUT_S, follow_redirects=True))
@@ -152,6 +153,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--peer", choices=[PULSAR], help="put Apache Pulsar brokers behind the proxies")
+    parser.add_argument("--load-manager", choices=LOAD_MANAGERS, default="modular", help="of the Apache Pulsar brokers")
     parser.add_argument("--brokers", type=int, default=2)
     parser.add_argument("--topics", type=int, default=6)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
