@@ -84,9 +84,9 @@ def test_registered_brokers_share_a_quota_through_outages_of_zookeeper_and_of_a_
         assert "broker-0 is not registered" in str(health(cluster, 0))
         end = time.monotonic() + 2 * TIMEOUT_MS / 1_000
         while time.monotonic() < end:
-            # Whoever is no member has 1 % at most. How much of the quota is asked for, and where, is up to the machine,
-            # which may starve a client.
-            assert sum(one or 0 for one in shares(cluster)) > 0.1 * QUOTA
+            # Whoever is no member has 1 % at most, so this would never come. It may take a moment: how much of the
+            # quota is asked for, and where, is up to the machine, which may starve a client.
+            until(lambda: sum(one or 0 for one in shares(cluster)) > 0.8 * QUOTA)
             assert [metric(cluster, number, "penstock_quota_members") for number in (0, 1)] == [2, 2]
         zookeeper.start()
         until(lambda: registered(cluster) == [1, 1])
