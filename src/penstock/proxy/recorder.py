@@ -14,10 +14,11 @@ from penstock.proxy.record_topic import RecordTopic
 from penstock.proxy.usage_records import UsageRecords
 from penstock.records.decisions import DecisionRecords
 from penstock.records.limiters_seen import LimitersSeen
-from penstock.stats.server_snapshot import DROP_REASONS, RecordsSnapshot
+from penstock.stats.recorded import snapshot_of
 
 if TYPE_CHECKING:
     from penstock.proxy.recorder_parts import RecorderParts
+    from penstock.stats.server_snapshot import RecordsSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +72,7 @@ class Recorder:
 
     def snapshot(self) -> RecordsSnapshot | None:
         """Counters for metrics; None if nothing is recorded."""
-        usage, decisions = self.usage, self.decisions
-        if usage is None and decisions is None:
-            return None
-        return RecordsSnapshot(
-            written={
-                "usage": usage.written if usage is not None else 0,
-                "decisions": decisions.written if decisions is not None else 0,
-            },
-            failures={
-                "usage": usage.failures if usage is not None else 0,
-                "decisions": decisions.failures if decisions is not None else 0,
-            },
-            dropped={reason: decisions.dropped[reason] if decisions is not None else 0 for reason in DROP_REASONS},
-            queued_bytes=decisions.memory.used_bytes if decisions is not None else 0,
-        )
+        return snapshot_of(self.usage, self.decisions)
 
     def _usage_records(self, topic: str) -> UsageRecords:
         parts, options = self._parts, self._options

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
-from penstock.stats.server_snapshot import DROP_REASONS, RecordsSnapshot
+from penstock.stats.recorded import snapshot_of
 from penstock.storage.schema import USAGE_STATE
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.net.listener import Connections
     from penstock.net.topic_list_limiter import TopicListMemoryLimiter
     from penstock.records.decisions import DecisionRecords
+    from penstock.stats.server_snapshot import RecordsSnapshot
     from penstock.storage.catalog import Catalog
     from penstock.storage.entry_log import EntryLog
 
@@ -97,21 +98,7 @@ class Recorder:
 
     def snapshot(self) -> RecordsSnapshot | None:
         """Counters for metrics; None if nothing is recorded."""
-        usage, decisions = self.usage, self.decisions
-        if usage is None and decisions is None:
-            return None
-        return RecordsSnapshot(
-            written={
-                "usage": usage.written if usage is not None else 0,
-                "decisions": decisions.written if decisions is not None else 0,
-            },
-            failures={
-                "usage": usage.failures if usage is not None else 0,
-                "decisions": decisions.failures if decisions is not None else 0,
-            },
-            dropped={reason: decisions.dropped[reason] if decisions is not None else 0 for reason in DROP_REASONS},
-            queued_bytes=decisions.memory.used_bytes if decisions is not None else 0,
-        )
+        return snapshot_of(self.usage, self.decisions)
 
     def _decision_records(self) -> DecisionRecords:
         from penstock.accounting.records import DECISION  # noqa: PLC0415 -- not imported if nothing is recorded
