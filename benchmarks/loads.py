@@ -4,17 +4,20 @@
 Why: what is measured, and what counts as good, should be read in one place.
 
 A ratio is always "how many times better than the peer": more entries a second, or fewer milliseconds or MiB.
+
+To add a row, add a `Plan`. If no tool drives it yet, write a module in `benchmarks` that reads its load with
+`measure.parse_load` and prints a line of JSON, the figures by name; `Plan.tool` names it, `Plan.options` is handed on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.frames import Shape
 
-Tool = Literal["generator", "pyclient"]
-Mode = Literal["publish", "tail", "catch-up", "latency"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # The figures that have targets or are shown.
 RATE, VOLUME, P50, P99, COST = "entries/s", "MB/s", "p50 ms", "p99 ms", "broker µs/entry"
@@ -25,27 +28,39 @@ ONE_KIB = Shape(1024)
 SMALL_BATCH = Shape(100, 100)
 LARGE_BATCH = Shape(1024, 128)
 
+# How penstock is started for a load, if not as it comes; `brokers.setups` knows how. The peer always runs as one.
+PLAIN, TLS, TWO_BROKERS = "plain", "tls", "two brokers"
+LOAD_TIMEOUT_S: Final = 120.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One named load: which tool drives it, and how."""
 
     name: str
-    mode: Mode
+    mode: str  # what the tool does
+    text: str = ""  # what it measures, for readers of the table
+    tool: str = "generator"  # the module of `benchmarks` that drives it
+    options: Mapping[str, object] = field(default_factory=dict)  # what else the tool must know
+    figures: tuple[str, ...] = ()  # shown in the table; the first is what the row is about
+    setup: str = PLAIN
+    once: bool = False  # in the first round only, because it takes long to set up
+    timeout_s: float = LOAD_TIMEOUT_S
     shape: Shape = ONE_KIB
-    tool: Tool = "generator"
     window: int = 1_000
     producers: int = 1
     connections: int = 1
     subscriptions: int = 0
-    backlog_per_s: int = 0  # entries published before a catch-up, for every second that it may take
+    backlog_per_s: int = 0  # entries that the tool's mode "backlog" publishes first, for every second of the load
     cold: bool = False  # the broker is restarted and its page cache dropped between backlog and catch-up
 
     @property
     def shown(self) -> tuple[str, ...]:
         """Name the figures that matter in this load, for the table."""
+        if self.figures:
+            return *self.figures, COST
         if self.mode == "latency":
-            return P50, P99
+            return P50, P99, COST
         return (VOLUME if self.shape == LARGE_BATCH else RATE), COST
 
 
@@ -78,8 +93,9 @@ PLANS: tuple[Plan, ...] = (
 )
 
 # Every kind of work for a while, so that a virtual machine has compiled its hot paths before it is measured: Apache
-# Pulsar reaches a steady rate after some 15 s of load. Both brokers get it.
+# Pulsar reaches a steady rate after some 15 s of load. Penstock, which compiles nothing, gets less of it.
 WARM_UP_S = 5.0
+PENSTOCK_WARM_UP_S = 1.0
 WARM_UP = (
     Plan(name="warm-up-publish-1k", mode=PUBLISH),
     Plan(name="warm-up-tail-1k", mode=TAIL),

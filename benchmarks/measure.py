@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarks.frames import Shape
 from benchmarks.loads import COST, PROXY_COST, RATE, VOLUME
-from benchmarks.process import usage
+from benchmarks.process import cpu_of_all_s, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
 Figures: TypeAlias = dict[str, float]
 
@@ -49,6 +49,8 @@ class Load:
     through: str = ""  # the broker's URL, if `port` is that of a proxy
     proxy_pid: int | None = None
     tls_ca: Path | None = None
+    admin_port: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the tool that drives it
 
     def topics(self, connection: int) -> list[str]:
         """Name the topics of one connection's producers; the first connection's first is `topic` itself."""
@@ -69,7 +71,8 @@ class Reading:
     @classmethod
     def take(cls, load: Load, entries: float) -> Reading:
         """Read them all now."""
-        broker, proxy = (None if pid is None else usage(pid).cpu_s for pid in (load.broker_pid, load.proxy_pid))
+        broker = None if load.broker_pid is None else cpu_of_all_s(load.broker_pid)
+        proxy = None if load.proxy_pid is None else usage(load.proxy_pid).cpu_s
         return cls(time.monotonic(), time.process_time(), broker, entries, proxy)
 
     def until(self, end: Reading, load: Load, latency_ms: Figures | None = None, *, counted: int = 1) -> Figures:
@@ -111,4 +114,5 @@ def parse_load() -> tuple[str, Load]:
     """The command line: a mode, and a load as JSON: `publish '{"port": 6650, "topic": "t", "message_bytes": 1024}'`."""
     mode, given = sys.argv[1:]
     fields = json.loads(given)
+    fields["tls_ca"] = Path(fields["tls_ca"]) if fields.get("tls_ca") else None
     return mode, Load(shape=Shape(fields.pop("message_bytes"), fields.pop("messages", 1)), **fields)

@@ -41,6 +41,8 @@ class Address:
     pid: int
     data: Path
     started_s: float  # on the monotonic clock, just before the process was made
+    tls_port: int = 0
+    tls_ca: Path | None = None  # what clients of that port trust
 
     @property
     def url(self) -> str:
@@ -74,6 +76,16 @@ def usage(pid: int) -> Usage:
     if memory.keys() != {"VmRSS", "VmHWM"}:
         raise FileNotFoundError(f"process {pid} has ended")
     return Usage((int(fields[11]) + int(fields[12])) / TICKS_PER_S, memory["VmRSS"], memory["VmHWM"])
+
+
+def cpu_of_all_s(pid: int) -> float:
+    """Read the processor time of a process and its descendants, those excepted that end meanwhile."""
+    total = usage(pid).cpu_s
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in children.read_text().split():
+                total += cpu_of_all_s(int(child))
+    return total
 
 
 def forget_peak(pid: int) -> None:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.loads import PLANS, RATE, TARGETS, VOLUME, Target
+from benchmarks.loads import COST, PLANS, RATE, TARGETS, VOLUME, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-PENSTOCK, PEER = "penstock", "pulsar"
+PENSTOCK, BEFORE, PEER = "penstock", "before", "pulsar"
+SUBJECTS = (PENSTOCK, BEFORE, PEER)
 RATES = {RATE, VOLUME, "messages/s"}
+# A row is worse than before only if no round of it was as good as any round before, and by more than this.
+WORSE_RATIO_MAX = 0.95
+ROUNDS_TO_JUDGE_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Summary:
     least: float
     most: float
     void: str | None
+    rounds: int = 1
 
     def __str__(self) -> str:
         spread = "" if self.least == self.most else f" ({short(self.least)}–{short(self.most)})"
@@ -54,6 +59,17 @@ class Row:
     by_subject: Mapping[str, Summary]
     ratio: float | None  # how many times better than the peer
     target: Target | None
+    gain: float | None = None  # how many times better than before
+
+    @property
+    def is_worse(self) -> bool:
+        """Say whether it is certainly worse than before."""
+        if self.gain is None or self.gain > WORSE_RATIO_MAX:
+            return False
+        own, before = self.by_subject[PENSTOCK], self.by_subject[BEFORE]
+        if min(own.rounds, before.rounds) < ROUNDS_TO_JUDGE_MIN:
+            return False
+        return own.most < before.least if self.figure in RATES else own.least > before.most
 
     @property
     def verdict(self) -> str:
@@ -78,7 +94,8 @@ def summarize(samples: Iterable[Sample]) -> list[Row]:
     rows = []
     for (load, figure), by_subject in gathered.items():
         summaries = {subject: summary(taken) for subject, taken in by_subject.items()}
-        rows.append(Row(load, figure, summaries, ratio(figure, summaries), targets.get((load, figure))))
+        gain = ratio(figure, summaries, BEFORE)
+        rows.append(Row(load, figure, summaries, ratio(figure, summaries), targets.get((load, figure)), gain))
     return rows
 
 
@@ -86,33 +103,68 @@ def summary(taken: Sequence[Sample]) -> Summary:
     """Summarize one figure's rounds."""
     values = [sample.value for sample in taken]
     void = next((sample.void for sample in taken if sample.void), None)
-    return Summary(statistics.median(values), min(values), max(values), void)
+    return Summary(statistics.median(values), min(values), max(values), void, len(values))
 
 
-def ratio(figure: str, summaries: Mapping[str, Summary]) -> float | None:
-    """Say how many times better than the peer penstock is, or None where that can't be said."""
-    own, peer = summaries.get(PENSTOCK), summaries.get(PEER)
+def ratio(figure: str, summaries: Mapping[str, Summary], other: str = PEER) -> float | None:
+    """Say how many times better than another subject penstock is, or None where that can't be said."""
+    own, peer = summaries.get(PENSTOCK), summaries.get(other)
     if own is None or peer is None or own.void or peer.void or not own.median or not peer.median:
         return None
     return own.median / peer.median if figure in RATES else peer.median / own.median
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Write the rows that matter as a Markdown table that also reads well as plain text; the samples hold the rest."""
-    shown = {plan.name: plan.shown for plan in PLANS}
-    subjects = [name for name in (PENSTOCK, PEER) if any(name in row.by_subject for row in rows)]
-    cells = [["load", "figure", *subjects, "times better", "floor", "goal", "reached"]]
-    for row in (row for row in rows if row.figure in shown.get(row.load, (row.figure,))):
+    """Write the rows that matter as a Markdown table that also reads well as plain text; the samples hold the rest.
+
+    Behind each broker's figure stands its processor time per entry.
+    """
+    subjects = [name for name in SUBJECTS if any(name in row.by_subject for row in rows)]
+    heads = [part for name in subjects for part in (name, "µs/entry")]
+    compared = [*(["than before"] if BEFORE in subjects else []), "times better", "floor", "goal", "reached"]
+    cells = [["load", "figure", *heads, *compared]]
+    costs = {row.load: row for row in rows if row.figure == COST}
+    for row in shown_rows(rows):
         target = row.target or Target(row.load, row.figure)
         floor = f"≤ {short(target.at_most)}" if target.at_most is not None else times(target.floor)
-        values = [str(row.by_subject.get(subject, "")) for subject in subjects]
-        cells.append([row.load, row.figure, *values, times(row.ratio), floor, times(target.goal), row.verdict])
+        cost = costs.pop(row.load, None)  # beside the first figure of a load only
+        values = [str(part.by_subject.get(subject, "")) if part else "" for subject in subjects for part in (row, cost)]
+        gains = [f"{times(row.gain)}{' worse' if row.is_worse else ''}"] if BEFORE in subjects else []
+        cells.append([row.load, row.figure, *values, *gains, times(row.ratio), floor, times(target.goal), row.verdict])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines) + "\n"
+
+
+def shown_rows(rows: Sequence[Row]) -> list[Row]:
+    """Leave out figures that explain others."""
+    return [row for row in told_rows(rows) if row.figure != COST]
+
+
+def told_rows(rows: Sequence[Row]) -> list[Row]:
+    """Leave out figures that explain others, but not the processor time."""
+    shown = {plan.name: plan.shown for plan in PLANS}
+    return [row for row in rows if row.figure in shown.get(row.load, (row.figure,))]
+
+
+def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """Rows for programs: each broker's median, least, most, number of rounds, and what voids it."""
+    texts = {plan.name: plan.text for plan in PLANS}
+    return [
+        {
+            "load": row.load,
+            "text": texts.get(row.load, ""),
+            "figure": row.figure,
+            "by_subject": {name: asdict(one) for name, one in row.by_subject.items()},
+            "ratio": row.ratio,
+            "gain": row.gain,
+            "verdict": row.verdict,
+        }
+        for row in rows
+    ]
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:

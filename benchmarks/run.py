@@ -3,10 +3,11 @@
 
 Why: a figure alone says more about the machine than about the broker. So both brokers run side by side on fresh data,
 take each load in turns (A B, then B A), both with fsync, and the medians of several rounds are compared.
-Where: prints a table; leaves it and all samples in `benchmarks/results/`. Exits 1 if a load failed or a floor was
-missed.
+Where: prints a table; leaves it, a page with plots and all samples in `benchmarks/results/`. Exits 1 if a load failed
+or a floor was missed. The first round is taken whole, later ones only while the time (`--minutes`) permits.
 
     python -m benchmarks.run --peer pulsar --loads 'publish-*' --rounds 3
+    python -m benchmarks.run --before ../older-checkout
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import math
 import os
 import platform
 import sys
@@ -24,10 +26,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.brokers import BROKERS, add_peer_option, chosen
-from benchmarks.loads import CORE, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
+from benchmarks.brokers import add_before_option, add_peer_option, subjects_of
+from benchmarks.loads import CORE, PENSTOCK_WARM_UP_S, PLAIN, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
 from benchmarks.process import PeerError, usage
-from benchmarks.report import Sample, markdown, summarize
+from benchmarks.report import PEER, Sample, as_json, markdown, summarize, told_rows
 from benchmarks.subjects import LoadFailed, Subject
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SETTLE_S = 3.0
+FAILED = "failed"
+# For the whole table. The first round of a peer alone takes longer than that of penstock.
+MINUTES, MINUTES_WITH_OTHERS = 8.0, 20.0
 # Busier than this, a process may be what limits a load. If the broker is so too, the load measured the broker.
 CORE_RATIO_MAX = 0.85
 # Others at work flatter whichever broker needs fewer cores.
@@ -48,27 +53,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     busy = os.getloadavg()[0]
     if busy > BUSY_LOAD_MAX:
         print(f"bench: the machine is busy (load average {busy:.1f}); the figures mean little", file=sys.stderr)
-    try:
-        samples = [sample for row in range(options.rounds) for sample in one_round(options, plans, row)]
-    except PeerError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+    samples: list[Sample] = []
+    status, began_s = 0, time.monotonic()
+    deadline_s = began_s + 60 * (options.minutes or (MINUTES_WITH_OTHERS if len(subjects_of(options)) > 1 else MINUTES))
+    for row in range(options.rounds):
+        if row and time.monotonic() > deadline_s:
+            print(f"bench: the time is over after {row} of {options.rounds} rounds", file=sys.stderr)
+            break
+        try:
+            for sample in one_round(options, plans, row, deadline_s if row else math.inf):
+                samples.append(sample)  # noqa: PERF402 -- what was measured before an error counts
+        except (PeerError, OSError) as error:
+            print(f"bench: round {row + 1}: {error}", file=sys.stderr)
+            status = 1
+        write(options, samples, busy)
+        print(f"bench: round {row + 1} after {(time.monotonic() - began_s) / 60:.1f} minutes", file=sys.stderr)
     rows = summarize(samples)
-    table = markdown(rows)
-    print(f"\n{table}")
-    write(options, samples, table, busy)
-    failed = [sample for sample in samples if sample.void and sample.figure == "failed"]
+    print(f"\n{markdown(rows)}")
+    failures = [sample for sample in samples if sample.figure == FAILED]
+    for sample in failures:
+        print(f"failed: {sample.load}, {sample.subject}: {sample.void}")
+    for row in told_rows(rows):
+        if row.is_worse:
+            print(f"worse than before: {row.load}, {row.figure}")
     missed = [row for row in rows if row.verdict == "missed"] if not options.quick else []
-    return 1 if failed or missed else 0
+    return 1 if status or failures or missed else 0
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure penstock, and a peer beside it.")
     add_peer_option(parser)
+    add_before_option(parser)
     parser.add_argument("--loads", default="*", metavar="GLOBS", help="only loads that match; several with commas")
-    parser.add_argument("--seconds", type=float, default=3.0, help="the measured part of each load")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="the measured part of each load")
+    parser.add_argument("--rounds", type=int, default=5, help="at most, as the time permits")
+    parser.add_argument(
+        "--minutes", type=float, help=f"for all rounds (default: {MINUTES}; beside others {MINUTES_WITH_OTHERS})"
+    )
     parser.add_argument("--seed", type=int, default=1, help="chooses payloads and sizes")
     parser.add_argument("--idle-seconds", type=float, default=10.0, help="over which idle processor time is taken")
     parser.add_argument("--scratch", type=Path, help="where the brokers keep their data (default: a temporary folder)")
@@ -91,11 +113,13 @@ def chosen_plans(options: argparse.Namespace) -> list[Plan]:
     ]
 
 
-def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> Iterator[Sample]:
+def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int, deadline_s: float) -> Iterator[Sample]:
     """Start all brokers on fresh data, take every load on each of them in turns, stop them."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=options.scratch)))
-        subjects = [Subject(name, BROKERS[name], scratch / name) for name in chosen(options)]
+        subjects = [
+            Subject(name, setups[PLAIN], scratch / name, setups) for name, setups in subjects_of(options).items()
+        ]
         for subject in subjects:
             stack.callback(subject.stop)
             for figure, value in subject.start().items():
@@ -103,10 +127,13 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int) -> I
         yield from idle(subjects, options)
         for subject in subjects if not options.quick else []:
             yield from warm_up(subject, options.seed)
-        turns = subjects if row % 2 == 0 else subjects[::-1]
-        for plan in plans:
-            for subject in turns:
-                yield from one_load(subject, plan, options, row)
+        for number, plan in enumerate(plans):
+            if time.monotonic() > deadline_s:
+                break
+            # Who goes first changes from load to load and from round to round.
+            for subject in subjects if (row + number) % 2 == 0 else subjects[::-1]:
+                if row == 0 or not plan.once:
+                    yield from one_load(subject, plan, options, row)
         for subject in subjects:
             subject.stop()
             yield Sample("peak", subject.name, RSS, subject.rss_peak_mib)
@@ -125,10 +152,13 @@ def idle(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[S
 
 
 def warm_up(subject: Subject, seed: int) -> Iterator[Sample]:
-    """Drive every kind of work; only a failure is worth a sample."""
+    """Drive every kind of work; only a failure is worth a sample.
+
+    Nothing is compiled in penstock as it runs, so that a second of each is enough.
+    """
     for plan in WARM_UP:
         try:
-            subject.drive(plan, seconds=WARM_UP_S, seed=seed, note="0")
+            subject.drive(plan, seconds=WARM_UP_S if subject.name == PEER else PENSTOCK_WARM_UP_S, seed=seed, note="0")
         except LoadFailed as failure:
             yield failed(plan, subject, failure)
 
@@ -136,8 +166,9 @@ def warm_up(subject: Subject, seed: int) -> Iterator[Sample]:
 def one_load(subject: Subject, plan: Plan, options: argparse.Namespace, row: int) -> Iterator[Sample]:
     """Drive one load, say how it went, and return its figures; a failure is one of them."""
     try:
+        subject.revive()
         taken = subject.drive(plan, seconds=options.seconds, seed=options.seed + row, note=str(row))
-    except LoadFailed as failure:
+    except (LoadFailed, PeerError, OSError, ValueError) as failure:
         yield failed(plan, subject, failure)
         return
     void = why_void(plan, taken)
@@ -152,30 +183,36 @@ def why_void(plan: Plan, taken: Mapping[str, float]) -> str | None:
 
     The official client is measured as it is: it is part of what users get.
     """
-    if plan.tool != "generator" or taken["generator core"] <= CORE_RATIO_MAX or taken["broker core"] > CORE_RATIO_MAX:
+    if (
+        plan.tool == "pyclient"
+        or "generator core" not in taken
+        or taken["generator core"] <= CORE_RATIO_MAX
+        or taken["broker core"] > CORE_RATIO_MAX
+    ):
         return None
     return f"the generator took {taken['generator core']:.0%} of a core, the broker {taken['broker core']:.0%}"
 
 
-def failed(plan: Plan, subject: Subject, failure: LoadFailed) -> Sample:
+def failed(plan: Plan, subject: Subject, failure: Exception) -> Sample:
     """Say that a load failed, and make it a sample."""
     print(f"{plan.name:30} {subject.name:22} FAILED: {failure}", flush=True)
-    return Sample(plan.name, subject.name, "failed", 1, str(failure))
+    return Sample(plan.name, subject.name, FAILED, 1, str(failure))
 
 
-def write(options: argparse.Namespace, samples: Sequence[Sample], table: str, busy: float) -> None:
-    """Leave the table and every sample in the results folder."""
+def write(options: argparse.Namespace, samples: Sequence[Sample], busy: float) -> None:
+    """Leave the table, a page and every sample in the results folder."""
     options.results.mkdir(exist_ok=True)
     about = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.release()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release().partition('-')[0]}",
         "load average before": busy,
         **{name: value for name, value in vars(options).items() if not isinstance(value, Path)},
     }
-    document = {"about": about, "samples": [asdict(sample) for sample in samples]}
+    rows = summarize(samples)
+    document = {"about": about, "rows": as_json(rows), "samples": [asdict(sample) for sample in samples]}
     (options.results / f"{options.name}.json").write_text(json.dumps(document, indent=1) + "\n")
-    (options.results / f"{options.name}.md").write_text(table)
+    (options.results / f"{options.name}.md").write_text(markdown(rows))
 
 
 if __name__ == "__main__":

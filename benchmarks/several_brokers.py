@@ -18,31 +18,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from benchmarks.brokers import BROKERS, add_peer_option, penstock
+from benchmarks.brokers import BROKERS, add_peer_option, penstock, several
 from benchmarks.loads import P50, P99, RATE
 from benchmarks.process import ASK_TIMEOUT_S, Address, ask, usage
 from benchmarks.quotas import children
 from benchmarks.report import print_table
 from benchmarks.subjects import GENERATOR_TIMEOUT_S, REPOSITORY, Subject
 from penstock.testing.client import RawClient
-from penstock.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     Launch: TypeAlias = Callable[[Path], AbstractContextManager[Address]]
@@ -56,7 +52,6 @@ ROUNDS: Final = 3
 LATENCY_S: Final = 8.0
 KILL_AFTER: Final = 0.4
 BACK_TIMEOUT_S: Final = 30.0
-PORTS: Final = (12_000, 32_000)
 
 
 def generator(mode: str, load: Mapping[str, object]) -> subprocess.Popen[str]:
@@ -207,27 +202,6 @@ def measure(name: str, launch: Launch, brokers: int, options: argparse.Namespace
     return found
 
 
-@contextmanager
-def launched(data: Path, *, brokers: int) -> Iterator[Address]:
-    """Start several brokers at ports in a row."""
-    first = free_ports(2 * brokers)
-    cluster = BrokerProcess(data, ["--brokers", str(brokers)])
-    started_s = time.monotonic()
-    cluster.start(port=first, admin_port=first + brokers)
-    with cluster:
-        yield Address(port=first, admin_port=first + brokers, pid=cluster.pid, data=data, started_s=started_s)
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody has, and that the system gives nobody for port 0."""
-    while True:
-        first = random.randrange(*PORTS)
-        with ExitStack() as stack, suppress(OSError):
-            for number in range(count):
-                stack.enter_context(socket.create_server(("127.0.0.1", first + number)))
-            return first
-
-
 def main() -> int:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description="Several brokers beside one, and beside a peer.")
@@ -240,10 +214,10 @@ def main() -> int:
     columns = {"one broker": measure("penstock", penstock, 1, options)}
     if options.peer:
         columns[options.peer] = measure(options.peer, BROKERS[options.peer], 1, options)
-    several = measure("penstock", partial(launched, brokers=options.brokers), options.brokers, options)
-    alone = {figure: several[figure] for figure in columns["one broker"]}
+    found = measure("penstock", partial(several, brokers=options.brokers), options.brokers, options)
+    alone = {figure: found[figure] for figure in columns["one broker"]}
     print_table("figure", {**columns, f"{options.brokers} brokers": alone})
-    killed = {figure: value for figure, value in several.items() if figure not in alone}
+    killed = {figure: value for figure, value in found.items() if figure not in alone}
     print_table("a broker is killed", {f"{options.brokers} brokers": killed})
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.client import Client
 from benchmarks.frames import Block, Shape
-from benchmarks.loads import FIRST
-from benchmarks.process import Address, forget_pages, usage
+from benchmarks.loads import FIRST, LOAD_TIMEOUT_S, PLAIN, TLS
+from benchmarks.process import Address, PeerError, forget_pages, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from benchmarks.loads import Plan
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# Above the longest load with its drain; a generator that takes longer hangs.
-GENERATOR_TIMEOUT_S = 120.0
+# Above the usual load with its drain; a generator that takes longer hangs.
+GENERATOR_TIMEOUT_S = LOAD_TIMEOUT_S
 TOPIC = "persistent://public/default/"
 
 
@@ -40,8 +41,15 @@ class LoadFailed(Exception):
 class Subject:
     """A broker by name, with the data directory that its restarts share."""
 
-    def __init__(self, name: str, launch: Callable[[Path], AbstractContextManager[Address]], data: Path) -> None:
-        self.name, self.launch, self.data = name, launch, data
+    def __init__(
+        self,
+        name: str,
+        launch: Callable[[Path], AbstractContextManager[Address]],
+        data: Path,
+        setups: Mapping[str, Callable[[Path], AbstractContextManager[Address]]] = MappingProxyType({}),
+    ) -> None:
+        """Keep how to start it; `setups` says how for loads that want it otherwise."""
+        self.name, self.launch, self.data, self.setups = name, launch, data, setups
         self.running = ExitStack()
         self.address: Address | None = None
         self.rss_peak_mib = 0.0
@@ -61,6 +69,12 @@ class Subject:
             self.address = None
         self.running.close()
 
+    def revive(self) -> None:
+        """Start it again if it has died. Raises PeerError."""
+        if self.address is not None and not is_running(self.address.pid):
+            self.stop()
+            self.start()
+
     def drive(
         self, plan: Plan, *, seconds: float, seed: int, note: str, through: Mapping[str, object] = MappingProxyType({})
     ) -> dict[str, float]:
@@ -69,7 +83,17 @@ class Subject:
         Raises:
             LoadFailed: it did not end well.
         """
-        load = {
+        if plan.setup != PLAIN and plan.setup in self.setups:
+            other = Subject(self.name, self.setups[plan.setup], self.data.with_name(f"{self.data.name}-{plan.name}"))
+            try:
+                other.start()
+                return other.drive(plan, seconds=seconds, seed=seed, note=note)
+            except PeerError as error:
+                raise LoadFailed(str(error)) from error
+            finally:
+                other.stop()
+                shutil.rmtree(other.data, ignore_errors=True)
+        load: dict[str, object] = {
             "topic": f"{TOPIC}{plan.name}-{note}",
             "message_bytes": plan.shape.message_bytes,
             "messages": plan.shape.messages,
@@ -80,19 +104,26 @@ class Subject:
             "subscriptions": plan.subscriptions,
             "entries": round(plan.backlog_per_s * seconds),
             "seed": seed,
+            "options": dict(plan.options),
         }
-        if plan.mode == "catch-up":
-            self.generate(plan.tool, "backlog", load)
+        if plan.setup == TLS:
+            assert self.address is not None, "a subject is driven only while it runs"
+            load |= {"port": self.address.tls_port, "tls_ca": str(self.address.tls_ca)}
+        if plan.backlog_per_s:
+            self.generate(plan.tool, "backlog", load, plan.timeout_s)
             if plan.cold:
                 self.restart_cold()
         # What one broker left to be written must not be written during the other one's load.
         os.sync()
-        return self.generate(plan.tool, plan.mode, load | dict(through))
+        return self.generate(plan.tool, plan.mode, load | dict(through), plan.timeout_s)
 
-    def generate(self, tool: str, mode: str, load: Mapping[str, object]) -> dict[str, float]:
+    def generate(
+        self, tool: str, mode: str, load: Mapping[str, object], timeout_s: float = GENERATOR_TIMEOUT_S
+    ) -> dict[str, float]:
         """Run a generator process and return what it printed."""
         assert self.address is not None, "a subject is driven only while it runs"
-        load = {"port": self.address.port, "broker_pid": self.address.pid, **load}
+        place = {"port": self.address.port, "admin_port": self.address.admin_port, "broker_pid": self.address.pid}
+        load = {**place, **load}
         try:
             done = subprocess.run(
                 [sys.executable, "-m", f"benchmarks.{tool}", mode, json.dumps(load)],
@@ -100,12 +131,12 @@ class Subject:
                 text=True,
                 check=False,
                 cwd=REPOSITORY,
-                timeout=GENERATOR_TIMEOUT_S,
+                timeout=timeout_s,
             )
         except subprocess.TimeoutExpired as error:
-            raise LoadFailed(f"the {tool} did not end within {GENERATOR_TIMEOUT_S:.0f} s") from error
+            raise LoadFailed(f"the {tool} did not end within {timeout_s:.0f} s") from error
         if done.returncode:
-            raise LoadFailed(done.stderr.strip().rpartition("\n")[2])
+            raise LoadFailed(done.stderr.strip().rpartition("\n")[2] or f"the {tool} ended with {done.returncode}")
         result: dict[str, float] = json.loads(done.stdout)
         return result
 
@@ -123,3 +154,11 @@ def acknowledge_one(port: int) -> None:
         block = Block.make(Shape(1024), seed=0)
         client.socket.sendall(block.frames[: block.ends[0]])
         client.await_receipt()
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.loads import P50, RATE
-from benchmarks.report import PEER, PENSTOCK, Sample, markdown, summarize
+from benchmarks.loads import COST, P50, RATE
+from benchmarks.report import BEFORE, PEER, PENSTOCK, Sample, as_json, markdown, summarize
 
 LOAD = "publish-1k-w1000"  # floor 1.2, goal 4
 
@@ -50,3 +50,49 @@ def test_the_table_shows_median_and_spread() -> None:
 
     assert "120 (100–140)" in table
     assert "2.4×" in table
+
+
+def test_processor_time_stands_beside_the_first_figure_of_a_load_for_each_broker() -> None:
+    samples = [
+        *rounds("latency-1k", P50, [0.5], [1.5]),
+        *rounds("latency-1k", "p99 ms", [0.7], [2.5]),
+        *rounds("latency-1k", COST, [150], [321]),
+    ]
+
+    lines = [[cell.strip() for cell in line.split("|")[1:6]] for line in markdown(summarize(samples)).splitlines()]
+
+    assert lines[0] == ["load", "figure", "penstock", "µs/entry", "pulsar"]
+    assert lines[2:] == [["latency-1k", "p50 ms", "0.5", "150", "1.5"], ["latency-1k", "p99 ms", "0.7", "", "2.5"]]
+    assert "321" in markdown(summarize(samples))
+
+
+@pytest.mark.parametrize(
+    ("figure", "own", "before", "worse"),
+    [
+        (RATE, [80, 81, 82], [100, 101, 102], True),
+        (RATE, [80, 90, 100], [100, 101, 102], False),  # one round was as good
+        (RATE, [97, 97, 97], [100, 101, 102], False),  # within the noise
+        (RATE, [80, 81], [100, 101], False),  # too few rounds
+        (COST, [12, 13, 14], [9, 10, 11], True),
+        (COST, [9, 10, 11], [12, 13, 14], False),
+    ],
+)
+def test_a_row_is_worse_than_before_only_beyond_the_spread(
+    figure: str, own: list[float], before: list[float], worse: bool
+) -> None:
+    samples = [Sample(LOAD, PENSTOCK, figure, value) for value in own]
+    samples += [Sample(LOAD, BEFORE, figure, value) for value in before]
+
+    (row,) = summarize(samples)
+
+    assert row.is_worse is worse
+
+
+def test_rows_for_programs_have_medians_spreads_and_the_number_of_rounds() -> None:
+    (row,) = as_json(summarize(rounds(LOAD, RATE, [100, 120, 140], [50])))
+
+    assert (row["load"], row["figure"], row["ratio"], row["verdict"]) == (LOAD, RATE, 2.4, "floor")
+    assert row["by_subject"] == {
+        PENSTOCK: {"median": 120, "least": 100, "most": 140, "void": None, "rounds": 3},
+        PEER: {"median": 50, "least": 50, "most": 50, "void": None, "rounds": 1},
+    }

@@ -7,6 +7,7 @@ with its `with` block.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -31,10 +32,19 @@ class BrokerDidNotStart(RuntimeError):
 class BrokerProcess:
     """One broker process with a data directory. `start` may be called again after `stop` or `kill`."""
 
-    def __init__(self, data_dir: Path, arguments: Sequence[str] = (), *, log_path: Path | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        arguments: Sequence[str] = (),
+        *,
+        log_path: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Keep what to start it with; `environment` is added to that of this process."""
         self.data_dir = data_dir
         self.arguments = list(arguments)
         self.log_path = log_path or data_dir.with_suffix(".log")
+        self.environment = environment
         self.port = 0
         self.admin_port = 0
         self._process: subprocess.Popen[str] | None = None
@@ -57,7 +67,13 @@ class BrokerProcess:
         command = [sys.executable, "-m", "penstock", *self._subcommand()]
         command += ["--port", str(port), "--admin-port", str(admin_port), *self.arguments]
         with self.log_path.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)  # noqa: S603
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=None if self.environment is None else {**os.environ, **self.environment},
+            )
         try:
             self._await_ready(self._process)
         except BaseException:
