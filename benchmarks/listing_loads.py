@@ -186,7 +186,7 @@ class Connections(selectors.DefaultSelector):
 
     def open(self) -> RawClient:
         """One more."""
-        self.clients.append(RawClient(self.address.port))
+        self.clients.append(RawClient(self.address.port, through=self.address.through))
         return self.clients[-1]
 
     def streams(self, count: int) -> list[Stream]:

@@ -18,7 +18,8 @@ patterns       one connection asks for 20,000 topics by 1,000 patterns without w
                after another, and one asks for a list now and then: their latency before and meanwhile
 many-patterns  one connection watches by 600 patterns of its own, then topics come
 
-With --proxy, clients ask a proxy before the broker (the peer, if one is named); limits and growth are the proxy's.
+With --proxy, clients ask a proxy before the broker (the peer, if one is named); limits and growth are the proxy's. With
+--connected, the proxy has connected them to the broker.
 
 Growth is the highest resident memory during a load above that before it, with all connections open. A load has failed
 if any client got an error or a list that is not whole, or if the limiters are not free at the end.
@@ -55,7 +56,7 @@ USUAL: Final = ("at-once", "watchers")
 
 
 @contextmanager
-def asked(name: str, settings: Mapping[str, str], *, proxied: bool) -> Iterator[Address]:
+def asked(name: str, settings: Mapping[str, str], *, proxied: bool, connected: bool = False) -> Iterator[Address]:
     """Start a broker, or a proxy before one, with these settings."""
     if not proxied:
         with BROKERS[name](settings=settings) as address:
@@ -66,13 +67,22 @@ def asked(name: str, settings: Mapping[str, str], *, proxied: bool) -> Iterator[
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         arguments = ["--upstream-admin", broker.admin_url, "--config", str(file)]
         with ProxyProcess(broker.url, arguments, log_path=Path(scratch) / "proxy.log") as proxy:
-            yield replace(broker, port=proxy.port, admin_port=proxy.admin_port, pid=proxy.pid)
+            through = f"127.0.0.1:{broker.port}" if connected else ""
+            yield replace(broker, port=proxy.port, admin_port=proxy.admin_port, pid=proxy.pid, through=through)
 
 
-def measure(name: str, load: str, settings: Mapping[str, str], sizes: Sizes, *, proxied: bool = False) -> Figures:
+def measure(
+    name: str,
+    load: str,
+    settings: Mapping[str, str],
+    sizes: Sizes,
+    *,
+    proxied: bool = False,
+    connected: bool = False,
+) -> Figures:
     """One load on one broker, or on a proxy before it."""
     figures = Figures()
-    with asked(name, settings, proxied=proxied) as address:
+    with asked(name, settings, proxied=proxied, connected=connected) as address:
         LOADS[load](address, sizes, figures)
         deadline_s = time.monotonic() + 10
         while (held := permits_held(address)) and time.monotonic() < deadline_s:
@@ -91,8 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--loads", nargs="*", choices=LOADS, default=USUAL)
     parser.add_argument("--memory-limit-mb", default="512", help="of the broker, for expensive clients")
     parser.add_argument("--proxy", action="store_true", help="ask a proxy before the broker")
+    parser.add_argument("--connected", action="store_true", help="through a proxy, connected to the broker")
     parser.add_argument("--quick", action="store_true", help="a smoke test: means nothing as figures")
     options = parser.parse_args(argv)
+    options.proxy |= options.connected
     allow_many_sockets()
     failed = []
     for load in options.loads:
@@ -103,7 +115,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for title, settings in limits.items():
             names = chosen(options) if load in USUAL else [PENSTOCK]
             for name in names[-1:] if options.proxy else names:
-                figures = measure(name, load, settings, QUICK if options.quick else Sizes(), proxied=options.proxy)
+                figures = measure(
+                    name,
+                    load,
+                    settings,
+                    QUICK if options.quick else Sizes(),
+                    proxied=options.proxy,
+                    connected=options.connected,
+                )
                 columns[f"{name}, {title}"] = figures.values
                 failed += [f"{load}, {title}: {text}" for text in figures.failed if name == PENSTOCK or options.proxy]
         print_table(load, columns)

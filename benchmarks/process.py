@@ -43,6 +43,7 @@ class Address:
     started_s: float  # on the monotonic clock, just before the process was made
     tls_port: int = 0
     tls_ca: Path | None = None  # what clients of that port trust
+    through: str = ""  # of a proxy: the broker that clients are to be connected to; "": to none
 
     @property
     def url(self) -> str:

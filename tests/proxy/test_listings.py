@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -20,60 +20,20 @@ from penstock.testing.client import Type, frame
 from penstock.wire import codec
 from penstock.wire.client.addresses import Address
 from penstock.wire.client.errors import RequestRefused
-from penstock.wire.client.frames import Frame, Inbound, decode_frame
+from penstock.wire.client.frames import decode_frame
+from penstock.wire.listings import relayed_head
 from tests.net.harness import until
+from tests.proxy.listing_broker import LIST_BYTES, TOPICS, Broker, listing_broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from penstock.net.connection import Connection
+    from penstock.proxy.listings import Answer
 
 pytestmark = pytest.mark.real
 
 SOMEBODY = Identity("none", b"")
-TOPICS = [f"persistent://public/default/topic-{number:06}" for number in range(1_000)]
-LIST_BYTES = len(frame(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, request_id=1, topics=TOPICS))
-
-
-def listing(request_id: int) -> bytes:
-    return frame(
-        Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, request_id=request_id, topics=TOPICS, topics_hash="h", changed=True
-    )
-
-
-class Broker:
-    """A broker that lists topics when it is told to."""
-
-    def __init__(self) -> None:
-        self.asked: list[Frame] = []
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
-        self.connections = 0
-        self.answer: Callable[[int], bytes] = listing
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self.open[writer] = asyncio.current_task()
-        inbound = Inbound()
-        try:
-            while data := await reader.read(65_536):
-                inbound.add(data)
-                while (came := inbound.take_frame()) is not None:
-                    await self._answer(came, writer)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-    async def _answer(self, came: Frame, writer: asyncio.StreamWriter) -> None:
-        if came.kind == Type.CONNECT:
-            writer.write(frame(Type.CONNECTED, server_version="s", protocol_version=20))
-        elif came.kind == Type.GET_TOPICS_OF_NAMESPACE:
-            self.asked.append(came)
-            await self.may_answer.wait()
-            writer.write(self.answer(came.body.request_id))
-        await writer.drain()
 
 
 class Client:
@@ -85,9 +45,9 @@ class Client:
         self.frames: list[bytes] = []
         self.passed: list[Callable[[], None]] = []
 
-    def write_shared(self, head: bytes, shared: tuple[memoryview], _nbytes: int, passed: Callable[[], None]) -> None:
-        self.frames.append(head + b"".join(shared))
-        self.passed.append(passed)
+    def take_list(self, head: bytes, answer: Answer) -> None:
+        self.frames.append(head + answer.fields)
+        self.passed.append(answer.release)
 
     def take(self) -> None:
         """The socket takes everything."""
@@ -106,7 +66,11 @@ class World:
 
     def ask(self, client: Client, request_id: int = 1, namespace: str = "public/default") -> asyncio.Task[None]:
         body = codec.CommandGetTopicsOfNamespace(namespace=namespace, request_id=request_id)
-        return asyncio.create_task(self.listings.answer(cast("Connection", client), SOMEBODY, body))
+        return asyncio.create_task(self._answered(client, body))
+
+    async def _answered(self, client: Client, body: codec.CommandGetTopicsOfNamespace) -> None:
+        answer = await self.listings.answer(cast("Connection", client), SOMEBODY, body)
+        client.take_list(relayed_head(body.request_id, len(answer.fields)), answer)
 
     def held(self) -> tuple[int, int]:
         """Bytes of heap and of direct memory."""
@@ -116,22 +80,11 @@ class World:
 
 @asynccontextmanager
 async def world(**limits: int) -> AsyncIterator[World]:
-    broker = Broker()
-    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-    try:
-        made = World(broker, server.sockets[0].getsockname()[1], TopicListLimits(**limits))
+    async with listing_broker() as (broker, port):
+        made = World(broker, port, TopicListLimits(**limits))
         yield made
         await made.listings.close()
         await made.upstreams.close()
-    finally:
-        server.close()
-        for writer, task in broker.open.items():
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
 
 
 async def test_the_brokers_list_is_passed_on_under_the_clients_request_id() -> None:
@@ -248,6 +201,21 @@ async def test_clients_that_leave_release_everything_whenever_they_do() -> None:
         client = Client(99)
         await here.ask(client)
         client.take()
+        assert here.held() == (0, 0)
+
+
+async def test_the_first_of_those_who_share_an_answer_may_leave_while_its_permit_is_waited_for() -> None:
+    async with world(heap_bytes_max=2 * LIST_BYTES) as here:
+        other = await here.limiter.acquire(2 * LIST_BYTES, LimitType.HEAP_MEMORY)
+        first, stays = here.ask(Client(1)), Client(2)
+        second = here.ask(stays)
+        await until(lambda: here.limiter.snapshot().heap.waiting_acquires)
+        first.cancel()
+        await asyncio.wait([first])
+        here.limiter.release(other)
+        await second
+        assert stays.frames
+        stays.take()
         assert here.held() == (0, 0)
 
 

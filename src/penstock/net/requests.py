@@ -46,7 +46,9 @@ class Requests:
         loop: asyncio.AbstractEventLoop,
         commands_memory: CommandMemory,
         sessions_memory: MemoryRow,
+        reply: Callable[[bytes], None] | None = None,
     ) -> None:
+        """Args: reply: sends a frame, where it cannot be written to the connection at any moment."""
         self.command_bytes = 0
         self._connection = connection
         self._loop = loop
@@ -54,6 +56,7 @@ class Requests:
         self._sessions_memory = sessions_memory
         self._tasks: dict[asyncio.Task[None], int] = {}  # bytes charged to each
         self._creating: set[tuple[str, int]] = set()
+        self._reply = reply or connection.write_frame
 
     @property
     def waiting_bytes(self) -> int:
@@ -134,6 +137,7 @@ class Requests:
         for task in self._tasks:
             task.cancel()
         self._account.close()
+        self._reply = self._connection.write_frame  # It is closed. No cycle with its session is left.
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.charge_back(self._tasks.pop(task))
@@ -142,9 +146,7 @@ class Requests:
         try:
             await answer()
         except PenstockError as error:
-            self._connection.write_frame(codec.error(request_id, error.wire_code, str(error)))
+            self._reply(codec.error(request_id, error.wire_code, str(error)))
         except Exception:
             log.exception("request %d of %s failed", request_id, self._connection.peer)
-            self._connection.write_frame(
-                codec.error(request_id, WireCode.UNKNOWN_ERROR, "internal error; the broker's log has it")
-            )
+            self._reply(codec.error(request_id, WireCode.UNKNOWN_ERROR, "internal error; the broker's log has it"))

@@ -10,7 +10,8 @@ Theory of operation
             older than its question.
     Time.   A client gives up after 30 s. The waits of the proxy and of the broker together end before.
     Errors. What the broker answers is passed on with its code: TooManyRequests stays that.
-Where: `lookups` calls `answer`. The limiter is that of the broker, with its six settings.
+Where: `lookups` calls `answer`, also for clients that are connected to a broker. The limiter is that of the broker,
+with its six settings.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from penstock.net.topic_list_limiter import INITIAL_BYTES, LimitType, Owner
 from penstock.proxy.listing_connection import ListingConnection
 from penstock.wire import codec
 from penstock.wire.errors import ProtocolError
-from penstock.wire.listings import relayed_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,14 +56,13 @@ class _Question(NamedTuple):
     command: bytes  # encoded, without the request id
 
 
-class _Answer:
+class Answer:
     """One answer while it is being sent to its clients."""
 
-    __slots__ = ("_limiter", "_permit", "_users", "fields", "nbytes")
+    __slots__ = ("_limiter", "_permit", "_users", "fields")
 
     def __init__(self, listed: Listed, permit: Permit, limiter: TopicListMemoryLimiter) -> None:
         self.fields = listed.fields
-        self.nbytes = len(listed.fields)
         self._permit = permit
         self._limiter = limiter
         self._users = 0
@@ -93,8 +92,10 @@ class Listings:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._idle: list[tuple[Identity, ListingConnection]] = []
 
-    async def answer(self, connection: Connection, identity: Identity, body: codec.CommandGetTopicsOfNamespace) -> None:
-        """Ask a broker, and send the client its answer; returns when that is queued.
+    async def answer(
+        self, connection: Connection, identity: Identity, body: codec.CommandGetTopicsOfNamespace
+    ) -> Answer:
+        """Ask a broker; return its answer, which the caller must send to the client, or release.
 
         Raises:
             PermitError: there is no memory for it.
@@ -110,7 +111,7 @@ class Listings:
             owner = Owner(body.namespace.partition("/")[0], connection.id)
             shared = self._joinable[question] = _Shared(self, question, asked, owner)
         try:
-            answer = await shared.wait()
+            return await shared.wait()
         except PermitError as error:
             log.warning(
                 "[%s] Failed to acquire %s memory permits for GetTopicsOfNamespace: %s",
@@ -120,15 +121,8 @@ class Listings:
         except PenstockError as error:
             log.warning("[%s] Failed to get TopicsOfNamespace %s: %s", connection.peer, body.namespace, error)
             raise
-        connection.write_shared(
-            relayed_head(body.request_id, answer.nbytes), (answer.fields,), answer.nbytes, answer.release
-        )
 
-    def forget(self, connection: Connection) -> None:
-        """A client is gone: it waits for no memory any more."""
-        self.limiter.cancel(connection.id)
-
-    async def run(self, shared: _Shared) -> _Answer:
+    async def run(self, shared: _Shared) -> Answer:
         """Ask a broker, with permits for what it answers. Raises as `answer`."""
         deadline_ns = self._clock.monotonic_ns() + ANSWER_NS
         try:
@@ -139,7 +133,7 @@ class Listings:
         finally:
             self._send(shared)
 
-    async def _ask(self, shared: _Shared, deadline_ns: int) -> _Answer:
+    async def _ask(self, shared: _Shared, deadline_ns: int) -> Answer:
         limiter, question = self.limiter, shared.question
         estimate_bytes = self._estimates.get(question.command, INITIAL_BYTES)
         permit = await limiter.acquire(
@@ -167,7 +161,7 @@ class Listings:
             )
         finally:
             limiter.release(permit)
-        return _Answer(listed, direct, limiter)
+        return Answer(listed, direct, limiter)
 
     def _send(self, shared: _Shared) -> None:
         """From now on nobody may join."""
@@ -228,7 +222,7 @@ class _Shared:
         self._task = listings.loop.create_task(listings.run(self))
         self._task.add_done_callback(self._ended)
 
-    async def wait(self) -> _Answer:
+    async def wait(self) -> Answer:
         """Return the answer, of which the caller must send its part. Raises as `Listings.answer`."""
         self._waiting += 1
         try:
@@ -245,7 +239,7 @@ class _Shared:
     def _has_answer(self) -> bool:
         return self._task.done() and not self._task.cancelled() and self._task.exception() is None
 
-    def _ended(self, task: asyncio.Task[_Answer]) -> None:
+    def _ended(self, task: asyncio.Task[Answer]) -> None:
         if not self._has_answer():
             return
         # Each of those that wait now will send it. If nobody does any more, it is released at once.

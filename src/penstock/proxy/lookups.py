@@ -3,7 +3,7 @@
 
 The answer to a lookup names the owner of the topic and says that it is reached through the proxy. The client then
 connects to the proxy again and names the owner (`proxy_to_broker_url`).
-Where: `session`, for clients that are not connected to a broker.
+Where: `session`. A client that is connected to a broker asks that broker, but for lists of topics (see `listings`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests, WireCode
 from penstock.core.units import KIB
+from penstock.proxy.inserted_lists import OwnList
 from penstock.proxy.upstreams import LookupsFull
 from penstock.wire import codec
 from penstock.wire.client.commands import encode
 from penstock.wire.client.errors import RequestRefused
 from penstock.wire.client.lookup import Lookup, Redirect
 from penstock.wire.codec import BaseCommand
+from penstock.wire.listings import relayed_head
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -146,7 +148,9 @@ class Lookups:
         await self._pass_on(body, asked, f"asking for the schema of {body.topic}")
 
     async def _topics(self, body: codec.CommandGetTopicsOfNamespace) -> None:
-        await self._services.listings.answer(self._session.connection, self._identity, body)
+        answer = await self._services.listings.answer(self._session.connection, self._identity, body)
+        head = relayed_head(body.request_id, len(answer.fields))
+        await self._session.send_list(OwnList(head, answer.fields, answer.release))
 
     async def _pass_on(self, body: Body, asked: Body, what: str) -> None:
         answer = await self._ask(asked, what)

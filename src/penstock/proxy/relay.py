@@ -24,6 +24,7 @@ from penstock.core.units import KIB, MIB
 from penstock.governance.muting import MuteReason
 from penstock.net.upstream_socket import UpstreamSocket
 from penstock.proxy.awaited_answers import NO_PRODUCER, AwaitedAnswers
+from penstock.proxy.inserted_lists import InsertedLists
 from penstock.proxy.relayed_consumers import RelayedConsumers
 from penstock.proxy.relayed_sends import RelayedSends
 from penstock.proxy.response_stream import ResponseStream
@@ -36,7 +37,7 @@ from penstock.wire.events import PublishRun, RefusedCommand, Relayed
 from penstock.wire.relayed import RelayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
@@ -69,10 +70,19 @@ class Relay:
     Attributes:
         target: the broker.
         is_connected: whether the handshake is complete.
+        lists: lists of topics for the client.
         read_count: reads that brought bytes of the broker.
     """
 
-    def __init__(self, connection: Connection, services: Services, target: Address, client: ClientIdentity) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        services: Services,
+        target: Address,
+        client: ClientIdentity,
+        list_topics: Callable[[Command], None],
+    ) -> None:
+        """Args: list_topics: answers a request for a list of topics."""
         self.target = target
         self.is_connected = False
         self.read_count = 0
@@ -80,9 +90,11 @@ class Relay:
         self._services = services
         self._traffic = services.traffic
         self._client = client
+        self._list_topics = list_topics
         self._upstream: UpstreamSocket | None = None
         self.sends = RelayedSends(connection, services, self._forward)
         self._stream = ResponseStream(frame_bytes_max=FRAME_BYTES_MAX)
+        self.lists = InsertedLists(connection, self._stream, services.loop)
         self.consumers = RelayedConsumers(services, self._stream, self._send_flow, self.sends.usage)
         self._spare: SpareBuffers | None = None  # for large frames
         self._answers: AwaitedAnswers | None = None  # while it is drained
@@ -157,7 +169,7 @@ class Relay:
         self.consumers.close()
         if self._upstream is not None:
             self._upstream.close(reason)
-        del self.sends, self.consumers  # They refer to this; see `Session.closed`.
+        del self.sends, self.consumers, self._list_topics  # They refer to this; see `Session.closed`.
 
     # -- from the client ----------------------------------------------------------------------------------------------
 
@@ -241,6 +253,9 @@ class Relay:
             # On a connection that the proxy has authenticated, no client may say who it is.
             self._connection.close("CONNECT came twice")
             return
+        elif kind == BaseCommand.GET_TOPICS_OF_NAMESPACE:
+            self._list_topics(command)
+            return
         elif kind in _LOOKUPS and self._client.own is not None:
             for name in _ORIGINAL_FIELDS:
                 body.ClearField(name)
@@ -296,6 +311,8 @@ class Relay:
                     return
             if self._answers is not None:
                 data = self._answers.without(data)
+            if self.lists:
+                data = self.lists.deliver(data, self._deliver)
             if data:
                 self._deliver(self._stream.passed(data))
             if self._stream.counter is not None:

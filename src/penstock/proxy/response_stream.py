@@ -50,6 +50,11 @@ class ResponseStream:
         return self._left_bytes, self._size
 
     @property
+    def next_stop(self) -> int:
+        """How many bytes are missing of the frame that has begun; of its size, if that has not come whole."""
+        return self._left_bytes or _SIZE_BYTES - len(self._size)
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes of the proxy's own frames that wait."""
         return sum(map(len, self._waiting))

@@ -18,6 +18,7 @@ from penstock.governance.muting import MuteReason
 from penstock.net.keep_alive import KeepAlive
 from penstock.net.requests import Requests
 from penstock.proxy.client_identity import NO_REQUEST, ClientIdentity
+from penstock.proxy.inserted_lists import write_list
 from penstock.proxy.lookups import TEXT_CHARS_MAX, Lookups
 from penstock.proxy.relay import Relay
 from penstock.wire import codec, refusals
@@ -28,6 +29,7 @@ from penstock.wire.events import Command, RefusedCommand
 if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
+    from penstock.proxy.inserted_lists import OwnList
     from penstock.proxy.services import Services
     from penstock.wire.events import Event
 
@@ -53,6 +55,7 @@ class Session:
             loop=services.loop,
             commands_memory=services.commands_memory,
             sessions_memory=services.sessions_memory,
+            reply=self.reply,
         )
         self.client = ClientIdentity(connection, services, self.requests, self.reply)
         self._keep_alive = KeepAlive(connection, services.limits, services.clock.monotonic_ns())
@@ -97,7 +100,6 @@ class Session:
             self._gone.set()
         self.requests.close()
         self.client.close()
-        self._services.listings.forget(self.connection)
         if self.relay is not None:
             self.relay.close(reason)
         self._services.closed(self, reason)
@@ -113,8 +115,7 @@ class Session:
         self.connection.mute(MuteReason.STOPPING)
         if self.relay is not None and self.relay.is_connected:
             await self.relay.drain()
-        else:
-            await self.requests.finished()
+        await self.requests.finished()
         self.connection.part(STOPPING)
         await self._gone.wait()
 
@@ -182,7 +183,7 @@ class Session:
             await self.client.authenticate(body)
             if body.proxy_to_broker_url:
                 target = self._services.targets.target(body.proxy_to_broker_url)
-                self.relay = Relay(self.connection, self._services, target, self.client)
+                self.relay = Relay(self.connection, self._services, target, self.client, self._list_topics)
                 await self.relay.open(body)
                 return
             lookups = Lookups(self, self._services, self.client)
@@ -229,6 +230,18 @@ class Session:
             self.relay.say(frame)
         else:
             self.connection.write_frame(frame)
+
+    async def send_list(self, listed: OwnList) -> None:
+        """Send a list of topics; returns when it is queued. It is released when the client has it, or is gone."""
+        if self.relay is not None and self.relay.is_connected:
+            await self.relay.lists.send(listed)
+        else:
+            write_list(self.connection, listed)
+
+    def _list_topics(self, command: Command) -> None:
+        """A client that is connected to a broker asks for topics: it gets the same as before it was."""
+        self.requests.command_bytes = command.nbytes
+        Lookups(self, self._services, self.client).handle(command.type, command.body)
 
     def _answer_broker(self, body: codec.CommandAuthResponse) -> None:
         """Answer a challenge of the client's broker. Without a broker there was none."""

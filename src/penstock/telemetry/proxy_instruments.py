@@ -55,7 +55,7 @@ OUTCOME: Final[Scope[ProxySnapshot, int]] = Scope(
 def _asked(name: str, what: str) -> Instrument[ProxySnapshot, ProxySnapshot]:
     return Instrument(
         f"pulsar_proxy_{name}_requests", "counter", "", CLUSTER, lambda s: s.asked.get(name, 0),
-        f"{what}, in lookup mode",
+        what,
     )  # fmt: skip
 
 
@@ -91,10 +91,10 @@ PROXY_INSTRUMENTS: Final[tuple[Instrument[ProxySnapshot, Any], ...]] = (
     Instrument("penstock_proxy_passed_bytes_total", "counter", "bytes", DIRECTION, lambda nbytes: nbytes,
                "Bytes passed on, by direction"),
     # Lookups
-    _asked("lookup", "Lookups of topics"),
-    _asked("partitions_metadata", "Requests for the partitions of a topic"),
+    _asked("lookup", "Lookups of topics, in lookup mode"),
+    _asked("partitions_metadata", "Requests for the partitions of a topic, in lookup mode"),
     _asked("get_topics_of_namespace", "Topic listings"),
-    _asked("get_schema", "Requests for schemas"),
+    _asked("get_schema", "Requests for schemas, in lookup mode"),
     _turned_away("lookup", "Lookups of topics"),
     _turned_away("partitions_metadata", "Requests for the partitions of a topic"),
     _turned_away("get_topics_of_namespace", "Topic listings"),
