@@ -101,7 +101,7 @@ async def test_the_last_records_are_written_at_a_clean_stop_and_counters_go_on_a
     assert summed(records, "topic", TOPIC).bytes == 30 * ENTRY_BYTES
     assert len({record["epoch"] for record in records}) == 3
     assert len({record["counters_since_ms"] for record in records if record["scope"] == "topic"}) == 1
-    assert sum(record["published_messages"] for record in records if record["scope"] == "broker") == 30
+    assert summed(records, "broker", "").messages == 30
 
 
 async def test_counters_go_on_when_a_topic_is_unloaded_before_they_were_recorded(tmp_path: Path) -> None:

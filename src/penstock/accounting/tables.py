@@ -106,7 +106,7 @@ GROUP_USAGE: Final = Table(
 BROKER_USAGE: Final = Table(
     "broker_usage",
     "What each broker says that all its topics used together. Sums equal those of `topic_usage`, unless a broker "
-    "crashed while it recorded: then that interval may be missing here. `topic_usage` is exact.",
+    "crashed while it recorded: deleted and non-persistent topics may miss that interval there.",
     (_MINUTE, _BROKER, *_USED, *_WRITTEN),
     key=("minute", "broker", "late", "version"),
 )

@@ -2,9 +2,9 @@
 """Usage records: once a minute, what each topic and each resource group has used, and this broker altogether.
 
 A cycle reads the counters that exist anyway, in turns of the loop, and waits until what they count is durable. Then it
-stores the counters of topics that changed with the topics (`usage_counts`), and then records them. In this order,
-because a crash in between must neither lose nor invent anything: what was stored and not recorded is recorded after the
-restart, and stored counters never go back.
+stores the counters of topics that changed with the topics (`usage_counts`), then their sum (`usage_state`), and then
+records all of it. In this order, because a crash in between must neither lose nor invent anything: what was stored and
+not recorded is recorded after the restart, and what is stored never goes back.
 
 Entries that are not in the stored counters are not trimmed (`Topic.counted_before`), so that they can be counted after
 a crash. So that they do not fill the disk meanwhile, counters are also stored whenever SETTLE_BYTES were appended.
@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.accounting.records import USAGE, UsageRecord
 from penstock.accounting.totals import NOTHING, Totals
 from penstock.broker.records.usage_counts import StoredCount, TopicCount
+from penstock.broker.records.usage_state import UsageState
 from penstock.core.errors import PenstockError, ReadFailed, TopicNotFound
 from penstock.core.names import is_record_topic
 from penstock.core.units import MIB, MS_PER_S
@@ -55,30 +56,6 @@ GONE_MAX: Final = 5_000
 # Entries read at a time, to count what a crash has left uncounted.
 GAP_BYTES: Final = MIB
 GAP_ENTRIES: Final = 10_000
-
-
-@dataclass(slots=True)
-class UsageState:
-    """What is stored about counting as a whole.
-
-    Attributes:
-        epoch: of the last run.
-        first_ledger: topics with smaller ledger ids are older than counting.
-        first_cycle: counters that were stored in an earlier cycle are of an earlier time when counting was switched on.
-        recorded: the last cycle whose counters are all recorded.
-        since_ms: the last `counters_since_ms` that was given out.
-        counting: whether the last run counted.
-    """
-
-    epoch: int
-    first_ledger: int
-    first_cycle: int
-    recorded: int
-    since_ms: int = 0
-    counting: bool = True
-
-    def document(self) -> Mapping[str, int]:
-        return asdict(self)
 
 
 class UsageRecords:
@@ -136,7 +113,6 @@ class UsageRecords:
         self._loop = loop
         self._counts: dict[int | str, TopicCount] = {}  # by ledger; by name if it is non-persistent
         self._group_usage = GroupUsage()
-        self._sum = NOTHING
         self._sequence = 0
         self._state = self._began()
         self._cycle = self._state.recorded + 1
@@ -152,7 +128,7 @@ class UsageRecords:
     def _began(self) -> UsageState:
         """The state for this run, which is being stored."""
         stored = self._catalog.documents(USAGE_STATE).get("")
-        state = UsageState(0, 0, 0, 0, counting=False) if stored is None else UsageState(**stored)
+        state = UsageState() if stored is None else UsageState.of(stored)
         # Also if the clock was set back.
         state.epoch = max(self._clock.wall_ms(), state.epoch + 1, state.since_ms + 1)
         state.since_ms = state.epoch
@@ -161,6 +137,9 @@ class UsageRecords:
             state.first_ledger = max((record.ledger_id for record in self._catalog.topics()), default=0) + 1
             state.recorded = max((StoredCount.of(one).cycle for one in self._stored().values()), default=0)
             state.first_cycle = state.recorded + 1
+            state.begin_total(state.epoch)
+        if not state.total_since_ms:  # An earlier version has stored it.
+            state.begin_total(state.epoch)
         self._put_state(state)
         return state
 
@@ -227,6 +206,10 @@ class UsageRecords:
             count.stored = count.sample()
             if stored.cycle > self._state.recorded:
                 count.recorded = None
+                # Cycles of this run have larger numbers than all that were stored, also by cycles without records.
+                self._cycle = max(self._cycle, stored.cycle)
+            if stored.cycle > self._state.summed:
+                count.summed = stored.totals.minus(stored.unsummed)
         else:
             # An old topic, or one that was moved here, counts from now on; others from their first entry on.
             begins = ledger_id < self._state.first_ledger or text in self._stored()
@@ -340,6 +323,7 @@ class UsageRecords:
         await self._store(changed, cycle)
         if not record:
             return
+        await self._add(changed, cycle)
         await self._record(changed, time_ms)
         self._state.recorded = cycle
         await self._put_state(self._state)
@@ -377,9 +361,29 @@ class UsageRecords:
                     self._trim_soon(count.topic)
 
     def _put(self, count: TopicCount, sample: Sample, cycle: int) -> asyncio.Future[None]:
-        row = StoredCount(cycle, self._broker, count.since_ms, sample.last_entry_id, sample.totals).document()
+        unsummed = sample.totals.minus(count.summed)
+        row = StoredCount(cycle, self._broker, count.since_ms, sample.last_entry_id, sample.totals, unsummed).document()
         put, text, ledger_id = self._catalog.put_document, count.text, count.ledger_id
         return self._changes.stored(lambda done: put(USAGE_COUNTS, text, row, done, ledger_id=ledger_id))
+
+    async def _add(self, changed: Sequence[tuple[TopicCount, Sample]], cycle: int) -> None:
+        """Store the sum of all stored counters. Raises MetadataFailed.
+
+        Before it is recorded: a sum that was recorded must not be smaller after a crash, when the topics that were
+        deleted meanwhile are no longer stored.
+        """
+        unread = [(one, one.stored) for one in self._counts.values() if one.gap and one.stored is not None]
+        state = self._state
+        total = state.total
+        for some in _in_parts([*changed, *unread], LOOKED_AT_PER_TURN):
+            for count, sample in some:
+                total = total.plus(sample.totals.minus(count.summed))
+            await asyncio.sleep(0)
+        if total != state.total:
+            await self._put_state(replace(state, summed=cycle, total=total))
+            state.summed, state.total = cycle, total
+        for count, sample in (*changed, *unread):
+            count.summed = sample.totals
 
     async def _record(self, changed: Sequence[tuple[TopicCount, Sample]], time_ms: int) -> None:
         """Write the records of a cycle. Raises PenstockError."""
@@ -389,8 +393,6 @@ class UsageRecords:
             self.written += len(records)
             for count, sample in some:
                 count.recorded = sample.totals
-                self._sum = self._sum.plus(sample.totals.minus(count.summed))
-                count.summed = sample.totals
         records = [*self._of_groups(time_ms), self._of_broker(time_ms)]
         await self._topic.write(records, time_ms)
         self.written += len(records)
@@ -440,7 +442,7 @@ class UsageRecords:
             yield self._encoded("group", time_ms, one.since_ms, one.totals, resource_groups=(one.name,), **one.more)
 
     def _of_broker(self, time_ms: int) -> bytes:
-        return self._encoded("broker", time_ms, self._state.epoch, self._sum)
+        return self._encoded("broker", time_ms, self._state.total_since_ms, self._state.total)
 
 
 def _stored(count: TopicCount, sample: Sample, future: asyncio.Future[None]) -> None:

@@ -31,6 +31,7 @@ class StoredCount(NamedTuple):
         broker: the broker that counted. Another one, to which the topic was moved, begins to count anew.
         since_ms: when they were 0.
         last_entry_id: the last entry that is in them.
+        unsummed: how much of them is not in the sum that the broker had stored (`usage_state`).
     """
 
     cycle: int
@@ -38,15 +39,17 @@ class StoredCount(NamedTuple):
     since_ms: int
     last_entry_id: int
     totals: Totals
+    unsummed: Totals = NOTHING
 
     def document(self) -> Document:
-        numbers = (self.cycle, self.broker, self.since_ms, self.last_entry_id, *self.totals)
+        numbers = (self.cycle, self.broker, self.since_ms, self.last_entry_id, *self.totals, *self.unsummed)
         return {_MEMBER: " ".join(map(str, numbers))}
 
     @classmethod
     def of(cls, document: Mapping[str, str]) -> StoredCount:
         cycle, broker, since_ms, last_entry_id, *totals = map(int, document[_MEMBER].split())
-        return cls(cycle, broker, since_ms, last_entry_id, Totals(*totals))
+        size = len(NOTHING)
+        return cls(cycle, broker, since_ms, last_entry_id, Totals(*totals[:size]), Totals(*totals[size:]))
 
 
 class CountedTopic(Protocol):
@@ -94,7 +97,7 @@ class TopicCount:
         gap: entries of earlier starts that are not in `base` yet.
         stored: the counters as they are stored; None if they are not, or belong to another start of counting.
         recorded: as they were recorded last; None if they must be recorded again.
-        summed: as they are in the totals of the broker.
+        summed: as they are in the sum that the broker has stored.
     """
 
     __slots__ = (
